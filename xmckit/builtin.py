@@ -1,0 +1,71 @@
+"""The core's own components, offered through the same hooks as anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xmckit.hookspecs import Component, hookimpl
+
+
+@hookimpl
+def xmckit_heads() -> Iterator[Component]:
+    yield Component(
+        "popularity", "xmckit.popularity:PopularityHead", summary="The most frequent labels for every row: the baseline."
+    )
+
+
+@hookimpl
+def xmckit_datasets() -> Iterator[Component]:
+    yield Component("files", "xmckit.data.files:Files", summary="A file or folder in any format that a reader knows.")
+    yield Component(
+        "stdlib-calls",
+        "xmckit.data.python_source:StdlibCalls",
+        summary="Functions of the running Python's standard library, labelled with the names they call.",
+    )
+    yield Component(
+        "python-source",
+        "xmckit.data.python_source:PythonSource",
+        summary="Functions of any folder of Python source, labelled with the names they call.",
+    )
+    yield Component(
+        "synthetic",
+        "xmckit.data.synthetic:Synthetic",
+        summary="Power-law labels over topics, of any size, with planted two-meaning labels and groups on request.",
+    )
+
+
+@hookimpl
+def xmckit_readers() -> Iterator[Component]:
+    yield Component("xmc", "xmckit.data.xmc_text:XmcText", summary="The XMC repository's text format (N D L header).")
+    yield Component("svmlight", "xmckit.data.svmlight:Svmlight", summary="Multi-label svmlight text.")
+    yield Component("npz", "xmckit.data.npz:NpzFolder", summary="X.trn.npz, Y.trn.npz, X.tst.npz, Y.tst.npz in a folder.")
+    yield Component("jsonl", "xmckit.data.jsonl:JsonLines", summary="JSON lines with a text and its labels.")
+
+
+@hookimpl
+def xmckit_featurizers() -> Iterator[Component]:
+    yield Component(
+        "blocks", "xmckit.features:Blocks", summary="Feature blocks as they come, each normalised and weighted, side by side."
+    )
+    yield Component("tfidf", "xmckit.features:Tfidf", summary="Words of the texts, weighted by tf-idf.")
+
+
+@hookimpl
+def xmckit_encoders() -> Iterator[Component]:
+    yield Component("sparse-linear", "xmckit.nn.encoders:SparseLinear", summary="One linear layer over the features.")
+    yield Component("sparse-mlp", "xmckit.nn.encoders:SparseMLP", summary="A linear layer, ReLU, and a second linear layer.")
+
+
+@hookimpl
+def xmckit_metrics() -> Iterator[Component]:
+    yield Component(
+        "ranking", "xmckit.metrics:RankingMetrics", summary="P, nDCG, R, F1, PSP, PSnDCG and coverage at k of the ranking."
+    )
+    yield Component("sets", "xmckit.metrics:SetMetrics", summary="Micro and macro F1 of the label sets that the rule outputs.")
+
+
+@hookimpl
+def xmckit_executors() -> Iterator[Component]:
+    yield Component("serial", "xmckit.executors:Serial", summary="One item after the other, in this process.")
+    yield Component("threads", "xmckit.executors:Threads", summary="Threads of this process; numba and torch release the GIL.")
+    yield Component("processes", "xmckit.executors:Processes", summary="Processes of this machine, for pure Python work.")

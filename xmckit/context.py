@@ -1,0 +1,103 @@
+"""What a component is given besides its data: seed, workers, progress, a folder, and a way to build other components."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xmckit.data.model import Split
+    from xmckit.params import Spec
+    from xmckit.protocols import Executor
+
+
+class Bar(Protocol):
+    """One line of progress."""
+
+    def advance(self, steps: float = 1, **facts: object) -> None:
+        """Count `steps` as done; `facts` (loss=…, epoch=…) are shown behind the bar."""
+
+
+class Progress(Protocol):
+    """Makes bars: `with context.progress("training", total=10) as bar: bar.advance()`."""
+
+    def __call__(self, what: str, total: float | None = None) -> contextlib.AbstractContextManager[Bar]: ...
+
+
+class _Silent:
+    def advance(self, steps: float = 1, **facts: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def silent(what: str, total: float | None = None) -> Iterator[Bar]:
+    """Progress that shows nothing."""
+    yield _Silent()
+
+
+def _no_registry(kind: str, name: str) -> type:
+    from xmckit.errors import UsageError
+
+    raise UsageError(f"this context cannot build {kind}:{name}: make it with xmckit.make_context()")
+
+
+@dataclass(frozen=True)
+class Context:
+    """Handed to every component. Components read nothing global: what they need is here.
+
+    `validation` holds the rows carved out of train, for early stopping, thresholds and calibration. `folder` is
+    the component's own scratch folder; what must last goes through `save`.
+    """
+
+    seed: int = 0
+    workers: int = 1
+    progress: Progress = silent
+    folder: Path | None = None
+    validation: Split | None = None
+    executor: Executor | None = None
+    resolve: Callable[[str, str], type] = field(default=_no_registry, repr=False)
+    log: Callable[[str], None] = field(default=lambda message: None, repr=False)
+
+    def build(self, kind: str, spec: Spec | Mapping[str, Any]) -> Any:
+        """The component that `spec` names, with its parameters: `context.build("encoder", params.encoder)`."""
+        options = dict(spec) if isinstance(spec, Mapping) else {"use": spec.use, **spec.options}
+        return self.resolve(kind, options.pop("use"))(**options)
+
+    def load(self, kind: str, name: str, folder: Path) -> Any:
+        """The component that was saved in `folder`."""
+        return self.resolve(kind, name).load(folder, context=self)
+
+    def seed_for(self, *names: object) -> int:
+        """A seed of its own for each purpose: independent of order, equal for equal (seed, names)."""
+        text = "\0".join(str(name) for name in (self.seed, *names))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+    def rng(self, *names: object) -> np.random.Generator:
+        import numpy as np
+
+        return np.random.default_rng(self.seed_for(*names))
+
+    def map(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
+        """`function` over `items` on the workers; results in the order of `items`, whatever the number of workers."""
+        items = list(items)
+        if self.executor is None:
+            return [function(item) for item in items]
+        return self.executor.map(function, items, workers=self.workers)
+
+    def using(self, **changes: Any) -> Context:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+
+def cpu_count() -> int:
+    """The processors this process may use (not the machine's), at least 1."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return max(1, os.cpu_count() or 1)

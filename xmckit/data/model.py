@@ -1,0 +1,209 @@
+"""What data is: splits of rows with features and labels, groups of rows, and the data set that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit.errors import DataError
+
+Matrix: TypeAlias = "csr_matrix | np.ndarray"
+Features: TypeAlias = "csr_matrix | np.ndarray | Mapping[str, csr_matrix | np.ndarray]"
+
+
+def rows_of(X: Features) -> int:
+    """The number of rows of a matrix or of blocks side by side."""
+    if isinstance(X, Mapping):
+        return int(next(iter(X.values())).shape[0])
+    return int(X.shape[0])
+
+
+def take_rows(X: Features, rows: np.ndarray) -> Features:
+    return {name: block[rows] for name, block in X.items()} if isinstance(X, Mapping) else X[rows]
+
+
+def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
+    """A `csr_matrix` (what PECOS takes) with sorted indices, no duplicates and no stored zeros.
+
+    The input is never changed: a matrix that already is in this form comes back as it is, any other is copied.
+    """
+    result = csr_matrix(matrix, dtype=dtype)
+    if not result.has_canonical_format or (result.nnz and not result.data.all()):
+        result = result.copy()
+        result.sum_duplicates()
+        result.eliminate_zeros()
+    return result
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows that were labelled together: `membership` is rows × groups, `labels` is groups × labels.
+
+    A value above 1 in `labels` counts how often the label was given inside the group.
+    """
+
+    membership: csr_matrix
+    labels: csr_matrix
+
+    def check(self, rows: int, labels: int) -> None:
+        groups = self.membership.shape[1]
+        if self.membership.shape[0] != rows or self.labels.shape != (groups, labels):
+            raise DataError(
+                f"groups do not fit the data: membership is {_size(self.membership)} and labels are "
+                f"{_size(self.labels)}, expected {rows} × m and m × {labels}"
+            )
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows with features and labels. Everything optional has one entry per row and follows `take`.
+
+    `X` is a CSR matrix, a dense array or named blocks of these side by side; None when there are only `texts`.
+    `weights` has Y's pattern. `filter` marks (row, label) pairs that are left out of scoring. `names` are row ids.
+    """
+
+    X: Features | None
+    Y: csr_matrix
+    texts: Sequence[str] | None = None
+    weights: csr_matrix | None = None
+    groups: Groups | None = None
+    filter: csr_matrix | None = None
+    names: Sequence[str] | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.Y.shape[0])
+
+    @property
+    def labels(self) -> int:
+        return int(self.Y.shape[1])
+
+    @property
+    def matrix(self) -> Matrix:
+        """X as the one matrix that the features stage made of it."""
+        if self.X is None or isinstance(self.X, Mapping):
+            raise DataError("these rows have no single feature matrix yet: they have to pass a featurizer first")
+        return self.X
+
+    def take(self, rows: np.ndarray) -> Split:
+        """The split with these rows, in this order; groups keep their labels and lose the other rows."""
+        return Split(
+            X=None if self.X is None else take_rows(self.X, rows),
+            Y=self.Y[rows],
+            texts=None if self.texts is None else [self.texts[row] for row in rows],
+            weights=None if self.weights is None else self.weights[rows],
+            groups=None if self.groups is None else replace(self.groups, membership=self.groups.membership[rows]),
+            filter=None if self.filter is None else self.filter[rows],
+            names=None if self.names is None else [self.names[row] for row in rows],
+        )
+
+    def check(self, what: str = "split") -> None:
+        """Raise DataError unless every part has the same rows, finite values and the pattern it must have."""
+        if self.X is None and self.texts is None:
+            raise DataError(f"{what} has neither features nor texts")
+        blocks = {} if self.X is None else self.X if isinstance(self.X, Mapping) else {"X": self.X}
+        if self.X is not None and not blocks:
+            raise DataError(f"{what} has an empty set of feature blocks")
+        for name, block in blocks.items():
+            if block.shape[0] != self.rows:
+                raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")
+            values = block.data if issparse(block) else block
+            if not np.isfinite(values).all():
+                row = int(np.flatnonzero(~np.isfinite(np.asarray(block.sum(axis=1)).ravel()))[0])
+                raise DataError(f"{what} has a value in {name} that is not a finite number", row=row)
+        for name, column in {"texts": self.texts, "names": self.names}.items():
+            if column is not None and len(column) != self.rows:
+                raise DataError(f"{what} has {self.rows} rows of labels but {len(column)} {name}")
+        for name, other in {"weights": self.weights, "filter": self.filter}.items():
+            if other is not None and other.shape != self.Y.shape:
+                raise DataError(f"{what} has labels of size {_size(self.Y)} but {name} of size {_size(other)}")
+        if self.weights is not None and not (
+            np.array_equal(self.weights.indptr, self.Y.indptr) and np.array_equal(self.weights.indices, self.Y.indices)
+        ):
+            raise DataError(f"{what} has weights whose pattern is not that of its labels")
+        if self.groups is not None:
+            self.groups.check(self.rows, self.labels)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Train and test rows over the same labels, with what is known about the labels.
+
+    `propensity` is the family or the pair (A, B) that the data set's propensity-scored metrics use, when it is
+    known. `info` is what a report says about the data: source, licence, citation, counts.
+    """
+
+    name: str
+    train: Split
+    test: Split
+    label_names: Sequence[str] | None = None
+    label_features: Matrix | None = None
+    propensity: str | tuple[float, float] | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> int:
+        return self.train.labels
+
+    def label(self, index: int) -> str:
+        """The label's name, or its number where there are no names."""
+        return self.label_names[index] if self.label_names is not None else str(index)
+
+    def check(self) -> None:
+        """Raise DataError unless the parts fit together."""
+        self.train.check(f"{self.name}: train")
+        self.test.check(f"{self.name}: test")
+        if self.train.labels != self.test.labels:
+            raise DataError(f"{self.name}: train has {self.train.labels} labels but test has {self.test.labels}")
+        if _widths(self.train.X) != _widths(self.test.X):
+            raise DataError(
+                f"{self.name}: train and test have different features: {_widths(self.train.X)} and {_widths(self.test.X)}"
+            )
+        if self.label_names is not None and len(self.label_names) != self.labels:
+            raise DataError(f"{self.name}: {self.labels} labels but {len(self.label_names)} label names")
+        if self.label_features is not None and self.label_features.shape[0] != self.labels:
+            raise DataError(f"{self.name}: {self.labels} labels but {self.label_features.shape[0]} label feature rows")
+
+
+def _size(matrix: Any) -> str:
+    return " × ".join(str(n) for n in matrix.shape)
+
+
+def _widths(X: Features | None) -> dict[str, int] | int | None:
+    if isinstance(X, Mapping):
+        return {name: int(block.shape[1]) for name, block in X.items()}
+    return None if X is None else int(X.shape[1])
+
+
+def carve_validation(split: Split, share: float, rng: np.random.Generator) -> tuple[Split, Split | None]:
+    """Part of the rows for early stopping, thresholds and calibration: (the rest, the share).
+
+    Whole groups go to one side where there are groups, so that no group's labels are seen on both. A row in several
+    groups goes to validation only if all of them do. Row order is kept.
+    """
+    wanted = int(round(split.rows * share))
+    if wanted == 0 or split.rows < 2:
+        return split, None
+    held = np.zeros(split.rows, dtype=bool)
+    if split.groups is None:
+        held[rng.permutation(split.rows)[:wanted]] = True
+    else:
+        membership = split.groups.membership
+        order = rng.permutation(membership.shape[1])
+        rank = np.empty(len(order), dtype=np.int64)
+        rank[order] = np.arange(len(order))
+        # A row is held once all its groups are: at the largest rank among them. Rows in no group are never held.
+        last = np.full(split.rows, len(order), dtype=np.int64)
+        in_group = np.flatnonzero(np.diff(membership.indptr))
+        if len(in_group):
+            last[in_group] = np.maximum.reduceat(rank[membership.indices], membership.indptr[in_group])
+        within = np.sort(last[in_group])
+        cut = within[min(wanted, len(within)) - 1] if len(within) else -1
+        held = last <= cut
+        if held.all() or not held.any():
+            return split, None
+    return split.take(np.flatnonzero(~held)), split.take(np.flatnonzero(held))

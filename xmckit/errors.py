@@ -1,0 +1,73 @@
+"""Errors a person can act on, each with the exit code of the command line.
+
+Exit codes: 0 ok, 1 bug, 2 usage or recipe, 3 data or storage, 4 plugin, 5 verification failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class XmckitError(Exception):
+    """Base of every error that is the fault of an input, not of xmckit."""
+
+    exit_code = 1
+
+
+class UsageError(XmckitError):
+    """A command, an option or an API call that cannot work as it was given."""
+
+    exit_code = 2
+
+
+class RecipeError(XmckitError):
+    """All mistakes of a recipe at once."""
+
+    exit_code = 2
+
+    def __init__(self, mistakes: str | Sequence[str]):
+        self.mistakes = [mistakes] if isinstance(mistakes, str) else list(mistakes)
+        super().__init__("\n".join(self.mistakes))
+
+
+class DataError(XmckitError):
+    """Data that is damaged, inconsistent or missing; says where."""
+
+    exit_code = 3
+
+    def __init__(
+        self, message: str, *, path: str | Path | None = None, line: int | None = None, row: int | None = None
+    ):
+        self.path, self.line, self.row = path, line, row
+        where = str(path) if path is not None else ""
+        if line is not None:
+            where += f", line {line}" if where else f"line {line}"
+        if row is not None:
+            where += f", row {row}" if where else f"row {row}"
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class StorageError(XmckitError):
+    """A file could not be written or a stored file cannot be trusted: full disk, no permission, damage, version."""
+
+    exit_code = 3
+
+
+class PluginError(XmckitError):
+    """A plugin is missing, broken or does not keep its contract."""
+
+    exit_code = 4
+
+
+class VerificationError(XmckitError):
+    """Something that was to be proved is not true."""
+
+    exit_code = 5
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` when one of the known names is close to `name`, otherwise the empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""

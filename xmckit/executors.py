@@ -1,0 +1,31 @@
+"""Ways to spread independent work. Results come in the order of the items, whatever the number of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from xmckit.params import Configured
+
+
+class Serial(Configured):
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
+        return [function(item) for item in items]
+
+
+class Threads(Configured):
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
+        if workers <= 1 or len(items) <= 1:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(function, items))
+
+
+class Processes(Configured):
+    def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
+        if workers <= 1 or len(items) <= 1:
+            return [function(item) for item in items]
+        from joblib import Parallel, delayed
+
+        return list(Parallel(n_jobs=workers)(delayed(function)(item) for item in items))

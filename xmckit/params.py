@@ -1,0 +1,78 @@
+"""Parameters of components: pydantic models that reject unknown keys, and the base class that carries them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from xmckit import store
+
+if TYPE_CHECKING:
+    from xmckit.context import Context
+
+
+class Params(BaseModel):
+    """Base of every component's parameters. Give each field a `Field(default, description=…)`: people read it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class Spec(BaseModel):
+    """A component named inside another one: `use` and that component's own parameters."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.__pydantic_extra__ or {})
+
+
+@dataclass(frozen=True)
+class KindOf:
+    """Marks a `Spec` field with the kind it names, so that a recipe's check reaches the nested parameters."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class InputPath:
+    """Marks a path that a recipe may give relative to its own file, to the working folder or to a data folder."""
+
+
+EncoderSpec = Annotated[Spec, KindOf("encoder")]
+HeadSpec = Annotated[Spec, KindOf("head")]
+MetricSpec = Annotated[Spec, KindOf("metric")]
+ExecutorSpec = Annotated[Spec, KindOf("executor")]
+DataPath = Annotated[Path, InputPath()]
+
+Self = TypeVar("Self", bound="Configured")
+
+
+class Configured:
+    """A component with parameters: `Thing(width=3)` checks them, `.params` holds them, `save` stores them.
+
+    A subclass with fitted state extends `save` and `load`; both use `xmckit.store`, never pickle.
+    """
+
+    Params: ClassVar[type[Params]] = Params
+
+    def __init__(self, **params: Any):
+        self.params: Any = self.Params(**params)
+
+    def save(self, folder: Path) -> None:
+        """Write everything `load` needs into the existing, empty `folder`."""
+        store.write_json(folder / "params.json", self.params.model_dump(mode="json"))
+
+    @classmethod
+    def load(cls: type[Self], folder: Path, *, context: Context) -> Self:
+        """The component as `save` left it. `context` builds components that are named inside its parameters."""
+        params = store.read_json(folder / "params.json")
+        if not isinstance(params, Mapping):
+            raise store.damaged(folder / "params.json", "expected an object with parameters")
+        return cls(**params)
