@@ -63,6 +63,7 @@ class Context:
     validation: Split | None = None
     executor: Executor | None = None
     resolve: Callable[[str, str], type] = field(default=_no_registry, repr=False)
+    names: Callable[[str], list[str]] = field(default=lambda kind: [], repr=False)
     log: Callable[[str], None] = field(default=lambda message: None, repr=False)
 
     def build(self, kind: str, spec: Spec | Mapping[str, Any]) -> Any:

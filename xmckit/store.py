@@ -76,11 +76,14 @@ def remove_stale(folder: Path) -> None:
     """Remove what killed processes left half-written in `folder`."""
     for entry in folder.glob(f"{TEMPORARY}*"):
         process = entry.name.removeprefix(TEMPORARY).split("-", 1)[0]
-        if process.isdigit() and not _alive(int(process)):
+        if process.isdigit() and not process_alive(int(process)):
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
-def _alive(process: int) -> bool:
+def process_alive(process: int) -> bool:
+    """Whether a process with this id exists now."""
+    if process <= 0:
+        return False
     try:
         os.kill(process, 0)
     except ProcessLookupError:

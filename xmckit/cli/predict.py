@@ -1,0 +1,50 @@
+"""`xmckit predict`"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from xmckit.cli import common
+
+
+@click.command()
+@click.argument("run")
+@click.argument("texts", nargs=-1)
+@click.option("--file", "file", type=click.File("r", encoding="utf-8"), help="One text a line; - is standard input.")
+@click.option("-k", "k", default=5, show_default=True, type=click.IntRange(min=1), help="Labels for each text.")
+@click.option("--threshold", is_flag=True, help="Only the labels that pass the threshold chosen on the validation share.")
+@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
+@common.json_option
+def predict(
+    run: str, texts: tuple[str, ...], file: click.utils.LazyFile | None, k: int, threshold: bool, root: str, as_json: bool
+) -> None:
+    """Label TEXTS with the model of RUN: a run folder, or a recipe's name for its newest run."""
+    from xmckit.errors import UsageError
+    from xmckit.model import load
+
+    lines = [*texts, *(line.rstrip("\n") for line in (file or ()))]
+    if not lines:
+        if sys.stdin.isatty():
+            raise UsageError("give texts, or --file FILE, or --file - for standard input")
+        lines = [line.rstrip("\n") for line in sys.stdin]
+    model = load(run, root=root, registry=common.get_registry())
+    passed = [set(names) for names in model.labels(lines)] if threshold else None
+    results = [
+        {
+            "text": text,
+            "labels": [
+                {"label": tag.label, "score": round(tag.score, 4)}
+                for tag in tags
+                if passed is None or tag.label in passed[row]
+            ],
+        }
+        for row, (text, tags) in enumerate(zip(lines, model.predict(lines, k=k), strict=True))
+    ]
+    if as_json:
+        common.print_json(results)
+        return
+    for result in results:
+        shown = ", ".join(f"{item['label']} ({item['score']:+.2f})" for item in result["labels"])
+        click.echo(f"{result['text'][:60]}: {shown or 'no label passes'}")

@@ -1,0 +1,61 @@
+"""Progress on stderr: bars while work goes on, one line for each finished stage."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from xmckit.context import Bar
+
+
+class _RichBar:
+    def __init__(self, progress: Progress, task: Any):
+        self._progress, self._task = progress, task
+
+    def advance(self, steps: float = 1, **facts: object) -> None:
+        shown = "  ".join(f"{name} {value}" for name, value in facts.items())
+        changes = {"facts": shown} if facts else {}
+        self._progress.update(self._task, advance=steps, **changes)  # type: ignore[arg-type]
+
+
+class TerminalProgress:
+    """Bars that vanish when they are done; nothing at all when quiet or when stderr is no terminal."""
+
+    def __init__(self, *, quiet: bool):
+        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self._live = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("[dim]{task.fields[facts]}"),
+            console=self.console,
+            transient=True,
+            disable=quiet or not self.console.is_terminal,
+        )
+
+    @contextlib.contextmanager
+    def __call__(self, what: str, total: float | None = None) -> Iterator[Bar]:
+        task = self._live.add_task(what, total=total, facts="")
+        try:
+            yield _RichBar(self._live, task)
+        finally:
+            self._live.remove_task(task)
+
+    def __enter__(self) -> TerminalProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def stage_done(self, record: dict[str, Any]) -> None:
+        """The line that stays: what finished, what it cost."""
+        cost = "reused" if record["reused"] else f"{record['seconds']:.1f} s, {record['peak_bytes'] / 2**20:.0f} MiB"
+        self.console.print(f"[green]✓[/] {record['name']:<24} [dim]{cost}[/]")

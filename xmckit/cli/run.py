@@ -1,0 +1,164 @@
+"""`xmckit run`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xmckit.cli import common
+
+if TYPE_CHECKING:
+    from xmckit.pipeline import Result
+    from xmckit.recipe import Recipe
+    from xmckit.runs import Run
+
+
+@click.command()
+@click.argument("recipe", required=False)
+@common.set_option
+@click.option("--sweep", "sweeps", multiple=True, metavar="KEY=V1,V2,…", help="Run the grid of these values.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was stopped; the recipe is then its own.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and what the cache already has.")
+@click.option("--workers", type=click.IntRange(min=0), help="Processors to use; 0 is all. The same as --set workers=N.")
+@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder for runs.")
+@common.data_option
+@common.json_option
+def run(
+    recipe: str | None,
+    sets: tuple[str, ...],
+    sweeps: tuple[str, ...],
+    resume: str | None,
+    dry_run: bool,
+    workers: int | None,
+    root: str,
+    data_folders: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Run RECIPE: a name from `xmckit recipes ls` or a .toml file."""
+    from xmckit.recipe import load_recipe
+    from xmckit.runs import find_run
+
+    if workers is not None:
+        sets = (*sets, f"workers={workers}")
+    if resume is None and recipe is None:
+        raise click.UsageError("name a recipe (`xmckit recipes ls` lists them) or a run to --resume")
+    if resume is not None and (sweeps or sets or dry_run):
+        raise click.UsageError("--resume goes on with a run as it is: leave out --set, --sweep, --workers and --dry-run")
+    registry = common.get_registry()
+    roots = common.data_roots(data_folders)
+
+    def loaded(source: str | Path, *changes: str) -> Recipe:
+        return load_recipe(source, sets=[*sets, *changes], registry=registry, data_roots=roots)
+
+    if resume is not None:
+        stopped = find_run(resume, Path(root))
+        source = loaded(recipe) if recipe else loaded(stopped.path / "resolved.toml")
+        _finish(_execute(source, stopped.path.parent.parent, resume=stopped), as_json)
+    elif sweeps:
+        assert recipe is not None
+        _sweep(recipe, sweeps, loaded, Path(root), dry_run, as_json)
+    elif dry_run:
+        assert recipe is not None
+        _print_plan(loaded(recipe), Path(root), as_json)
+    else:
+        assert recipe is not None
+        _finish(_execute(loaded(recipe), Path(root)), as_json)
+
+
+def _execute(recipe: Recipe, root: Path, resume: Run | None = None) -> Result:
+    from xmckit import pipeline
+    from xmckit.cli.progress import TerminalProgress
+
+    with TerminalProgress(quiet=common.quiet()) as progress:
+        return pipeline.run(
+            recipe,
+            root=root,
+            resume=resume.path if resume else None,
+            registry=common.get_registry(),
+            progress=progress,
+            announce=progress.stage_done,
+            argv=sys.argv,
+        )
+
+
+def _finish(result: Result, as_json: bool) -> None:
+    from xmckit.cli.tables import print_metrics
+
+    if as_json:
+        common.print_json({"run": str(result.path), "report": str(result.report), **result.metrics})
+        return
+    print_metrics(result.metrics)
+    click.echo(f"report: {result.report}")
+
+
+def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
+    from xmckit import pipeline
+    from xmckit.cli.progress import TerminalProgress
+    from xmckit.cli.tables import print_table
+
+    with TerminalProgress(quiet=common.quiet()) as progress:
+        steps = pipeline.plan(recipe, root=root, registry=common.get_registry(), progress=progress)
+    if as_json:
+        common.print_json(steps)
+        return
+    rows = [
+        [step["stage"], step["use"], "cached" if step["cached"] else "to run", _short(step["params"])] for step in steps
+    ]
+    print_table([*rows, ["report", "", "to run", ""]], ["stage", "component", "", "parameters"], left=4)
+
+
+def _short(params: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{key}={value['use'] if isinstance(value, dict) and 'use' in value else value}" for key, value in params.items()
+    )
+
+
+def _sweep(
+    source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_run: bool, as_json: bool
+) -> None:
+    """Every cell is a run; a cell whose run is done already is not run again."""
+    from xmckit import store
+    from xmckit.recipe import parse_sweep
+    from xmckit.runs import find_runs
+
+    cells = [(changes, loaded(source, *changes)) for changes in parse_sweep(list(sweeps))]
+    done = {run.manifest["identity"]: run for run in find_runs(root) if run.status == "done"}
+    rows: list[dict[str, Any]] = []
+    for number, (changes, recipe) in enumerate(cells, start=1):
+        finished = done.get(store.canonical_sha256(recipe.resolved()))
+        cell: dict[str, Any] = {"set": list(changes)}
+        if dry_run:
+            cell["done"] = finished is not None
+        elif finished is not None:
+            cell |= {"run": str(finished.path), "skipped": True, **store.read_json(finished.path / "metrics.json")}
+        else:
+            if not common.quiet():
+                click.echo(f"[{number}/{len(cells)}] {' '.join(changes)}", err=True)
+            result = _execute(recipe, root)
+            cell |= {"run": str(result.path), "skipped": False, **result.metrics}
+        rows.append(cell)
+    if as_json:
+        common.print_json(rows)
+    else:
+        _print_sweep(rows, dry_run)
+
+
+def _print_sweep(cells: list[dict[str, Any]], dry_run: bool) -> None:
+    from xmckit.cli.tables import headline, print_table, shown
+
+    keys = [change.partition("=")[0] for change in cells[0]["set"]]
+    values = [[change.partition("=")[2] for change in cell["set"]] for cell in cells]
+    if dry_run:
+        rows = [[*row, "done" if cell["done"] else "to run"] for row, cell in zip(values, cells, strict=True)]
+        print_table(rows, [*keys, ""], left=len(keys) + 1)
+        return
+    first = cells[0]["results"][0]["metrics"]
+    columns = headline(list(first), cells[0]["k"])
+    rows = [
+        [*row, *(shown(name, cell["results"][0]["metrics"].get(name)) for name in columns), Path(cell["run"]).name]
+        for row, cell in zip(values, cells, strict=True)
+    ]
+    print_table(rows, [*keys, *columns, "run"], left=len(keys), title=f"{cells[0]['dataset']}: {len(cells)} runs")

@@ -1,0 +1,102 @@
+"""`xmckit runs`"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from xmckit.cli import common
+
+_root_option = click.option(
+    "--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs."
+)
+
+
+@click.group()
+def runs() -> None:
+    """List runs, look at one, and free the cache."""
+
+
+@runs.command("ls")
+@_root_option
+@common.json_option
+def ls(root: str, as_json: bool) -> None:
+    """List the runs, oldest first."""
+    from xmckit import store
+    from xmckit.runs import find_runs
+
+    found = []
+    for run in find_runs(Path(root)):
+        metrics = store.read_json(run.path / "metrics.json") if run.status == "done" else {}
+        found.append(
+            {
+                "run": str(run.path),
+                "recipe": run.manifest["name"],
+                "status": run.status,
+                "created": run.manifest["created"],
+                "metrics": metrics["results"][0]["metrics"] if metrics else {},
+            }
+        )
+    if as_json:
+        common.print_json(found)
+    elif not found:
+        click.echo(f"no runs below {root}; start with: xmckit run quickstart")
+    else:
+        from xmckit.cli.tables import print_table, shown
+
+        rows = [
+            [item["recipe"], Path(item["run"]).name, item["status"]]
+            + [shown(name, item["metrics"].get(name)) for name in ("P@1", "P@3", "P@5")]
+            for item in found
+        ]
+        print_table(rows, ["recipe", "run", "status", "P@1", "P@3", "P@5"], left=3)
+
+
+@runs.command("show")
+@click.argument("run")
+@_root_option
+@common.json_option
+def show(run: str, root: str, as_json: bool) -> None:
+    """Show the results and the stages of RUN."""
+    from xmckit import store
+    from xmckit.cli.tables import print_metrics, print_table
+    from xmckit.runs import find_run
+
+    found = find_run(run, Path(root))
+    metrics = store.read_json(found.path / "metrics.json") if (found.path / "metrics.json").is_file() else None
+    if as_json:
+        common.print_json({"run": str(found.path), "status": found.status, "manifest": found.manifest, "metrics": metrics})
+        return
+    click.echo(f"{found.path}: {found.status}")
+    if found.manifest.get("error"):
+        click.echo(found.manifest["error"])
+    rows = [
+        [stage["name"], f"{stage['seconds']:.1f}", f"{stage['peak_bytes'] / 2**20:.0f}", "yes" if stage["reused"] else ""]
+        for stage in found.manifest["stages"]
+    ]
+    print_table(rows, ["stage", "seconds", "peak MiB", "reused"])
+    if metrics:
+        click.echo()
+        print_metrics(metrics)
+    if found.status in ("killed", "interrupted", "failed"):
+        click.echo(f"go on with: xmckit run --resume {found.path}")
+
+
+@runs.command("clean")
+@_root_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def clean(root: str, yes: bool) -> None:
+    """Delete the cache of finished stages. Runs keep their own files; later runs compute anew."""
+    from xmckit.runs import CACHE
+
+    cache = Path(root) / CACHE
+    if not cache.is_dir():
+        click.echo("there is no cache")
+        return
+    stages = [folder for folder in cache.iterdir() if folder.is_dir()]
+    if not yes:
+        click.confirm(f"delete {len(stages)} cached stages below {cache}?", abort=True)
+    shutil.rmtree(cache)
+    click.echo(f"deleted {len(stages)} cached stages")

@@ -1,0 +1,53 @@
+"""Results as people read them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
+
+
+def shown(name: str, value: float | None) -> str:
+    """Shares as percentages with one decimal, anything else as it is."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if _PERCENT.fullmatch(name) else f"{value:.4g}"
+
+
+def headline(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
+    """The columns of the table on the terminal; report.html and metrics.json have all of them."""
+    last = max(ks)
+    wanted = [*(f"P@{k}" for k in ks), f"nDCG@{last}", f"R@{last}", *(f"PSP@{k}" for k in ks), f"coverage@{last}", "micro-F1"]
+    standard = [name for name in wanted if name in metrics]
+    return standard + [name for name in metrics if not _PERCENT.fullmatch(name)]
+
+
+def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: int = 1, title: str = "") -> None:
+    """Rows with the first `left` columns to the left and the rest, numbers, to the right."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=200)
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position < left else "right", no_wrap=position >= left, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def print_metrics(metrics: Mapping[str, Any]) -> None:
+    """The results table of one run."""
+    names = list(metrics["results"][0]["metrics"])
+    columns = headline(names, metrics["k"])
+    rows = [
+        [result["name"] + ("" if result["role"] == "head" else f" ({result['role']})")]
+        + [shown(name, result["metrics"].get(name)) for name in columns]
+        for result in metrics["results"]
+    ]
+    print_table(rows, ["", *columns], title=f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels")
+    print(f"Percentages. Propensities with A = {metrics['propensity']['A']}, B = {metrics['propensity']['B']}.")

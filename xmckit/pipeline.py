@@ -1,0 +1,431 @@
+"""The stages of a run, in order: data, features, labels, index, head, score, verify, report.
+
+Each stage is cached by content (see `runs`). This file says what each stage reads and writes; what it computes is in
+the components that the recipe names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from xmckit import provenance, store
+from xmckit.context import Context, Progress, cpu_count, silent
+from xmckit.errors import DataError, UsageError
+from xmckit.hookspecs import API_VERSION
+from xmckit.recipe import Recipe, Section, load_recipe
+from xmckit.registry import Registered, Registry, default_registry
+from xmckit.report import write_report
+from xmckit.runs import CACHE, Planned, Run, Stage, Stages
+
+if TYPE_CHECKING:
+    from xmckit.data.model import Dataset, Matrix, Split
+
+DEFAULT_ROOT = Path("runs")
+Value = TypeVar("Value")
+
+# stage -> its files that a person looks for at the top of the run folder
+_AT_THE_TOP = {"score": ("predictions.npz", "metrics.json"), "verify": ("verdicts.json", "certificates.npz")}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave: its folder and the content of its metrics.json."""
+
+    run: Run
+    metrics: Mapping[str, Any]
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    @property
+    def report(self) -> Path:
+        return self.run.path / "report.html"
+
+
+def run(
+    recipe: Recipe | str | Path,
+    *,
+    sets: Sequence[str] = (),
+    root: str | Path = DEFAULT_ROOT,
+    resume: str | Path | None = None,
+    registry: Registry | None = None,
+    data_roots: Sequence[Path] = (),
+    progress: Progress = silent,
+    announce: Callable[[dict[str, Any]], None] = lambda record: None,
+    argv: Sequence[str] = (),
+) -> Result:
+    """Run a recipe from data to report. `resume` names a run folder to go on with instead of making a new one."""
+    registry = registry or default_registry()
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, sets=sets, registry=registry, data_roots=data_roots)
+    identity = store.canonical_sha256(recipe.resolved())
+    root = Path(root)
+    if resume is None:
+        folder = Run.create(root, recipe.name, identity, recipe.text, recipe.to_toml())
+    else:
+        folder = Run.open(Path(resume))
+        root = folder.path.parent.parent
+        if folder.manifest["identity"] != identity:
+            raise UsageError(f"{folder.path} was made by another recipe; leave the recipe out to go on with its own")
+    with folder.locked():
+        stages = Stages(folder, root / CACHE, announce)
+        pipeline = _Pipeline(recipe, registry, stages, progress)
+        folder.update(
+            status="running",
+            pid=os.getpid(),
+            argv=list(argv or sys.argv),
+            seed=recipe.seed,
+            workers=pipeline.context.workers,
+            api_version=API_VERSION,
+            versions=pipeline.versions(),
+            machine=provenance.machine(),
+            title=recipe.title,
+        )
+        folder.event("start")
+        try:
+            last = pipeline.stages_in_order()
+            for stage, names in _AT_THE_TOP.items():
+                for name in names if stage in last else ():
+                    store.link_file(last[stage].folder / name, folder.path / name)
+            folder.update(status="reporting")
+            write_report(folder)
+        except BaseException as error:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            folder.update(status=status, error=f"{type(error).__name__}: {error}")
+            folder.event(status, error=str(error))
+            raise
+        folder.manifest.pop("error", None)
+        folder.update(status="done")
+        folder.event("done")
+        return Result(folder, last["score"].value)
+
+
+def plan(
+    recipe: Recipe, *, root: str | Path = DEFAULT_ROOT, registry: Registry | None = None, progress: Progress = silent
+) -> list[dict[str, Any]]:
+    """What `run` would do, stage by stage, and which stages it would take from the cache. Nothing is written."""
+    stages = Planned(Path(root) / CACHE)
+    _Pipeline(recipe, registry or default_registry(), stages, progress).stages_in_order()
+    return stages.steps
+
+
+class _Pipeline:
+    """The stages of one recipe. `stages` runs them (`Stages`) or only lists them (`Planned`)."""
+
+    def __init__(self, recipe: Recipe, registry: Registry, stages: Stages | Planned, progress: Progress):
+        self.recipe, self.registry, self.stages = recipe, registry, stages
+        self.context = Context(
+            seed=recipe.seed,
+            workers=recipe.workers or cpu_count(),
+            progress=progress,
+            executor=registry.resolve("executor", recipe.executor.use)(**recipe.executor.params),
+            resolve=registry.resolve,
+            names=registry.names,
+            log=stages.log,
+        )
+
+    def stages_in_order(self) -> dict[str, Stage[Any]]:
+        """Every stage up to the report, by name; a stage's value is made only when something asks for it."""
+        data = self._data()
+        features = self._features(data)
+        train_key, train = self._labels(data, features)
+        fitting, validation = self._carve(train)
+        indexes = [
+            self._index(position, section, train_key, fitting, validation)
+            for position, section in enumerate(self.recipe.index)
+        ]
+        heads = [
+            self._head(position, section, train_key, indexes, fitting, validation)
+            for position, section in enumerate(self.recipe.heads)
+        ]
+        last = {"score": self._score(data, features, heads)}
+        if self.recipe.verify is not None:
+            last["verify"] = self._verify(data, features, heads, train)
+        return last
+
+    def versions(self) -> dict[str, str]:
+        recipe = self.recipe
+        verify = [recipe.verify] if recipe.verify else []
+        versions: dict[str, str] = {}
+        for section in [recipe.data, recipe.features, *recipe.labels, *recipe.index, *recipe.heads, *verify]:
+            home = self.registry.component(section.kind, section.use).plugin.distribution
+            versions.update(provenance.library_versions(home))
+        return dict(sorted(versions.items()))
+
+    # -- what a stage depends on ---------------------------------------------------------------------------------
+
+    def _identity(self, section: Section, inputs: Sequence[str], **more: Any) -> dict[str, Any]:
+        """Everything that can change the stage's output."""
+        used = [(section.kind, section.use), *_nested_components(section.params, self.registry, section)]
+        registered = [self.registry.component(kind, use) for kind, use in used]
+        versions: dict[str, str] = {}
+        for item in registered:
+            versions.update(provenance.library_versions(item.plugin.distribution))
+        return {
+            "kind": section.kind,
+            "use": section.use,
+            "from": _source(registered[0]),
+            "params": section.params,
+            "api_version": API_VERSION,
+            "inputs": list(inputs),
+            "code": {f"{item.kind}:{item.component.name}": provenance.code_of(item) for item in registered},
+            "versions": dict(sorted(versions.items())),
+            **more,
+        }
+
+    def _do(
+        self,
+        name: str,
+        identity: dict[str, Any],
+        produce: Callable[[Path, Context], Value],
+        restore: Callable[[Path], Value],
+    ) -> Stage[Value]:
+        return self.stages.do(
+            name, identity, lambda folder, scratch: produce(folder, self.context.using(folder=scratch)), restore
+        )
+
+    def _build(self, section: Section) -> Any:
+        return self.registry.resolve(section.kind, section.use)(**section.params)
+
+    # -- the stages ----------------------------------------------------------------------------------------------
+
+    def _data(self) -> Stage[Dataset]:
+        from xmckit.data.saved import load_dataset, save_dataset
+
+        section = self.recipe.data
+        source = self._build(section)
+        # The split of the data must not follow the run's seed: seeds are compared on the same rows.
+        context = self.context.using(seed=0)
+        prints = dict(source.fingerprint(context=context))
+        self.stages.note(data=prints)
+
+        def produce(folder: Path, stage_context: Context) -> Dataset:
+            dataset: Dataset = source.read(context=stage_context.using(seed=0))
+            dataset.check()
+            if dataset.train.rows == 0 or dataset.labels == 0:
+                raise DataError(f"{dataset.name} has {dataset.train.rows} training rows and {dataset.labels} labels")
+            save_dataset(dataset, folder)
+            return dataset
+
+        return self._do("data", self._identity(section, [], fingerprint=prints), produce, load_dataset)
+
+    def _features(self, data: Stage[Dataset]) -> Stage[_Featured]:
+        section = self.recipe.features
+        context = self.context.using(seed=0)
+
+        def produce(folder: Path, stage_context: Context) -> _Featured:
+            from xmckit.data.saved import save_matrix
+
+            featurizer = self._build(section)
+            featurizer.fit(data.value.train, context=stage_context.using(seed=0))
+            featured = _Featured(
+                featurizer,
+                featurizer.transform(data.value.train, context=stage_context.using(seed=0)),
+                featurizer.transform(data.value.test, context=stage_context.using(seed=0)),
+            )
+            (folder / "featurizer").mkdir()
+            featurizer.save(folder / "featurizer")
+            same = featured.train is data.value.train.X and featured.test is data.value.test.X
+            store.write_json(folder / "features.json", {"use": section.use, "as_in_data": same})
+            if not same:
+                save_matrix(folder, "X.trn", featured.train)
+                save_matrix(folder, "X.tst", featured.test)
+            return featured
+
+        def restore(folder: Path) -> _Featured:
+            from xmckit.data.saved import load_matrix
+
+            featurizer = context.load("featurizer", section.use, folder / "featurizer")
+            if store.read_json(folder / "features.json")["as_in_data"]:
+                return _Featured(featurizer, data.value.train.matrix, data.value.test.matrix)
+            return _Featured(featurizer, load_matrix(folder, "X.trn"), load_matrix(folder, "X.tst"))
+
+        return self._do("features", self._identity(section, [data.key]), produce, restore)
+
+    def _labels(self, data: Stage[Dataset], features: Stage[_Featured]) -> tuple[str, _Lazy[Split]]:
+        """The key and the training rows after all label stages."""
+        from xmckit.data.saved import load_split, save_split
+
+        key, train = features.key, _Lazy(lambda: replace(data.value.train, X=features.value.train))
+        for position, section in enumerate(self.recipe.labels):
+
+            def produce(
+                folder: Path, context: Context, section: Section = section, position: int = position,
+                before: _Lazy[Split] = train,
+            ) -> Split:  # fmt: skip
+                seeded = context.using(seed=context.seed_for("labels", position))
+                after: Split = self._build(section).apply(before.value, context=seeded)
+                if after.rows != before.value.rows or after.labels != before.value.labels:
+                    raise DataError(
+                        f"label preprocessor {section.use} changed the number of rows or labels "
+                        f"from {before.value.Y.shape} to {after.Y.shape}"
+                    )
+                save_split(replace(after, X=None, texts=None, names=None), folder, "train")
+                return after
+
+            def restore(folder: Path, before: _Lazy[Split] = train) -> Split:
+                stored = load_split(folder, "train")
+                return replace(before.value, Y=stored.Y, weights=stored.weights, groups=stored.groups)
+
+            stage = self._do(
+                f"labels-{section.name}",
+                self._identity(section, [key], seed=self.context.seed_for("labels", position)),
+                produce,
+                restore,
+            )
+            key, train = stage.key, _Lazy(lambda stage=stage: stage.value)
+        return key, train
+
+    def _carve(self, train: _Lazy[Split]) -> tuple[_Lazy[Split], _Lazy[Split | None]]:
+        """Validation rows are taken once, after the label stages, before anything is trained."""
+        from xmckit.data.model import carve_validation
+
+        parts = _Lazy(lambda: carve_validation(train.value, self.recipe.validation, self.context.rng("validation")))
+        return _Lazy(lambda: parts.value[0]), _Lazy(lambda: parts.value[1])
+
+    def _trained(self, context: Context, kind: str, position: int, validation: _Lazy[Split | None]) -> Context:
+        return context.using(seed=context.seed_for(kind, position), validation=validation.value)
+
+    def _trained_identity(self, section: Section, inputs: Sequence[str], position: int) -> dict[str, Any]:
+        return self._identity(
+            section,
+            inputs,
+            seed=self.context.seed_for(section.kind, position),
+            validation=[self.recipe.validation, self.recipe.seed],
+        )
+
+    def _index(
+        self, position: int, section: Section, train_key: str, train: _Lazy[Split], validation: _Lazy[Split | None]
+    ) -> Stage[Any]:
+        def produce(folder: Path, context: Context) -> Any:
+            index = self._build(section).build(
+                train.value, context=self._trained(context, "indexer", position, validation)
+            )
+            (folder / "index").mkdir()
+            index.save(folder / "index")
+            return index
+
+        return self._do(
+            f"index-{section.name}",
+            self._trained_identity(section, [train_key], position),
+            produce,
+            lambda folder: self.context.load("indexer", section.use, folder / "index"),
+        )
+
+    def _head(
+        self,
+        position: int,
+        section: Section,
+        train_key: str,
+        indexes: Sequence[Stage[Any]],
+        train: _Lazy[Split],
+        validation: _Lazy[Split | None],
+    ) -> Stage[Any]:
+        names = [index.name for index in self.recipe.index]
+        used = [indexes[names.index(name)] for name in section.extra.get("index", names)]
+
+        def produce(folder: Path, context: Context) -> Any:
+            head = self._build(section)
+            head.fit(
+                train.value,
+                indexes=[index.value for index in used],
+                context=self._trained(context, "head", position, validation),
+            )
+            (folder / "head").mkdir()
+            head.save(folder / "head")
+            return head
+
+        return self._do(
+            f"head-{section.name}",
+            self._trained_identity(section, [train_key, *(index.key for index in used)], position),
+            produce,
+            lambda folder: self.context.load("head", section.use, folder / "head"),
+        )
+
+    def _score(self, data: Stage[Dataset], features: Stage[_Featured], heads: Sequence[Stage[Any]]) -> Stage[Any]:
+        from xmckit.scoring import score
+
+        recipe = self.recipe
+        sections = [*recipe.score.metrics, *([recipe.score.baseline] if recipe.score.baseline else [])]
+        identity = {
+            "kind": "score",
+            "inputs": [data.key, features.key, *(head.key for head in heads)],
+            "names": [section.name for section in recipe.heads],
+            "k": list(recipe.score.k),
+            "top": recipe.score.top,
+            "propensity": recipe.score.propensity,
+            "components": [self._identity(section, []) for section in sections],
+        }
+
+        def produce(folder: Path, context: Context) -> Any:
+            return score(
+                folder,
+                recipe,
+                data.value,
+                features.value.train,
+                features.value.test,
+                [head.value for head in heads],
+                build=self._build,
+                context=context,
+            )
+
+        return self._do("score", identity, produce, lambda folder: store.read_json(folder / "metrics.json"))
+
+    def _verify(
+        self, data: Stage[Dataset], features: Stage[_Featured], heads: Sequence[Stage[Any]], train: _Lazy[Split]
+    ) -> Stage[Any]:
+        from xmckit.verification import verify
+
+        section = self.recipe.verify
+        assert section is not None
+        identity = self._identity(
+            section, [data.key, features.key, *(head.key for head in heads)], extra=dict(section.extra)
+        )
+
+        def produce(folder: Path, context: Context) -> Any:
+            rows = data.value.test.Y if section.extra["assignments"] == "test" else train.value.Y
+            X = features.value.test if section.extra["assignments"] == "test" else train.value.matrix
+            named = list(zip([head.name for head in self.recipe.heads], [head.value for head in heads], strict=True))
+            return verify(folder, self._build(section), named, X, rows, most=section.extra["most"], context=context)
+
+        return self._do("verify", identity, produce, lambda folder: store.read_json(folder / "verdicts.json"))
+
+
+@dataclass(frozen=True)
+class _Featured:
+    featurizer: Any
+    train: Matrix
+    test: Matrix
+
+
+class _Lazy(Generic[Value]):
+    """A value that is made when it is first asked for: a run whose later stages are all cached reads nothing."""
+
+    def __init__(self, make: Callable[[], Value]):
+        self._make = make
+        self._value: list[Value] = []
+
+    @property
+    def value(self) -> Value:
+        if not self._value:
+            self._value.append(self._make())
+        return self._value[0]
+
+
+def _nested_components(params: Mapping[str, Any], registry: Registry, section: Section) -> list[tuple[str, str]]:
+    """(kind, name) of the components that the parameters name, such as a head's encoder."""
+    from xmckit.recipe import nested_specs
+
+    return nested_specs(registry.resolve(section.kind, section.use).Params, params)
+
+
+def _source(registered: Registered) -> str:
+    """What somebody has to install or name to have this component."""
+    plugin = registered.plugin
+    return f"--plugin {Path(plugin.file).name}" if plugin.origin == "file" else f"the distribution {plugin.distribution}"

@@ -1,0 +1,272 @@
+"""Run folders: what is in them, and stages that appear only when they are complete.
+
+    runs/<recipe>/<utc>-<hash>/
+      recipe.toml  resolved.toml  manifest.json  events.jsonl  log.txt
+      stages/<n>-<name>/…  predictions.npz  metrics.json  plots/  report.html
+
+A finished stage lives in `runs/.cache/<key>` and is linked into every run that needs it. The key covers the stage's
+parameters, its inputs' keys, the content of the code behind it and library versions, so an edited plugin is never
+served a stale result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from xmckit import store
+from xmckit.errors import StorageError, UsageError
+from xmckit.measure import Measured
+
+FORMAT = 1
+CACHE = ".cache"
+Value = TypeVar("Value")
+
+
+def utc_now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass
+class Run:
+    """One run folder. The manifest is rewritten atomically at every change; events are appended."""
+
+    path: Path
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def create(cls, root: Path, name: str, identity: str, recipe_text: str, resolved_text: str) -> Run:
+        """A new folder below `root`; it appears complete with its recipe or not at all."""
+        stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
+        safe_name = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
+        parent = root.resolve() / safe_name
+        parent.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1000):
+            path = parent / (f"{stamp}-{identity[:8]}" + (f"-{attempt}" if attempt else ""))
+            if not path.exists():
+                break
+        manifest = {"format": FORMAT, "name": name, "identity": identity, "status": "created", "created": utc_now()}
+        with store.atomic_folder(path) as folder:
+            store.write_text(folder / "recipe.toml", recipe_text)
+            store.write_text(folder / "resolved.toml", resolved_text)
+            store.write_json(folder / "manifest.json", {**manifest, "stages": []})
+            (folder / "stages").mkdir()
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """An existing run; StorageError when the folder is no run or one of another version."""
+        path = Path(path).resolve()
+        if not (path / "manifest.json").is_file():
+            raise UsageError(f"{path} is not a run folder: it has no manifest.json. `xmckit runs ls` lists the runs.")
+        manifest = store.read_json(path / "manifest.json")
+        if not isinstance(manifest, dict) or "format" not in manifest:
+            raise store.damaged(path / "manifest.json", "no format")
+        if manifest["format"] != FORMAT:
+            raise StorageError(
+                f"{path} was written in run format {manifest['format']} and this xmckit reads format {FORMAT}. "
+                f"Run {path / 'resolved.toml'} again, or use the version of xmckit that made it."
+            )
+        return cls(path, manifest)
+
+    def update(self, **changes: Any) -> None:
+        self.manifest.update(changes)
+        store.write_json(self.path / "manifest.json", self.manifest)
+
+    def event(self, what: str, **facts: Any) -> None:
+        line = json.dumps({"time": utc_now(), "event": what, **facts}, ensure_ascii=False)
+        self._append("events.jsonl", line)
+
+    def log(self, message: str) -> None:
+        self._append("log.txt", f"{utc_now()} {message}")
+
+    def _append(self, name: str, line: str) -> None:
+        with open(self.path / name, "a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+
+    @property
+    def status(self) -> str:
+        """As in the manifest, but a run whose process is gone is `killed`, not `running`."""
+        if self.manifest.get("status") == "running" and not store.process_alive(int(self.manifest.get("pid", 0))):
+            return "killed"
+        return str(self.manifest.get("status"))
+
+    def stage_folder(self, name: str) -> Path:
+        """The folder of a finished stage, by name."""
+        for record in self.manifest["stages"]:
+            if record["name"] == name:
+                return self.path / record["folder"]
+        raise StorageError(f"{self.path} has no finished stage '{name}': go on with `xmckit run --resume {self.path}`")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from working on the same run."""
+        try:
+            import fcntl
+        except ImportError:  # no file locks on this system; two processes on one run are then the user's to avoid
+            yield
+            return
+        with open(self.path / ".lock", "w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.path} is being worked on by another process; wait for it or stop it") from None
+            yield
+
+
+@dataclass
+class Stage(Generic[Value]):
+    """A finished stage. Its value is read from the folder when it is first asked for."""
+
+    name: str
+    key: str
+    folder: Path
+    record: dict[str, Any]
+    _restore: Callable[[Path], Value] = field(repr=False)
+    _value: list[Value] = field(default_factory=list, repr=False)
+
+    @property
+    def value(self) -> Value:
+        if not self._value:
+            self._value.append(self._restore(self.folder))
+        return self._value[0]
+
+
+@dataclass
+class Stages:
+    """Runs stages in order, each once for all runs below the same root."""
+
+    run: Run
+    cache: Path
+    announce: Callable[[dict[str, Any]], None] = lambda record: None
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        store.remove_stale(self.cache)
+        store.remove_stale(self.run.path / "stages")
+
+    def do(
+        self,
+        name: str,
+        identity: dict[str, Any],
+        produce: Callable[[Path, Path], Value],
+        restore: Callable[[Path], Value],
+    ) -> Stage[Value]:
+        """The stage with this identity: from the run, from the cache, or made now in a folder that then appears whole.
+
+        `produce(folder, scratch)` writes everything into `folder` and returns the value that `restore` would read.
+        """
+        key = store.canonical_sha256({"format": FORMAT, "identity": identity})
+        folder = self.run.path / "stages" / f"{self.count}-{name}"
+        value: list[Value] = []
+        reused = self._is_here(folder, key) or (self.cache / key).is_dir()
+        if not reused:
+            value.append(self._produce(name, key, identity, produce))
+        if not self._is_here(folder, key):
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt, made by code that has changed since
+            with store.atomic_folder(folder) as temporary:
+                store.link_tree(self.cache / key, temporary)
+        record = {**store.read_json(folder / "stage.json"), "folder": str(folder.relative_to(self.run.path))}
+        record["reused"] = reused
+        self.run.update(stages=[*self.run.manifest["stages"][: self.count], record])
+        self.run.event("stage", name=name, reused=reused, seconds=record["seconds"])
+        self.announce(record)
+        self.count += 1
+        return Stage(name, key, folder, record, restore, value)
+
+    def _produce(
+        self, name: str, key: str, identity: dict[str, Any], produce: Callable[[Path, Path], Value]
+    ) -> Value:
+        self.run.event("stage-start", name=name)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with store.atomic_folder(self.cache / key) as folder:
+            scratch = folder / "scratch"
+            scratch.mkdir()
+            with Measured() as cost:
+                value = produce(folder, scratch)
+            shutil.rmtree(scratch)
+            store.write_json(
+                folder / "stage.json",
+                {
+                    "name": name,
+                    "key": key,
+                    "identity": identity,
+                    "seconds": round(cost.seconds, 3),
+                    "cpu_seconds": round(cost.cpu_seconds, 3),
+                    "peak_bytes": cost.peak_bytes,
+                    "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+                },
+            )
+        return value
+
+    def note(self, **facts: Any) -> None:
+        """Facts for the manifest."""
+        self.run.update(**facts)
+
+    def log(self, message: str) -> None:
+        self.run.log(message)
+
+    @staticmethod
+    def _is_here(folder: Path, key: str) -> bool:
+        return folder.is_dir() and store.read_json(folder / "stage.json").get("key") == key
+
+
+@dataclass
+class Planned:
+    """Takes the place of `Stages` to see what would be done: it runs nothing and writes nothing."""
+
+    cache: Path
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+    def do(
+        self,
+        name: str,
+        identity: dict[str, Any],
+        produce: Callable[[Path, Path], Value],
+        restore: Callable[[Path], Value],
+    ) -> Stage[Value]:
+        key = store.canonical_sha256({"format": FORMAT, "identity": identity})
+        cached = (self.cache / key).is_dir()
+        self.steps.append(
+            {"stage": name, "use": identity.get("use", ""), "params": identity.get("params", {}), "cached": cached}
+        )
+        return Stage(name, key, self.cache / key, {}, restore)
+
+    def note(self, **facts: Any) -> None:
+        pass
+
+    def log(self, message: str) -> None:
+        pass
+
+
+def find_runs(root: Path) -> list[Run]:
+    """Every run below `root`, oldest first; folders that are no run are passed over."""
+    found = []
+    for manifest in sorted(root.glob("*/*/manifest.json"), key=lambda path: path.parent.name):
+        with contextlib.suppress(StorageError, UsageError):
+            found.append(Run.open(manifest.parent))
+    return found
+
+
+def find_run(name: str | os.PathLike[str], root: Path) -> Run:
+    """A run by its folder, by its folder's name below `root`, or the newest finished run of a recipe by its name."""
+    path = Path(name)
+    if path.is_dir() and ((path / "manifest.json").is_file() or path.is_absolute()):
+        return Run.open(path)
+    runs = find_runs(root)
+    exact = [run for run in runs if run.path.name == str(name)]
+    named = [run for run in runs if run.manifest["name"] == str(name) and run.status == "done"]
+    if not exact and not named:
+        from xmckit.errors import nearest
+
+        known = {run.manifest["name"] for run in runs} | {run.path.name for run in runs}
+        raise UsageError(f"no run '{name}' below {root}{nearest(str(name), known)}; `xmckit runs ls` lists the runs")
+    return (exact or named)[-1]

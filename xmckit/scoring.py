@@ -1,0 +1,132 @@
+"""The score stage: predictions of the heads, their ensemble and the baseline on the test rows, and their metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, vstack
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Dataset, Matrix, Split
+from xmckit.metrics import propensity_constants
+from xmckit.protocols import Evaluation, Head, TopK
+
+if TYPE_CHECKING:
+    from xmckit.recipe import Recipe, Section
+
+BLOCK = 4096  # rows predicted between two steps of the progress bar
+
+
+def score(
+    folder: Path,
+    recipe: Recipe,
+    dataset: Dataset,
+    train_features: Matrix,
+    test_features: Matrix,
+    heads: Sequence[Head],
+    *,
+    build: Callable[[Section], Any],
+    context: Context,
+) -> dict[str, Any]:
+    """Write predictions.npz and metrics.json into `folder`; return the content of the latter."""
+    names = [section.name for section in recipe.heads]
+    outputs = [
+        (name, "head", *predict_blocks(head, test_features, recipe.score.top, context, name))
+        for name, head in zip(names, heads, strict=True)
+    ]
+    if len(heads) > 1:
+        topk = combine_rankings([output[2] for output in outputs], recipe.score.top, dataset.labels)
+        outputs.insert(0, ("ensemble", "ensemble", topk, combine_sets([output[3] for output in outputs])))
+    model = outputs[0][2]
+    if recipe.score.baseline is not None:
+        section = recipe.score.baseline
+        baseline = build(section)
+        train = Split(X=train_features, Y=dataset.train.Y)
+        baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
+        outputs.append(
+            (section.use, "baseline", *predict_blocks(baseline, test_features, recipe.score.top, context, section.use))
+        )
+
+    asked = recipe.score.propensity if recipe.score.propensity is not None else dataset.propensity
+    constants = propensity_constants("other" if asked is None else asked)
+    train_counts = np.bincount(dataset.train.Y.indices, minlength=dataset.labels).astype(np.int64)
+    measures = [build(section) for section in recipe.score.metrics]
+    results = []
+    for name, role, topk, sets in outputs:
+        evaluation = Evaluation(
+            topk=topk,
+            truth=dataset.test.Y,
+            train_counts=train_counts,
+            train_rows=dataset.train.rows,
+            propensity=constants,
+            sets=sets,
+            filtered=dataset.test.filter,
+        )
+        values: dict[str, float] = {}
+        for measure in measures:
+            values.update(measure.compute(evaluation))
+        results.append({"name": name, "role": role, "metrics": values})
+    metrics = {
+        "dataset": dataset.name,
+        "rows": dataset.test.rows,
+        "labels": dataset.labels,
+        "k": list(recipe.score.k),
+        "propensity": {"A": constants[0], "B": constants[1], "from": "default" if asked is None else str(asked)},
+        "results": results,
+    }
+    store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
+    store.write_json(folder / "metrics.json", metrics)
+    return metrics
+
+
+def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -> tuple[TopK, csr_matrix]:
+    """The ranking and the label sets of every row, block by block under a progress bar."""
+    rankings, sets = [], []
+    rows = int(X.shape[0])
+    with context.progress(f"predicting with {what}", total=rows) as bar:
+        for start in range(0, max(rows, 1), BLOCK):
+            block = X[start : start + BLOCK]
+            rankings.append(head.predict(block, k))
+            sets.append(head.labels(block))
+            bar.advance(int(block.shape[0]))
+    topk = TopK(
+        np.concatenate([ranking.indices for ranking in rankings]),
+        np.concatenate([ranking.scores for ranking in rankings]),
+    )
+    return topk, csr_matrix(vstack(sets, format="csr"))
+
+
+def combine_rankings(rankings: Sequence[TopK], k: int, labels: int) -> TopK:
+    """The ensemble's ranking: by the mean probability σ(score) over the heads; a label that a head does not list
+    has probability 0 there. Scores are the logits of the means.
+    """
+    from xmckit.sparse.topk import topk_csr
+
+    total = csr_matrix((rankings[0].rows, labels), dtype=np.float32)
+    for ranking in rankings:
+        listed = ranking.indices >= 0
+        probability = 1 / (1 + np.exp(-ranking.scores[listed].astype(np.float64)))
+        indptr = np.concatenate([[0], np.cumsum(listed.sum(axis=1))])
+        # +1 marks a listed label even where its probability underflows to nothing.
+        counted = csr_matrix(
+            (((probability + 1e-30) / len(rankings)).astype(np.float32), ranking.indices[listed], indptr), total.shape
+        )
+        total = total + counted
+    best = topk_csr(csr_matrix(total), k)
+    listed = best.indices >= 0
+    mean = np.clip(best.scores[listed].astype(np.float64), 1e-30, 1 - 1e-7)
+    scores = np.full(best.scores.shape, -np.inf, dtype=np.float32)
+    scores[listed] = np.log(mean / (1 - mean))
+    return TopK(best.indices, scores)
+
+
+def combine_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
+    """The ensemble's label sets: a label that more than half of the heads output."""
+    votes = csr_matrix(sum(one.astype(bool).astype(np.float32) for one in sets))
+    votes.data = (votes.data > len(sets) / 2).astype(np.float32)
+    votes.eliminate_zeros()
+    return votes
