@@ -196,6 +196,7 @@ class _Pipeline:
     # -- the stages ----------------------------------------------------------------------------------------------
 
     def _data(self) -> Stage[Dataset]:
+        from xmckit.data.describe import describe
         from xmckit.data.saved import load_dataset, save_dataset
 
         section = self.recipe.data
@@ -211,6 +212,7 @@ class _Pipeline:
             if dataset.train.rows == 0 or dataset.labels == 0:
                 raise DataError(f"{dataset.name} has {dataset.train.rows} training rows and {dataset.labels} labels")
             save_dataset(dataset, folder)
+            store.write_json(folder / "description.json", describe(dataset))
             return dataset
 
         return self._do("data", self._identity(section, [], fingerprint=prints), produce, load_dataset)

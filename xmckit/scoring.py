@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,13 @@ from scipy.sparse import csr_matrix, vstack
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
-from xmckit.metrics import propensity_constants
+from xmckit.metrics import precision_by_frequency, propensity_constants, rank_metrics
 from xmckit.protocols import Evaluation, Head, TopK
 
 if TYPE_CHECKING:
     from xmckit.recipe import Recipe, Section
 
+FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)
 BLOCK = 4096  # rows predicted between two steps of the progress bar
 
 
@@ -65,6 +66,7 @@ def score(
             propensity=constants,
             sets=sets,
             filtered=dataset.test.filter,
+            k=tuple(recipe.score.k),
         )
         values: dict[str, float] = {}
         for measure in measures:
@@ -80,7 +82,56 @@ def score(
     }
     store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
     store.write_json(folder / "metrics.json", metrics)
+    compared = [outputs[0], *(output for output in outputs if output[1] == "baseline")]
+    rankings = {name: topk for name, _, topk, _ in compared}
+    store.write_json(folder / "curves.json", curves(rankings, dataset, train_counts, max(recipe.score.k)))
+    store.write_json(folder / "examples.json", examples(model, dataset, max(recipe.score.k), context))
     return metrics
+
+
+def curves(rankings: Mapping[str, TopK], dataset: Dataset, train_counts: np.ndarray, k: int) -> dict[str, Any]:
+    """The numbers behind the report's pictures: a few hundred at most, whatever the size of the data."""
+    by_rank = np.sort(train_counts[train_counts > 0])[::-1]
+    ranks = np.unique(np.geomspace(1, max(len(by_rank), 1), 200).astype(np.int64))[: len(by_rank)]
+    systems = []
+    for name, topk in rankings.items():
+        deepest = min(20, topk.k)
+        at = rank_metrics(topk, dataset.test.Y, ks=range(1, deepest + 1), filtered=dataset.test.filter)
+        bins = precision_by_frequency(topk, dataset.test.Y, train_counts, k, FREQUENCY_EDGES, filtered=dataset.test.filter)
+        relevant = bins.relevant.tolist()
+        systems.append(
+            {
+                "name": name,
+                "precision_at": [at[f"P@{place}"] for place in range(1, deepest + 1)],
+                "recall": [found / of if of else None for found, of in zip(bins.correct.tolist(), relevant, strict=True)],
+            }
+        )
+    return {
+        "frequency": {"rank": ranks.tolist(), "count": by_rank[ranks - 1].tolist()},
+        "edges": list(FREQUENCY_EDGES),
+        "relevant": relevant,
+        "bins_k": k,
+        "systems": systems,
+    }
+
+
+def examples(topk: TopK, dataset: Dataset, k: int, context: Context, count: int = 12) -> list[dict[str, Any]]:
+    """A few test rows as people would look at them, drawn by seed."""
+    test = dataset.test
+    rows = np.sort(context.rng("examples").choice(test.rows, size=min(count, test.rows), replace=False))
+    found = []
+    for row in rows.tolist():
+        truth = test.Y.indices[test.Y.indptr[row] : test.Y.indptr[row + 1]].tolist()
+        name = test.names[row] if test.names is not None else str(row)
+        predicted = [label for label in topk.indices[row, :k].tolist() if label >= 0]
+        found.append(
+            {
+                "row": f"{name}: {test.texts[row][:200]}" if test.texts is not None else name,
+                "predicted": [{"label": dataset.label(label), "hit": label in truth} for label in predicted],
+                "truth": [dataset.label(label) for label in truth],
+            }
+        )
+    return found
 
 
 def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -> tuple[TopK, csr_matrix]:

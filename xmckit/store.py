@@ -126,11 +126,12 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # numpy leaves a file open that it cannot read; this one is ours to close.
+        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in (names or archive.files)}
     except FileNotFoundError:
         raise StorageError(f"{path}: no such file") from None
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise damaged(path, f"not an npz with {', '.join(names) or 'arrays'}: {error}") from None
     return arrays
 

@@ -1,0 +1,65 @@
+"""The report of a run: one HTML file that needs nothing else, and its pictures in `plots/`."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from xmckit import __version__, store
+from xmckit.runs import Run
+
+
+def write_report(run: Run) -> Path:
+    """Write `plots/*.svg` and `report.html` of a finished run; return the report's path."""
+    from xmckit.report.plots import PLOTS, draw
+
+    curves = store.read_json(run.stage_folder("score") / "curves.json")
+    stages = run.manifest["stages"]
+    (run.path / "plots").mkdir(exist_ok=True)
+    pictures = []
+    for name, (title, _) in PLOTS.items():
+        svg = draw(name, curves, stages)
+        store.write_text(run.path / "plots" / f"{name}.svg", svg)
+        pictures.append({"name": name, "title": title, "svg": svg})
+    path = run.path / "report.html"
+    store.write_text(path, render(run, pictures))
+    return path
+
+
+def render(run: Run, pictures: list[dict[str, str]]) -> str:
+    """The page as text. Everything that comes from data is escaped; only our own SVG is put in as it is."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(percent=_percent, mebibytes=lambda value: f"{value / 2**20:,.0f}")
+    template = environment.from_string(resources.files("xmckit.report").joinpath("report.html.j2").read_text("utf-8"))
+    metrics = store.read_json(run.path / "metrics.json")
+    verdicts = run.path / "verdicts.json"
+    return template.render(
+        version=__version__,
+        manifest=run.manifest,
+        run_name=run.path.name,
+        metrics=metrics,
+        families=metric_families(metrics),
+        pictures=[{**picture, "svg": Markup(picture["svg"])} for picture in pictures],  # noqa: S704  our own drawing
+        examples=store.read_json(run.stage_folder("score") / "examples.json"),
+        data=store.read_json(run.stage_folder("data") / "description.json"),
+        verdicts=store.read_json(verdicts) if verdicts.is_file() else None,
+        recipe=(run.path / "recipe.toml").read_text("utf-8"),
+        resolved=(run.path / "resolved.toml").read_text("utf-8"),
+    )
+
+
+def metric_families(metrics: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Metrics grouped for the table's head: (P, [(P@1, @1), …]), …, with those that have no k last, one by one."""
+    families: dict[str, list[tuple[str, str]]] = {}
+    for name in metrics["results"][0]["metrics"]:
+        family, at, k = name.partition("@")
+        families.setdefault(family if at else name, []).append((name, f"@{k}" if at else ""))
+    return list(families.items())
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.2f}"

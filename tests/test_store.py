@@ -1,0 +1,147 @@
+"""What is stored comes back exactly, appears whole or not at all, and damage is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import random as random_sparse
+
+from xmckit import store
+from xmckit.errors import StorageError
+
+
+@settings(deadline=None, max_examples=50, derandomize=True)
+@given(strings=st.lists(st.text(alphabet=st.characters(exclude_categories=[]), max_size=20), max_size=20))
+def test_strings_come_back(tmp_path_factory, strings):
+    path = tmp_path_factory.mktemp("strings") / "s.npz"
+    store.write_strings(path, strings)
+    assert store.read_strings(path) == strings
+
+
+def test_csr_comes_back(tmp_path):
+    matrix = random_sparse(20, 30, density=0.2, format="csr", dtype=np.float32, random_state=0)
+    store.write_csr(tmp_path / "m.npz", matrix)
+    back = store.read_csr(tmp_path / "m.npz")
+    assert back.shape == matrix.shape
+    assert back.dtype == np.float32
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(matrix, name))
+
+
+def test_tensors_come_back(tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor([1], dtype=torch.int64)}
+    store.write_tensors(tmp_path / "t.safetensors", tensors)
+    back = store.read_tensors(tmp_path / "t.safetensors")
+    assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
+
+
+def test_an_inconsistent_csr_is_refused(tmp_path):
+    store.write_arrays(
+        tmp_path / "m.npz",
+        {"data": np.ones(1), "indices": np.array([7]), "indptr": np.array([0, 1]), "shape": np.array([1, 3])},
+    )
+    with pytest.raises(StorageError, match=r"m\.npz.*damaged"):
+        store.read_csr(tmp_path / "m.npz")
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.json", "x.safetensors"])
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(data=st.data())
+def test_damaged_files_name_themselves(tmp_path_factory, name, data):
+    """Cut or changed bytes give the stored value back or StorageError, never anything else."""
+    folder = tmp_path_factory.mktemp("damage")
+    path = folder / name
+    write = {
+        "x.npz": lambda: store.write_arrays(path, {"a": np.arange(5)}),
+        "x.json": lambda: store.write_json(path, {"a": [1, 2, 3]}),
+        "x.safetensors": lambda: store.write_tensors(path, {"a": __import__("torch").arange(5)}),
+    }
+    read = {
+        "x.npz": lambda: store.read_arrays(path, "a"),
+        "x.json": lambda: store.read_json(path),
+        "x.safetensors": lambda: store.read_tensors(path),
+    }
+    write[name]()
+    content = bytearray(path.read_bytes())
+    if data.draw(st.booleans(), "cut"):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(bytes(content))
+    try:
+        read[name]()
+    except StorageError as error:
+        assert name in str(error)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "value.json"
+    store.write_json(path, 1)
+    with pytest.raises(RuntimeError), store.atomic_file(path) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert store.read_json(path) == 1
+    assert os.listdir(tmp_path) == ["value.json"]
+
+
+def test_a_failed_folder_does_not_appear(tmp_path):
+    with pytest.raises(RuntimeError), store.atomic_folder(tmp_path / "stage") as folder:
+        (folder / "half").write_text("x")
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_somebody_else_completed_first_stays(tmp_path):
+    with store.atomic_folder(tmp_path / "stage") as mine:
+        (mine / "content").write_text("mine")
+        with store.atomic_folder(tmp_path / "stage") as theirs:
+            (theirs / "content").write_text("theirs")
+    assert (tmp_path / "stage" / "content").read_text() == "theirs"
+    assert os.listdir(tmp_path) == ["stage"]
+
+
+def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(tmp_path):
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    (tmp_path / f"{store.TEMPORARY}{int(dead.stdout)}-ab-stage").mkdir()
+    (tmp_path / f"{store.TEMPORARY}{int(dead.stdout)}-cd-file.json").write_text("")
+    (tmp_path / f"{store.TEMPORARY}{os.getpid()}-ef-stage").mkdir()
+    store.remove_stale(tmp_path)
+    assert os.listdir(tmp_path) == [f"{store.TEMPORARY}{os.getpid()}-ef-stage"]
+
+
+def test_no_space_left_leaves_nothing_behind(tmp_path):
+    """The kernel refuses to let the file grow, as a full disk would."""
+    code = f"""
+import resource, sys
+from pathlib import Path
+import numpy as np
+from xmckit import store
+resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+try:
+    store.write_arrays(Path({str(tmp_path)!r}) / "big.npz", {{"a": np.zeros(100_000)}})
+except OSError as error:
+    sys.exit(0)
+sys.exit("it was written")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_canonical_checksum_does_not_depend_on_order():
+    assert store.canonical_sha256({"a": 1, "b": [1.5, None]}) == store.canonical_sha256({"b": [1.5, None], "a": 1})
+    assert store.canonical_sha256({"a": 1}) != store.canonical_sha256({"a": 1.0})
+
+
+def test_linked_trees_share_content_but_not_changes(tmp_path):
+    (tmp_path / "one" / "deep").mkdir(parents=True)
+    store.write_text(tmp_path / "one" / "deep" / "file", "first")
+    store.link_tree(tmp_path / "one", tmp_path / "two")
+    store.write_text(tmp_path / "two" / "deep" / "file", "second")
+    assert (tmp_path / "one" / "deep" / "file").read_text() == "first"

@@ -1,0 +1,104 @@
+"""The pictures of a report, each from plain numbers to an SVG text."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart by readers who do not see all colours.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
+
+
+def draw(name: str, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> str:
+    """One of PLOTS as SVG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    PLOTS[name][1](axes, curves, stages)
+    axes.spines[["top", "right"]].set_visible(False)
+    return _svg(figure)
+
+
+def _svg(figure: Figure) -> str:
+    from matplotlib import rc_context
+
+    buffer = io.StringIO()
+    # A fixed salt and no date: the same numbers give the same bytes.
+    with rc_context({"svg.hashsalt": "xmckit", "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
+
+
+def _frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    axes.loglog(curves["frequency"]["rank"], curves["frequency"]["count"], color=COLOURS[0], linewidth=2)
+    axes.set_xlabel("label, by how frequent it is")
+    axes.set_ylabel("training rows")
+    axes.grid(alpha=0.25, which="major")
+
+
+def _precision_at(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    for position, system in enumerate(curves["systems"]):
+        precision = [100 * value for value in system["precision_at"]]
+        axes.plot(range(1, len(precision) + 1), precision, marker="o", markersize=3, color=_colour(position), label=system["name"])
+    axes.set_xlabel("k")
+    axes.set_ylabel("precision at k, %")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25)
+
+
+def _precision_by_frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    _bars(axes, curves, "recall")
+    axes.set_xlabel(f"training rows of the label\n(below: test occurrences)")
+    axes.set_ylabel(f"found among the first {curves['bins_k']}, %")
+
+
+def _bars(axes: Axes, curves: Mapping[str, Any], what: str) -> None:
+    systems = curves["systems"]
+    edges = curves["edges"]
+    names = [_range(edges, position) for position in range(len(edges))]
+    relevant = curves["relevant"]
+    width = 0.8 / len(systems)
+    for position, system in enumerate(systems):
+        heights = [100 * value if value is not None else 0 for value in system[what]]
+        places = [place + (position - (len(systems) - 1) / 2) * width for place in range(len(edges))]
+        axes.bar(places, heights, width, color=_colour(position), label=system["name"])
+    axes.set_xticks(range(len(edges)), [f"{name}\n({count:,})" for name, count in zip(names, relevant, strict=True)], fontsize=8)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25, axis="y")
+
+
+def _range(edges: Sequence[int], position: int) -> str:
+    low = edges[position]
+    if position + 1 == len(edges):
+        return f"{low:,}+"
+    high = edges[position + 1] - 1
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _time(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    names = [stage["name"] for stage in stages][::-1]
+    seconds = [stage["seconds"] for stage in stages][::-1]
+    bars = axes.barh(names, seconds, color=[COLOURS[5] if stage["reused"] else COLOURS[0] for stage in stages][::-1])
+    axes.bar_label(bars, labels=[f"{value:.1f} s" for value in seconds], padding=3, fontsize=8)
+    axes.set_xlabel("seconds (light: taken from the cache)")
+    axes.margins(x=0.15)
+
+
+def _colour(position: int) -> str:
+    return COLOURS[position % len(COLOURS)]
+
+
+PLOTS = {
+    "label-frequency": ("How often labels occur", _frequency),
+    "precision-at-k": ("Precision of the first k labels", _precision_at),
+    "recall-by-frequency": ("Rare and frequent labels", _precision_by_frequency),
+    "time": ("Where the time went", _time),
+}
