@@ -146,7 +146,8 @@ class _Pipeline:
         ]
         last = {"score": self._score(data, features, heads)}
         if self.recipe.verify is not None:
-            last["verify"] = self._verify(data, features, heads, train)
+            asked = {"train": fitting, "validation": validation, "test": _Lazy(lambda: _test_rows(data, features))}
+            last["verify"] = self._verify(data, features, heads, asked[self.recipe.verify.extra["assignments"]])
         return last
 
     def versions(self) -> dict[str, str]:
@@ -380,23 +381,30 @@ class _Pipeline:
         return self._do("score", identity, produce, lambda folder: store.read_json(folder / "metrics.json"))
 
     def _verify(
-        self, data: Stage[Dataset], features: Stage[_Featured], heads: Sequence[Stage[Any]], train: _Lazy[Split]
+        self, data: Stage[Dataset], features: Stage[_Featured], heads: Sequence[Stage[Any]], rows: _Lazy[Split | None]
     ) -> Stage[Any]:
         from xmckit.verification import verify
 
         section = self.recipe.verify
         assert section is not None
-        identity = self._identity(
-            section, [data.key, features.key, *(head.key for head in heads)], extra=dict(section.extra)
-        )
+        inputs = [data.key, features.key, *(head.key for head in heads)]
 
         def produce(folder: Path, context: Context) -> Any:
-            rows = data.value.test.Y if section.extra["assignments"] == "test" else train.value.Y
-            X = features.value.test if section.extra["assignments"] == "test" else train.value.matrix
+            if rows.value is None:
+                raise UsageError("verify.assignments = 'validation', but the recipe keeps no validation rows")
             named = list(zip([head.name for head in self.recipe.heads], [head.value for head in heads], strict=True))
-            return verify(folder, self._build(section), named, X, rows, most=section.extra["most"], context=context)
+            return verify(folder, self._build(section), named, rows.value, most=section.extra["most"], context=context)
 
-        return self._do("verify", identity, produce, lambda folder: store.read_json(folder / "verdicts.json"))
+        return self._do(
+            "verify",
+            self._identity(section, inputs, extra=dict(section.extra), seed=self.recipe.seed),
+            produce,
+            lambda folder: store.read_json(folder / "verdicts.json"),
+        )
+
+
+def _test_rows(data: Stage[Dataset], features: Stage[_Featured]) -> Split:
+    return replace(data.value.test, X=features.value.test)
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,6 @@ class Evaluation:
     propensity: tuple[float, float]
     sets: csr_matrix | None = None
     filtered: csr_matrix | None = None
-    k: tuple[int, ...] = (1, 3, 5)
 
 
 @runtime_checkable

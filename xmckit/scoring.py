@@ -66,7 +66,6 @@ def score(
             propensity=constants,
             sets=sets,
             filtered=dataset.test.filter,
-            k=tuple(recipe.score.k),
         )
         values: dict[str, float] = {}
         for measure in measures:

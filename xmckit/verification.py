@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Matrix
+from xmckit.data.model import Split
 from xmckit.protocols import Head, Verdicts, Verifier
 
 
@@ -19,8 +19,7 @@ def verify(
     folder: Path,
     verifier: Verifier,
     heads: Sequence[tuple[str, Head]],
-    X: Matrix,
-    assignments: csr_matrix,
+    split: Split,
     *,
     most: int,
     context: Context,
@@ -30,10 +29,10 @@ def verify(
     A head behind a shortlist (it has `candidates(X)`) is judged twice: the full layer, and what it can output for
     each row's candidates. The first is never a statement about the whole model.
     """
-    rows = np.arange(assignments.shape[0])
+    rows = np.arange(split.rows)
     if len(rows) > most:
         rows = np.sort(context.rng("verify").choice(len(rows), size=most, replace=False))
-    chosen = assignments[rows]
+    chosen = split.Y[rows]
     results: list[dict[str, Any]] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
@@ -43,7 +42,7 @@ def verify(
             continue
         scopes: dict[str, csr_matrix | None] = {"full": None}
         if hasattr(head, "candidates"):
-            scopes["shortlist"] = head.candidates(X[rows])
+            scopes["shortlist"] = head.candidates(split.matrix[rows])
         for scope, candidates in scopes.items():
             verdicts = verifier.verify(decision, chosen, candidates=candidates, context=context)
             results.append(
@@ -57,7 +56,7 @@ def verify(
                 }
             )
             proofs.update({f"{name}/{scope}/{key}": array for key, array in _proofs(verdicts).items()})
-    summary = {"assignments": len(rows), "of": int(assignments.shape[0]), "results": results}
+    summary = {"assignments": len(rows), "of": split.rows, "results": results}
     store.write_arrays(folder / "certificates.npz", proofs)
     store.write_json(folder / "verdicts.json", summary)
     return summary
