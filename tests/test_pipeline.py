@@ -21,7 +21,7 @@ from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
 from xmckit.runs import Run, find_run, find_runs
 
-TOY = Path(__file__).with_name("toy_plugin.py")
+TOY = Path(__file__).with_name("assets") / "toy_plugin.py"
 
 BASE = """
     title = "A <small> recipe"
@@ -191,12 +191,12 @@ def test_changed_files_are_read_again(write_recipe, tmp_path):
     data = tmp_path / "set"
     data.mkdir()
     for name in ("train.txt", "test.txt"):
-        (data / name).write_text("2 3 2\n0 0:1 1:1\n1 2:1\n")
+        (data / name).write_text("3 3 2\n0 0:1 1:1\n1 2:1\n0 1:1\n")
     recipe = write_recipe('[data]\nuse = "files"\npath = "set"\n[head]\nuse = "popularity"\n')
     root = tmp_path / "runs"
     pipeline.run(recipe, root=root)
     assert "data" in reused(pipeline.run(recipe, root=root))
-    (data / "train.txt").write_text("2 3 2\n0 0:1 1:1\n1 2:2\n")
+    (data / "train.txt").write_text("3 3 2\n0 0:1 1:1\n1 2:2\n0 1:1\n")
     assert reused(pipeline.run(recipe, root=root)) == set()
 
 

@@ -223,8 +223,6 @@ class _Pipeline:
         context = self.context.using(seed=0)
 
         def produce(folder: Path, stage_context: Context) -> _Featured:
-            from xmckit.data.saved import save_matrix
-
             featurizer = self._build(section)
             featurizer.fit(data.value.train, context=stage_context.using(seed=0))
             featured = _Featured(
@@ -237,17 +235,15 @@ class _Pipeline:
             same = featured.train is data.value.train.X and featured.test is data.value.test.X
             store.write_json(folder / "features.json", {"use": section.use, "as_in_data": same})
             if not same:
-                save_matrix(folder, "X.trn", featured.train)
-                save_matrix(folder, "X.tst", featured.test)
+                store.write_matrix(folder / "X.trn.npz", featured.train)
+                store.write_matrix(folder / "X.tst.npz", featured.test)
             return featured
 
         def restore(folder: Path) -> _Featured:
-            from xmckit.data.saved import load_matrix
-
             featurizer = context.load("featurizer", section.use, folder / "featurizer")
             if store.read_json(folder / "features.json")["as_in_data"]:
                 return _Featured(featurizer, data.value.train.matrix, data.value.test.matrix)
-            return _Featured(featurizer, load_matrix(folder, "X.trn"), load_matrix(folder, "X.tst"))
+            return _Featured(featurizer, *(store.read_matrix(folder / f"X.{part}.npz") for part in ("trn", "tst")))
 
         return self._do("features", self._identity(section, [data.key]), produce, restore)
 
@@ -269,11 +265,11 @@ class _Pipeline:
                         f"label preprocessor {section.use} changed the number of rows or labels "
                         f"from {before.value.Y.shape} to {after.Y.shape}"
                     )
-                save_split(replace(after, X=None, texts=None, names=None), folder, "train")
+                save_split(replace(after, X=None, texts=None, names=None), folder)
                 return after
 
             def restore(folder: Path, before: _Lazy[Split] = train) -> Split:
-                stored = load_split(folder, "train")
+                stored = load_split(folder)
                 return replace(before.value, Y=stored.Y, weights=stored.weights, groups=stored.groups)
 
             stage = self._do(

@@ -63,10 +63,11 @@ def _files_sha256(files: list[Path], root: Path) -> str:
 
 
 def library_versions(distribution: str = "xmckit") -> dict[str, str]:
-    """Python, the numeric libraries, and what the plugin's distribution asks for, with their installed versions."""
+    """Python, the numeric libraries, and what the plugin's distribution (if it has one) asks for."""
     versions = {"python": platform.python_version()}
-    for name in (*_NUMERIC, "xmckit", distribution, *_requirements(distribution)):
-        version = _installed(name) if name else None
+    own = (distribution, *_requirements(distribution)) if distribution else ()
+    for name in (*_NUMERIC, "xmckit", *own):
+        version = _installed(name)
         if version is not None:
             versions[name] = version
     return dict(sorted(versions.items()))

@@ -117,8 +117,11 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Named arrays of numbers as an uncompressed npz."""
     import numpy as np
 
-    with atomic_file(path) as stream:
-        np.savez(stream, **arrays)  # type: ignore[arg-type]  # numpy's stub takes allow_pickle for one of them
+    # numpy.savez would pickle arrays of objects, and complains from a destructor when the disk is full.
+    with atomic_file(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
@@ -151,17 +154,33 @@ def write_csr(path: Path, matrix: csr_matrix) -> None:
 
 
 def read_csr(path: Path) -> csr_matrix:
+    return _as_csr(path, read_arrays(path))
+
+
+def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
     from scipy.sparse import csr_matrix
 
-    arrays = read_arrays(path, "data", "indices", "indptr", "shape")
     try:
         matrix = csr_matrix(
             (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(int(n) for n in arrays["shape"])
         )
         matrix.check_format(full_check=True)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise damaged(path, f"not a CSR matrix: {error}") from None
     return matrix
+
+
+def write_matrix(path: Path, matrix: csr_matrix | np.ndarray) -> None:
+    """A CSR matrix or a dense array; `read_matrix` knows which it was."""
+    if hasattr(matrix, "indptr"):
+        write_csr(path, matrix)
+    else:
+        write_arrays(path, {"dense": matrix})
+
+
+def read_matrix(path: Path) -> csr_matrix | np.ndarray:
+    arrays = read_arrays(path)
+    return arrays["dense"] if "dense" in arrays else _as_csr(path, arrays)
 
 
 def write_strings(path: Path, strings: Sequence[str]) -> None:

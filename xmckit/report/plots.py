@@ -33,7 +33,8 @@ def _svg(figure: Figure) -> str:
     # A fixed salt and no date: the same numbers give the same bytes.
     with rc_context({"svg.hashsalt": "xmckit", "svg.fonttype": "path"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
+    without_head = re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
+    return re.sub(r"<metadata>.*?</metadata>", "", without_head, flags=re.DOTALL)
 
 
 def _frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
