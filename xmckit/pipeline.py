@@ -17,7 +17,7 @@ from xmckit import provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
 from xmckit.errors import DataError, UsageError
 from xmckit.hookspecs import API_VERSION
-from xmckit.recipe import Recipe, Section, load_recipe
+from xmckit.recipe import Recipe, Section, load_recipe, nested_specs
 from xmckit.registry import Registered, Registry, default_registry
 from xmckit.report import write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages
@@ -85,7 +85,7 @@ def run(
             api_version=API_VERSION,
             versions=pipeline.versions(),
             machine=provenance.machine(),
-            title=recipe.title,
+            title=recipe.report_title or recipe.title,
         )
         folder.event("start")
         try:
@@ -163,7 +163,8 @@ class _Pipeline:
 
     def _identity(self, section: Section, inputs: Sequence[str], **more: Any) -> dict[str, Any]:
         """Everything that can change the stage's output."""
-        used = [(section.kind, section.use), *_nested_components(section.params, self.registry, section)]
+        params = self.registry.resolve(section.kind, section.use).Params
+        used = [(section.kind, section.use), *nested_specs(params, section.params, self.registry)]
         registered = [self.registry.component(kind, use) for kind, use in used]
         versions: dict[str, str] = {}
         for item in registered:
@@ -422,13 +423,6 @@ class _Lazy(Generic[Value]):
         if not self._value:
             self._value.append(self._make())
         return self._value[0]
-
-
-def _nested_components(params: Mapping[str, Any], registry: Registry, section: Section) -> list[tuple[str, str]]:
-    """(kind, name) of the components that the parameters name, such as a head's encoder."""
-    from xmckit.recipe import nested_specs
-
-    return nested_specs(registry.resolve(section.kind, section.use).Params, params)
 
 
 def _source(registered: Registered) -> str:

@@ -83,7 +83,8 @@ def xmckit() -> None:
 def main() -> None:
     """Entry point: errors become one paragraph and an exit code, never a traceback for a user's mistake."""
     try:
-        xmckit(standalone_mode=False)
+        # Without standalone mode click hands back the code of `ctx.exit(code)` instead of leaving with it.
+        sys.exit(xmckit(standalone_mode=False) or 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:

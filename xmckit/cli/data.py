@@ -74,21 +74,9 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
         common.print_json(facts)
         return
     from xmckit.cli.tables import print_table
+    from xmckit.report.facts import flat_facts
 
-    print_table(list(_flat(facts)), ["", dataset.name], left=1)
-
-
-def _flat(facts: dict[str, Any], prefix: str = "") -> Any:
-    for key, value in facts.items():
-        name = f"{prefix}{key.replace('_', ' ')}"
-        if isinstance(value, dict):
-            yield from _flat(value, f"{name} · ")
-        elif isinstance(value, float):
-            yield [name, f"{value:,.4g}"]
-        elif isinstance(value, int) and not isinstance(value, bool):
-            yield [name, f"{value:,}"]
-        elif isinstance(value, (str, bool)):
-            yield [name, str(value)]
+    print_table(flat_facts(facts), ["", dataset.name], left=1)
 
 
 @data.command("convert")
@@ -120,13 +108,19 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
 def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], progress: Any) -> Dataset:
     """A data set by its registered name, or the files at a path."""
     from xmckit.recipe import load_section
+    from xmckit.recipe.layers import parse_set
     from xmckit.registry import make_context
 
     registry = common.get_registry()
     context: Context = make_context(progress=progress, registry=registry)
-    roots = common.data_roots(data_folders)
-    use, given = (source, params) if source in registry.names("dataset") else ("files", (f"path={source}", *params))
-    section = load_section("data", use, given, registry=registry, data_roots=roots)
+    values: dict[str, Any] = {"use": source} if source in registry.names("dataset") else {"use": "files", "path": source}
+    for text in params:
+        (*outer, last), value = parse_set(text, "--param")
+        table = values
+        for part in outer:
+            table = table.setdefault(part, {})
+        table[last] = value
+    section = load_section("data", values, registry=registry, data_roots=common.data_roots(data_folders))
     dataset: Dataset = registry.resolve("dataset", section.use)(**section.params).read(context=context)
     dataset.check()
     return dataset

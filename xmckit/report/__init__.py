@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from xmckit import __version__, store
+from xmckit.report.facts import flat_facts
 from xmckit.runs import Run
+
+
+FIRST_TABLE = ("P", "nDCG", "PSP", "PSnDCG")
 
 
 def write_report(run: Run) -> Path:
@@ -42,23 +46,24 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
         manifest=run.manifest,
         run_name=run.path.name,
         metrics=metrics,
-        families=metric_families(metrics),
+        tables=metric_tables(metrics),
         pictures=[{**picture, "svg": Markup(picture["svg"])} for picture in pictures],  # noqa: S704  our own drawing
         examples=store.read_json(run.stage_folder("score") / "examples.json"),
-        data=store.read_json(run.stage_folder("data") / "description.json"),
+        data=flat_facts(store.read_json(run.stage_folder("data") / "description.json")),
         verdicts=store.read_json(verdicts) if verdicts.is_file() else None,
         recipe=(run.path / "recipe.toml").read_text("utf-8"),
         resolved=(run.path / "resolved.toml").read_text("utf-8"),
     )
 
 
-def metric_families(metrics: dict[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Metrics grouped for the table's head: (P, [(P@1, @1), …]), …, with those that have no k last, one by one."""
+def metric_tables(metrics: dict[str, Any]) -> list[list[tuple[str, list[tuple[str, str]]]]]:
+    """Metrics by family for the heads of two tables that fit a page: [[(P, [(P@1, @1), …]), …], …]."""
     families: dict[str, list[tuple[str, str]]] = {}
     for name in metrics["results"][0]["metrics"]:
         family, at, k = name.partition("@")
         families.setdefault(family if at else name, []).append((name, f"@{k}" if at else ""))
-    return list(families.items())
+    first = [(family, families.pop(family)) for family in FIRST_TABLE if family in families]
+    return [table for table in (first, list(families.items())) if table]
 
 
 def _percent(value: float | None) -> str:

@@ -48,6 +48,7 @@ def _precision_at(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mappin
     for position, system in enumerate(curves["systems"]):
         precision = [100 * value for value in system["precision_at"]]
         axes.plot(range(1, len(precision) + 1), precision, marker="o", markersize=3, color=_colour(position), label=system["name"])
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("k")
     axes.set_ylabel("precision at k, %")
     axes.set_ylim(bottom=0)

@@ -1,0 +1,131 @@
+"""`xmckit recipes`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from xmckit.cli import common
+
+
+@click.group()
+def recipes() -> None:
+    """List, show, copy and check recipes."""
+
+
+@recipes.command("ls")
+@common.json_option
+def list_recipes(as_json: bool) -> None:
+    """List the recipes that come with xmckit."""
+    from xmckit.recipe import shipped_recipes
+    from xmckit.recipe.layers import read_source
+
+    rows = []
+    for name, file in shipped_recipes().items():
+        title = read_source(file).root.child("title")
+        rows.append({"name": name, "title": title.plain() if title else "", "path": str(file)})
+    if as_json:
+        common.print_json(rows)
+        return
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        click.echo(f"{row['name']:<{width}}  {row['title']}")
+
+
+@recipes.command("show")
+@click.argument("recipe")
+@click.option("--origin", is_flag=True, help="Say behind each value where it was written.")
+@common.set_option
+@common.data_option
+@common.json_option
+def show_recipe(recipe: str, origin: bool, sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool) -> None:
+    """Print RECIPE complete with all defaults: a name from `xmckit recipes ls` or a .toml file."""
+    loaded = _load(recipe, sets, data_folders)
+    if not as_json:
+        click.echo(loaded.to_toml(with_origins=origin), nl=False)
+    elif origin:
+        common.print_json({"recipe": loaded.resolved(), "origins": _origins(loaded)})
+    else:
+        common.print_json(loaded.resolved())
+
+
+def _origins(recipe: Any) -> dict[str, str]:
+    from xmckit.recipe.text import leaves
+
+    return {".".join(map(str, path)): str(recipe.origin(path)) for path in leaves(recipe.resolved())}
+
+
+@recipes.command("cp")
+@click.argument("recipe")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Overwrite FILE.")
+def copy_recipe(recipe: str, file: Path | None, force: bool) -> None:
+    """Copy RECIPE to FILE to edit it; by default to a file of its name in this folder."""
+    from xmckit import store
+    from xmckit.errors import StorageError, UsageError
+    from xmckit.recipe.layers import locate, read_text
+
+    source = locate(recipe)
+    text = read_text(source)
+    target = file or Path(source.name)
+    if target.is_dir():
+        target = target / source.name
+    if target.exists() and not force:
+        raise UsageError(f"{target} exists already: choose another name, or --force to overwrite it")
+    try:
+        store.write_text(target, text)
+    except OSError as error:
+        raise StorageError(f"{target}: cannot be written: {error.strerror}") from None
+    click.echo(str(target))
+
+
+@recipes.command("validate")
+@click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
+@common.set_option
+@common.data_option
+@common.json_option
+def validate_recipes(
+    names: tuple[str, ...], sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
+) -> None:
+    """Check each RECIPE and print all that is wrong with it."""
+    from xmckit.errors import PluginError, RecipeError
+
+    rows: list[dict[str, Any]] = []
+    exit_code = 0
+    for name in names:
+        try:
+            _load(name, sets, data_folders)
+            rows.append({"recipe": name, "ok": True, "mistakes": []})
+        except (RecipeError, PluginError) as error:
+            rows.append({"recipe": name, "ok": False, "mistakes": str(error).splitlines()})
+            exit_code = max(exit_code, error.exit_code)
+    if as_json:
+        common.print_json(rows)
+    else:
+        for row in rows:
+            click.echo(f"{row['recipe']}: {'ok' if row['ok'] else _count(row['mistakes'])}")
+            for mistake in row["mistakes"]:
+                click.echo(f"  {mistake}")
+    if exit_code:
+        raise SystemExit(exit_code)
+
+
+def _count(mistakes: list[str]) -> str:
+    return f"{len(mistakes)} mistake{'s' * (len(mistakes) != 1)}"
+
+
+@recipes.command("schema")
+def print_schema() -> None:
+    """Print the JSON Schema of recipe files, for editors that complete and check TOML."""
+    from xmckit.recipe.schema import recipe_schema
+
+    common.print_json(recipe_schema(common.get_registry()))
+
+
+def _load(recipe: str, sets: tuple[str, ...], data_folders: tuple[str, ...]) -> Any:
+    from xmckit.recipe import load_recipe
+
+    roots = common.data_roots(data_folders)
+    return load_recipe(recipe, sets=sets, registry=common.get_registry(), data_roots=roots)

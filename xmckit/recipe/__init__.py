@@ -1,0 +1,365 @@
+"""Recipes: TOML files that name components and their parameters.
+
+    [data]                      [features]                  [head]
+    use = "stdlib-calls"        use = "tfidf"               use = "bsl"
+                                                            encoder = { use = "sparse-linear", width = 256 }
+
+`load_recipe` reads a file with all that it extends and all `--set`, checks every value against the components'
+parameters, and either returns a complete Recipe or raises RecipeError with all mistakes at once. How files and `--set`
+are merged is described in `recipe.layers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from xmckit.errors import PluginError, nearest
+from xmckit.recipe.expectations import found
+from xmckit.recipe.check import Checker, Mistakes, a, nested_specs
+from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
+from xmckit.recipe.sections import (
+    DEFAULT_METRICS,
+    SCORE_SECTIONS,
+    SECTIONS,
+    GeneralKeys,
+    ReportKeys,
+    ScoreKeys,
+    SectionKind,
+)
+from xmckit.recipe.sweep import parse_sweep
+from xmckit.recipe.toml_lines import KeyPath
+
+if TYPE_CHECKING:
+    from xmckit.registry import Registry
+
+__all__ = ["Origin", "Recipe", "Score", "Section", "load_recipe", "load_section", "nested_specs", "parse_sweep", "shipped_recipes"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A component that the recipe names: complete parameters as JSON values, and the keys that are the stage's own."""
+
+    kind: str
+    use: str
+    name: str
+    params: Mapping[str, Any]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def resolved(self, *, named: bool = False) -> dict[str, Any]:
+        return {"use": self.use, **({"name": self.name} if named else {}), **self.extra, **self.params}
+
+
+@dataclass(frozen=True)
+class Score:
+    """How predictions are scored. `propensity` None means the data set's own."""
+
+    k: tuple[int, ...]
+    top: int
+    propensity: str | tuple[float, float] | None
+    metrics: tuple[Section, ...]
+    baseline: Section | None
+
+    def resolved(self) -> dict[str, Any]:
+        propensity = list(self.propensity) if isinstance(self.propensity, tuple) else self.propensity
+        return {
+            "k": list(self.k),
+            "top": self.top,
+            **({} if propensity is None else {"propensity": propensity}),
+            "baseline": self.baseline.resolved() if self.baseline else False,
+            "metrics": [metric.resolved() for metric in self.metrics],
+        }
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A complete, checked recipe. Equal recipes ask for the same run, wherever they were written.
+
+    `origins` says where each given value was written, `sources` holds the text of each file that was read, the recipe
+    itself last.
+    """
+
+    name: str
+    title: str
+    description: str
+    seed: int
+    validation: float
+    workers: int
+    executor: Section
+    data: Section
+    features: Section
+    labels: tuple[Section, ...]
+    index: tuple[Section, ...]
+    heads: tuple[Section, ...]
+    score: Score
+    verify: Section | None
+    report_title: str
+    origins: Mapping[KeyPath, Origin] = field(default_factory=dict, compare=False, repr=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The recipe's own file as it was written."""
+        return list(self.sources.values())[-1] if self.sources else self.to_toml()
+
+    def origin(self, path: KeyPath) -> Origin:
+        """Where the value at `path` of `resolved()` was written; `default` if nowhere."""
+        return self.origins.get(path, DEFAULT)
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything, with defaults and without `extends`, in the shape of a recipe file."""
+        repeated = {"labels": self.labels, "index": self.index, "head": self.heads}
+        return {
+            "name": self.name,
+            "title": self.title,
+            "description": self.description,
+            "seed": self.seed,
+            "validation": self.validation,
+            "workers": self.workers,
+            "executor": self.executor.resolved(),
+            "data": self.data.resolved(),
+            "features": self.features.resolved(),
+            **{key: [item.resolved(named=True) for item in items] for key, items in repeated.items() if items},
+            "score": self.score.resolved(),
+            **({"verify": self.verify.resolved()} if self.verify else {}),
+            "report": {"title": self.report_title},
+        }
+
+    def to_toml(self, *, with_origins: bool = False) -> str:
+        """`resolved()` as a recipe file that loads to an equal recipe, on request with each value's origin."""
+        from xmckit.recipe.text import toml_text
+
+        return toml_text(self.resolved(), self.origin if with_origins else None)
+
+
+def load_recipe(
+    source: str | Path,
+    *,
+    sets: Sequence[str] = (),
+    registry: Registry | None = None,
+    data_roots: Sequence[Path] = (),
+) -> Recipe:
+    """The recipe in the file `source`, or the one of that name that comes with xmckit.
+
+    A source that ends with `.toml` or contains a separator is a path. `sets` are texts such as `head.slack=128`. Input
+    paths are looked for beside the file that says them, in the working folder, then in `data_roots`.
+    """
+    if registry is None:
+        from xmckit.registry import default_registry
+
+        registry = default_registry()
+    chain = read_chain(source)
+    tree = merged_tree(chain, sets)
+    mistakes = Mistakes(tree, chain[-1].shown)
+    reader = _Reader(Checker(mistakes, registry, data_roots), registry)
+    recipe = reader.recipe(tree.plain(), default_name=_name_of(chain[-1].path))
+    mistakes.raise_any()
+    assert recipe is not None
+    origins = {path: origin for path, origin in tree.origins() if path}
+    origins |= {path: origins[of] for path, of in reader.inherited.items() if of in origins}
+    return replace(recipe, origins=origins, sources={link.shown: link.text for link in chain})
+
+
+def load_section(
+    key: str,
+    values: Mapping[str, Any],
+    *,
+    registry: Registry,
+    data_roots: Sequence[Path] = (),
+    source: str = "the command line",
+) -> Section:
+    """One section by itself, checked as in a recipe: `load_section("data", {"use": "synthetic", "rows": 5}, …)`."""
+    tree = node_of({key: dict(values)}, Origin(source, None, Path.cwd()))
+    mistakes = Mistakes(tree, source)
+    section = _Reader(Checker(mistakes, registry, data_roots), registry).single(key, tree.plain())
+    mistakes.raise_any()
+    assert section is not None
+    return section
+
+
+def _name_of(path: Path) -> str:
+    """The file's name as a recipe's name."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:100] or "recipe"
+
+
+def _present(sections: Sequence[Section | None]) -> tuple[Section, ...]:
+    return tuple(section for section in sections if section is not None)
+
+
+class _Reader:
+    """Reads the sections of one document. A part that has a mistake is None; the recipe is made if there is none."""
+
+    def __init__(self, checker: Checker, registry: Registry):
+        self._checker, self._registry = checker, registry
+        self._mistakes = checker.mistakes
+        self.inherited: dict[KeyPath, KeyPath] = {}  # value → the value that it was taken from
+
+    def recipe(self, document: dict[str, Any], default_name: str) -> Recipe | None:
+        document = self._checker.sane(document)
+        own = {key: value for key, value in document.items() if key not in {*SECTIONS, "score", "report"}}
+        general = self._checker.params(GeneralKeys, own, (), more_keys=("extends", *SECTIONS, "score", "report"))
+        executor, data, features, verify = (
+            self.single(key, document) for key in ("executor", "data", "features", "verify")
+        )
+        labels, index, heads = (self._several(key, document) for key in ("labels", "index", "head"))
+        score = self._score(document.get("score", {}))
+        report = self._table(ReportKeys, document.get("report", {}), ("report",))
+        heads = self._paired(heads, index)
+        if self._mistakes.any or not (general and executor and data and features and score and report):
+            return None
+        return Recipe(
+            name=general.pop("name", default_name),
+            **general,
+            executor=executor,
+            data=data,
+            features=features,
+            labels=_present(labels),
+            index=_present(index),
+            heads=_present(heads),
+            score=score,
+            verify=verify,
+            report_title=report["title"],
+        )
+
+    def _table(self, model: type[BaseModel], value: Any, path: KeyPath, **more: Any) -> dict[str, Any] | None:
+        if not isinstance(value, dict):
+            self._mistakes.add(path, f"expected a table, found {found(value)}")
+            return None
+        return self._checker.params(model, value, path, **more)
+
+    def single(self, key: str, document: dict[str, Any]) -> Section | None:
+        """A section that does not repeat."""
+        return self._optional(SECTIONS[key], document.get(key), (key,))
+
+    def _optional(self, what: SectionKind, value: Any, path: KeyPath) -> Section | None:
+        if value is None and what.default is not None:
+            value = {"use": what.default}
+        if what.optional and (value is None or value is False):
+            return None
+        if value is None:
+            known = ", ".join(self._registry.names(what.kind))
+            self._mistakes.add(path, f"required: a table with `use`, the name of {a(what.kind)} (known: {known})")
+            return None
+        return self._section(what, value, path)
+
+    def _section(self, what: SectionKind, value: Any, path: KeyPath) -> Section | None:
+        if isinstance(value, dict) and what.default is not None and "use" not in value:
+            value = {"use": what.default, **value}
+        checked = self._checker.component(what.kind, value, path, reserved=what.reserved)
+        extra: dict[str, Any] | None = {}
+        if what.reserved is not None and isinstance(value, dict):
+            own = {key: value[key] for key in what.reserved.model_fields if key in value}
+            extra = self._checker.params(what.reserved, own, path)
+        if checked is None or extra is None:
+            return None
+        use, params = checked
+        return Section(what.kind, use, extra.pop("name", use), params, extra)
+
+    def _several(self, key: str, document: dict[str, Any]) -> tuple[Section | None, ...]:
+        sections = self._items(SECTIONS[key], document.get(key), (key,))
+        first: dict[str, int] = {}
+        for position, section in enumerate(sections):
+            if section is not None and first.setdefault(section.name, position) != position:
+                self._mistakes.add(
+                    (key, position, "name"), f"'{section.name}' is the name of another [[{key}]]; give each its own"
+                )
+        return sections
+
+    def _items(self, what: SectionKind, value: Any, path: KeyPath) -> tuple[Section | None, ...]:
+        if not value and isinstance(value, (list, type(None))):
+            if not what.optional:
+                known = ", ".join(self._registry.names(what.kind))
+                self._mistakes.add(
+                    path, f"required: at least one table with `use`, the name of {a(what.kind)} (known: {known})"
+                )
+            return ()
+        if not isinstance(value, list):
+            self._mistakes.add(path, f"expected a table or a list of tables, found {found(value)}")
+            return ()
+        return tuple(self._section(what, item, (*path, position)) for position, item in enumerate(value))
+
+    def _score(self, value: Any) -> Score | None:
+        if not isinstance(value, dict):
+            self._mistakes.add(("score",), f"expected a table, found {found(value)}")
+            return None
+        own = {key: item for key, item in value.items() if key not in SCORE_SECTIONS}
+        keys = self._checker.params(ScoreKeys, own, ("score",), more_keys=SCORE_SECTIONS)
+        default = [{"use": name} for name in DEFAULT_METRICS]
+        metrics = self._items(
+            SCORE_SECTIONS["metrics"], self._with_depths(value.get("metrics", default), keys), ("score", "metrics")
+        )
+        baseline = self._optional(SCORE_SECTIONS["baseline"], value.get("baseline"), ("score", "baseline"))
+        if keys is None:
+            return None
+        if len(set(keys["k"])) < len(keys["k"]):
+            self._mistakes.add(("score", "k"), f"expected each number once, found {found(keys['k'])}")
+        if keys["top"] < max(keys["k"]):
+            place = "top" if "top" in value else "k"
+            self._mistakes.add(
+                ("score", place), f"top is {keys['top']}, expected at least the largest k, {max(keys['k'])}"
+            )
+        propensity = keys.get("propensity")
+        return Score(
+            tuple(keys["k"]),
+            keys["top"],
+            tuple(propensity) if isinstance(propensity, list) else propensity,
+            _present(metrics),
+            baseline,
+        )
+
+    def _with_depths(self, metrics: Any, score: dict[str, Any] | None) -> Any:
+        """Metrics that take a `k` and have none of their own use that of `[score]`."""
+        if score is None or not isinstance(metrics, list):
+            return metrics
+        given = []
+        for position, metric in enumerate(metrics):
+            if isinstance(metric, dict) and "k" not in metric and self._takes_k(metric.get("use")):
+                metric = {**metric, "k": score["k"]}
+                self.inherited["score", "metrics", position, "k"] = ("score", "k")
+            given.append(metric)
+        return given
+
+    def _takes_k(self, metric: Any) -> bool:
+        if metric not in self._registry.names("metric"):
+            return False
+        try:
+            return "k" in self._registry.resolve("metric", metric).Params.model_fields
+        except PluginError:
+            return False  # the check of the section itself says what is wrong
+
+    def _paired(self, heads: Sequence[Section | None], indexes: Sequence[Section | None]) -> tuple[Section | None, ...]:
+        """The heads with the names of their indexes, each of which must offer what the head needs."""
+        known = {index.name: index for index in indexes if index is not None}
+        complete = len(known) == len(indexes)
+        return tuple(
+            self._with_indexes(position, head, known, complete) if head is not None else None
+            for position, head in enumerate(heads)
+        )
+
+    def _with_indexes(self, position: int, head: Section, known: dict[str, Section], complete: bool) -> Section:
+        wanted = head.extra.get("index", list(known))
+        path: KeyPath = ("head", position, "index")
+        needs: frozenset[str] = getattr(self._registry.resolve("head", head.use), "needs", frozenset())
+        for place, name in enumerate(wanted):
+            if name in wanted[:place]:
+                self._mistakes.add((*path, place), f"'{name}' is there twice")
+            elif name in known:
+                provides: frozenset[str] = getattr(
+                    self._registry.resolve("indexer", known[name].use), "provides", frozenset()
+                )
+                lacking = sorted(needs - provides)
+                if lacking:
+                    self._mistakes.add(
+                        path,
+                        f"head '{head.use}' needs an index with {', '.join(lacking)}, "
+                        f"and '{name}' ({known[name].use}) offers {', '.join(sorted(provides)) or 'nothing'}",
+                    )
+            elif complete:
+                names = ", ".join(known) or "none"
+                self._mistakes.add((*path, place), f"no index named '{name}'{nearest(name, known)} (known: {names})")
+        return Section(head.kind, head.use, head.name, head.params, {"index": list(wanted)} if known else {})

@@ -1,0 +1,124 @@
+"""What a JSON Schema asks for, in the words of a person."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Schema = Mapping[str, Any]
+
+_PLURAL = {
+    "a whole number": "whole numbers",
+    "a number": "numbers",
+    "a text": "texts",
+    "a path": "paths",
+    "a table": "tables",
+    "a list": "lists",
+}
+_LONGEST_SHOWN = 60
+
+
+def describe(schema: Schema, root: Schema) -> str:
+    """`a whole number of 0 or more`, `'a' or 'b'`, …; the empty string where the schema says nothing.
+
+    `root` is the document whose `$defs` the schema refers to.
+    """
+    schema = resolve(schema, root)
+    if "const" in schema:
+        return quoted([schema["const"]])
+    if "enum" in schema:
+        return quoted(schema["enum"])
+    for union in ("anyOf", "oneOf"):
+        if union in schema:
+            options = [describe(option, root) for option in schema[union] if option.get("type") != "null"]
+            return " or ".join(dict.fromkeys(option for option in options if option))
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return ("a whole number" if kind == "integer" else "a number") + _bounds(schema)
+    if kind == "string":
+        return "a path" if schema.get("format") == "path" else "a text" + _length(schema, "character")
+    if kind == "array":
+        return _describe_array(schema, root)
+    return {"boolean": "true or false", "object": "a table"}.get(str(kind), "")
+
+
+def resolve(schema: Schema, root: Schema) -> Schema:
+    """The schema that a `$ref` stands for."""
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    return schema
+
+
+def at_path(root: Schema, path: Sequence[str | int]) -> list[Schema]:
+    """The schemas that apply to the value at `path`: several inside unions, none where nothing is said."""
+    schemas = _alternatives(root, root)
+    for key in path:
+        schemas = [
+            found for schema in schemas for inner in _inside(schema, key) for found in _alternatives(inner, root)
+        ]
+    return schemas
+
+
+def _alternatives(schema: Schema, root: Schema) -> list[Schema]:
+    schema = resolve(schema, root)
+    options = [option for union in ("anyOf", "oneOf") for option in schema.get(union, ())]
+    return [found for option in options for found in _alternatives(option, root)] if options else [schema]
+
+
+def _inside(schema: Schema, key: str | int) -> list[Schema]:
+    if isinstance(key, int):
+        places = schema.get("prefixItems", [])
+        inner = places[key] if key < len(places) else schema.get("items")
+    else:
+        inner = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+    return [inner] if isinstance(inner, Mapping) else []
+
+
+def quoted(values: Sequence[Any]) -> str:
+    words = [f"'{value}'" if isinstance(value, str) else json.dumps(value) for value in values]
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def found(value: Any) -> str:
+    """A value as it would stand in a recipe, shortened."""
+    if isinstance(value, Mapping):
+        return "a table"
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def _bounds(schema: Schema) -> str:
+    parts = [
+        f"{before}{schema[key]}{after}"
+        for key, before, after in (
+            ("minimum", "of ", " or more"),
+            ("exclusiveMinimum", "above ", ""),
+            ("maximum", "at most ", ""),
+            ("exclusiveMaximum", "below ", ""),
+        )
+        if key in schema
+    ]
+    if "minimum" in schema and "maximum" in schema:
+        parts = [f"from {schema['minimum']} to {schema['maximum']}"]
+    return (" " + " and ".join(parts)) if parts else ""
+
+
+def _length(schema: Schema, unit: str, least: str = "minLength", most: str = "maxLength") -> str:
+    low, high = schema.get(least, 0), schema.get(most)
+    if low and low == high:
+        return f" of {low} {unit}s"
+    parts = [f"at least {low} {unit}{'s' * (low > 1)}"] if low else []
+    parts += [f"at most {high} {unit}{'s' * (high > 1)}"] if high is not None else []
+    return f" of {' and '.join(parts)}" if parts else ""
+
+
+def _describe_array(schema: Schema, root: Schema) -> str:
+    places = schema.get("prefixItems")
+    if places:
+        return f"a list of {len(places)}: {', '.join(describe(place, root) or 'a value' for place in places)}"
+    item = describe(schema["items"], root) if isinstance(schema.get("items"), Mapping) else ""
+    singular = next((word for word in _PLURAL if item.startswith(word)), None)
+    plural = _PLURAL[singular] + item[len(singular) :] if singular else f"values that are each {item}" if item else ""
+    size = _length(schema, "item", "minItems", "maxItems").removeprefix(" of")
+    return "a list" + (f" of{size}" if size else "") + (f"{',' if size else ' of'} {plural}" if plural else "")

@@ -1,0 +1,397 @@
+"""Where a recipe's values come from: its file, the files it extends, and `--set`, merged into one tree with origins.
+
+The merge rule, the same for `extends` and for `--set`: tables merge key by key, anything else is replaced. Where the
+child names another `use`, it replaces the whole section. A single table `[head]` merges onto a parent's list of one;
+`[[head]]` replaces the list. One item of a longer list is addressed by its number: `head.0.slack`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xmckit.errors import RecipeError, nearest
+from xmckit.recipe.toml_lines import KeyPath, is_one_value, key_lines, longest_key, parse_key
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+# These sections repeat: `[head]` is a list of one, `[[head]]` an item of a longer one.
+LISTED: tuple[KeyPath, ...] = (("labels",), ("index",), ("head",), ("score", "metrics"))
+
+LARGEST_FILE = 1 << 18
+DEEPEST_NESTING = 32
+LONGEST_CHAIN = 16
+
+_BARE_WORD = re.compile(r"[A-Za-z0-9_\-./:]+")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_ERROR_LINE = re.compile(r"^(.*) \(at line (\d+), column \d+\)$", re.DOTALL)
+_ERROR_AT_END = " (at end of document)"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value was written: a file and its line, one `--set`, or nowhere (`default`)."""
+
+    source: str
+    line: int | None = None
+    folder: Path | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.source if self.line is None else f"{self.source}:{self.line}"
+
+
+DEFAULT = Origin("default")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value and its origin; inside tables and lists every value is again a Node."""
+
+    value: Any
+    origin: Origin
+
+    def plain(self) -> Any:
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def child(self, key: str | int) -> Node | None:
+        if isinstance(self.value, dict):
+            return self.value.get(key)
+        if isinstance(self.value, list) and isinstance(key, int) and 0 <= key < len(self.value):
+            child: Node = self.value[key]
+            return child
+        return None
+
+    def origins(self, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Origin]]:
+        yield path, self.origin
+        parts: Iterable[tuple[str | int, Node]] = ()
+        if isinstance(self.value, dict):
+            parts = self.value.items()
+        elif isinstance(self.value, list):
+            parts = enumerate(self.value)
+        for key, node in parts:
+            yield from node.origins((*path, key))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One recipe file as it was read."""
+
+    path: Path
+    shown: str
+    text: str
+    root: Node
+
+
+def shipped_folder() -> Path:
+    """Where the recipes that come with xmckit are: in the wheel, or the repository's for an editable install."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "_recipes"
+    return inside if inside.is_dir() else package.parent / "recipes"
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """Name → file of the recipes that come with xmckit."""
+    return {file.stem: file for file in sorted(shipped_folder().glob("*.toml"))}
+
+
+def locate(source: str | Path, beside: Path | None = None) -> Path:
+    """The file of a recipe given by path (it ends with `.toml` or has a separator) or by the name of a shipped one."""
+    text = os.fspath(source)
+    separators = [os.sep, "/", *([os.altsep] if os.altsep else [])]
+    if isinstance(source, Path) or text.endswith(".toml") or any(mark in text for mark in separators):
+        return (beside or Path.cwd()) / Path(text).expanduser()
+    known = shipped_recipes()
+    if text in known:
+        return known[text]
+    hint = f" To use the file of that name, write ./{text}." if os.path.exists(text) else ""
+    raise RecipeError(f"no recipe named '{text}'{nearest(text, known)} (recipes: {', '.join(known) or 'none'}).{hint}")
+
+
+def shown(path: Path) -> str:
+    """The path as people expect it: relative to the working folder when it is below it."""
+    folder = os.path.join(os.getcwd(), "")
+    text = os.fspath(path)
+    return text[len(folder) :] if text.startswith(folder) else text
+
+
+def read_chain(source: str | Path) -> list[Source]:
+    """The recipe and all that it extends, the farthest ancestor first."""
+    path = locate(source)
+    chain = [read_source(path)]
+    while (parent := chain[-1].root.value.get("extends")) is not None:
+        at = f"{parent.origin}: extends"
+        if not isinstance(parent.value, str):
+            raise RecipeError(f"{at}: expected the name or the path of a recipe")
+        try:
+            path = locate(parent.value, beside=chain[-1].path.parent)
+        except RecipeError as error:
+            raise RecipeError(f"{at}: {error}") from None
+        if any(same_file(path, link.path) for link in chain):
+            circle = " → ".join([*(link.shown for link in chain), shown(path)])
+            raise RecipeError(f"{at}: this recipe extends itself: {circle}")
+        if len(chain) == LONGEST_CHAIN:
+            raise RecipeError(f"{at}: expected at most {LONGEST_CHAIN} recipes that extend one another")
+        try:
+            chain.append(read_source(path))
+        except RecipeError as error:
+            raise RecipeError([f"{at}: {mistake}" for mistake in error.mistakes]) from None
+    return chain[::-1]
+
+
+def same_file(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def read_source(path: Path) -> Source:
+    name = shown(path)
+    text = read_text(path)
+    document = _parse(text, name)
+    lines = key_lines(text)
+    folder = path.parent
+
+    def node(value: Any, at: KeyPath) -> Node:
+        origin = Origin(name, lines.get(at), folder)
+        if isinstance(value, dict):
+            return Node({key: node(item, (*at, key)) for key, item in value.items()}, origin)
+        if isinstance(value, list):
+            return Node([node(item, (*at, position)) for position, item in enumerate(value)], origin)
+        return Node(value, origin)
+
+    return Source(path, name, text, node(document, ()))
+
+
+def read_text(path: Path) -> str:
+    """The text of a recipe file, whatever it says; RecipeError if it is no text."""
+    name = shown(path)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            kind = "a folder" if os.path.isdir(path) else "not an ordinary file"
+            raise RecipeError(f"{name}: this is {kind}, expected a recipe file (.toml)")
+        with open(path, "rb") as stream:
+            content = stream.read(LARGEST_FILE + 1)
+    except FileNotFoundError:
+        raise RecipeError(f"{name}: there is no such file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RecipeError(f"{name}: cannot be read: {reason}") from None
+    if len(content) > LARGEST_FILE:
+        raise RecipeError(f"{name}: expected a recipe of at most {LARGEST_FILE:,} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise RecipeError(f"{name}:{line}: not UTF-8 text: found byte 0x{content[error.start]:02x}") from None
+
+
+def _parse(text: str, name: str) -> dict[str, Any]:
+    parts, line = longest_key(text, DEEPEST_NESTING)
+    if parts > DEEPEST_NESTING:
+        raise RecipeError(f"{name}:{line}: expected a key of at most {DEEPEST_NESTING} parts, found {parts}")
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise RecipeError(f"{name}: not a recipe: nested too deeply") from None
+    except ValueError as error:
+        raise RecipeError(_not_toml(error, text, name)) from None
+    if _too_deep(document):
+        raise RecipeError(f"{name}: not a recipe: expected at most {DEEPEST_NESTING} levels of nesting")
+    return document
+
+
+def _not_toml(error: ValueError, text: str, name: str) -> str:
+    message = str(error)
+    match = _ERROR_LINE.match(message)
+    if match:
+        return f"{name}:{match.group(2)}: not TOML: {_lowered(match.group(1))}"
+    if message.endswith(_ERROR_AT_END):
+        line = text.count("\n") + (not text.endswith("\n"))
+        return f"{name}:{line}: not TOML: {_lowered(message.removesuffix(_ERROR_AT_END))} at the end of the file"
+    return f"{name}: not TOML: {_lowered(message)}"
+
+
+def _lowered(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _too_deep(document: dict[str, Any]) -> bool:
+    """A walk without recursion: dotted keys nest as deep as a file is long."""
+    level: list[Any] = [document]
+    for _ in range(DEEPEST_NESTING):
+        containers = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [inner for container in containers for inner in container if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def read_sets(sets: Sequence[str]) -> Node:
+    """All `--set` as one child recipe; RecipeError with all that cannot be read."""
+    folder, mistakes = Path.cwd(), []
+    child = Node({}, DEFAULT)
+    for text in sets:
+        try:
+            parts, value = parse_set(text)
+            node = node_of(value, Origin(f"--set {one_line(text)}", None, folder))
+            for part in reversed(parts):
+                node = Node({part: node}, node.origin)
+            child = merge(child, node)
+        except RecipeError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise RecipeError(mistakes)
+    return child
+
+
+def node_of(value: Any, origin: Origin) -> Node:
+    """A plain value as a tree that came from one place."""
+    if isinstance(value, dict):
+        return Node({key: node_of(item, origin) for key, item in value.items()}, origin)
+    if isinstance(value, list):
+        return Node([node_of(item, origin) for item in value], origin)
+    return Node(value, origin)
+
+
+def one_line(text: str) -> str:
+    """Text that cannot break a line or a terminal."""
+    return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
+    """The key's parts and the value of `a.b=VALUE`; a value is TOML, or one bare word as the text it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RecipeError(f"{option} {text!a}: not UTF-8 text") from None
+    at = f"{option} {one_line(text)}"
+    key, equals, value = (part.strip() for part in text.partition("="))
+    try:
+        parts = parse_key(key)
+    except ValueError:
+        parts = ()
+    if not equals or not parts:
+        raise RecipeError(f"{at}: expected KEY=VALUE with a key such as head.slack or head.0.slack")
+    if parts[0] == "extends":
+        raise RecipeError(f"{at}: 'extends' is only for recipe files")
+    if len(parts) > DEEPEST_NESTING:
+        raise RecipeError(f"{at}: expected a key of at most {DEEPEST_NESTING} parts")
+    found = _toml_value(value) if longest_key(value, DEEPEST_NESTING)[0] <= DEEPEST_NESTING else None
+    if found is None:
+        quoted = shlex.quote(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        raise RecipeError(
+            f'{at}: expected a TOML value (12, 0.5, true, "text", [1, 2]) or one word; other text needs '
+            f"quotes: {option} {one_line(quoted)}"
+        )
+    return parts, found
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+        return value if is_one_value(text) and not _too_deep({"value": value}) else None
+    except RecursionError:
+        return None
+    except ValueError:
+        return text if _BARE_WORD.fullmatch(text) else None
+
+
+def merge(parent: Node | None, child: Node, path: KeyPath = ()) -> Node:
+    """The child over the parent, by the rule that is written above; RecipeError when it cannot be applied."""
+    if parent is None:
+        return child
+    if isinstance(child.value, dict) and isinstance(parent.value, list):
+        return _merge_into_list(parent, child, path)
+    if not (isinstance(child.value, dict) and isinstance(parent.value, dict)) or _names_another(parent, child):
+        return child
+    merged, mistakes = dict(parent.value), []
+    for key, node in child.value.items():
+        try:
+            merged[key] = merge(merged.get(key), node, (*path, key))
+        except RecipeError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise RecipeError(mistakes)
+    return Node(merged, parent.origin)
+
+
+def _names_another(parent: Node, child: Node) -> bool:
+    old, new = parent.value.get("use"), child.value.get("use")
+    return old is not None and new is not None and old.value != new.value
+
+
+def _merge_into_list(parent: Node, child: Node, path: KeyPath) -> Node:
+    items = list(parent.value)
+    numbered = {key: node for key, node in child.value.items() if key.isascii() and key.isdecimal()}
+    rest = {key: node for key, node in child.value.items() if key not in numbered}
+    name = ".".join(map(str, path))
+    if rest and path not in LISTED:
+        return child
+    if rest and len(items) > 1:
+        first = next(iter(rest))
+        raise RecipeError(
+            f"{rest[first].origin}: {name}.{first}: there are {len(items)} of {name}; say which: {name}.0.{first}"
+        )
+    if rest:
+        table = Node(rest, child.origin)
+        items = [merge(items[0], table, (*path, 0))] if items else [table]
+    for key, node in numbered.items():
+        position = int(key[:9])
+        if position >= len(items):
+            known = f"0 to {len(items) - 1}" if items else "none"
+            raise RecipeError(f"{node.origin}: {name}.{key}: there is no such item (there are {known})")
+        items[position] = merge(items[position], node, (*path, position))
+    return Node(items, parent.origin)
+
+
+def listed(root: Node) -> Node:
+    """The tree with each single table of a repeating section as a list of one."""
+    for path in LISTED:
+        root = _with_list(root, path)
+    return root
+
+
+def _with_list(node: Node, path: KeyPath) -> Node:
+    if not path:
+        return Node([node], node.origin) if isinstance(node.value, dict) else node
+    if not isinstance(node.value, dict) or path[0] not in node.value:
+        return node
+    return Node({**node.value, path[0]: _with_list(node.value[path[0]], path[1:])}, node.origin)
+
+
+def merged_tree(chain: Sequence[Source], sets: Sequence[str]) -> Node:
+    """One tree of all files and of `--set`; RecipeError with every mistake of merging."""
+    mistakes: list[str] = []
+    tree = Node({}, chain[-1].root.origin)
+    layers = [_own(source, last=source is chain[-1]) for source in chain]
+    try:
+        layers.append(read_sets(sets))
+    except RecipeError as error:
+        mistakes += error.mistakes
+    for layer in layers:
+        try:
+            tree = listed(merge(tree, layer))
+        except RecipeError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise RecipeError(mistakes)
+    return tree
+
+
+def _own(source: Source, *, last: bool) -> Node:
+    """The file's values without `extends`, and without the name of a recipe that is only an ancestor."""
+    hidden = {"extends"} if last else {"extends", "name"}
+    return Node({key: node for key, node in source.root.value.items() if key not in hidden}, source.root.origin)

@@ -1,0 +1,153 @@
+"""The JSON Schema of recipe files, for editors: every section with the parameters of every installed component.
+
+A recipe that extends another may leave anything out, so the schema asks for nothing that a parent could have said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from xmckit.errors import PluginError
+from xmckit.params import KindOf
+from xmckit.recipe.check import a
+from xmckit.recipe.sections import (
+    SCORE_SECTIONS,
+    SECTIONS,
+    GeneralKeys,
+    ReportKeys,
+    ScoreKeys,
+    SectionKind,
+)
+
+if TYPE_CHECKING:
+    from xmckit.registry import Registry
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_MEANING = {
+    "executor": "How work is spread over workers.",
+    "data": "The data set.",
+    "features": "Texts or feature blocks to the one matrix that the rest sees.",
+    "labels": "Stages that give the training rows new labels, in order.",
+    "index": "Structures that shortlist labels for a row.",
+    "head": "The classifiers; several form an ensemble.",
+    "verify": "Proofs of what the output layer can and cannot produce; false is none.",
+    "metrics": "What is computed from the predictions.",
+    "baseline": "A head that every table shows for comparison; false is none.",
+}
+
+
+def recipe_schema(registry: Registry) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a recipe file, with the components of `registry`."""
+    return _SchemaWriter(registry).recipe()
+
+
+class _SchemaWriter:
+    def __init__(self, registry: Registry):
+        self._registry = registry
+        self._definitions: dict[str, Any] = {}
+
+    def recipe(self) -> dict[str, Any]:
+        sections = {name: self._section(name, what) for name, what in SECTIONS.items()}
+        scoring = {name: self._section(name, what) for name, what in SCORE_SECTIONS.items()}
+        return {
+            "$schema": DIALECT,
+            "title": "xmckit recipe",
+            "type": "object",
+            "properties": {
+                "extends": {"type": "string", "description": "A recipe that this one changes: its name or its path."},
+                **self._keys(GeneralKeys),
+                **sections,
+                "score": {
+                    "type": "object",
+                    "description": "How predictions are scored.",
+                    "properties": {**self._keys(ScoreKeys), **scoring},
+                    "additionalProperties": False,
+                },
+                "report": {"type": "object", "properties": self._keys(ReportKeys), "additionalProperties": False},
+            },
+            "additionalProperties": False,
+            "if": {"not": {"required": ["extends"]}},
+            "then": {"required": ["data", "head"]},
+            "$defs": self._definitions,
+        }
+
+    def _section(self, name: str, what: SectionKind) -> dict[str, Any]:
+        table = self._table(what.kind, self._keys(what.reserved) if what.reserved else {})
+        if what.repeats:
+            table = {"anyOf": [table, {"type": "array", "items": table}]}
+        elif what.optional:
+            table = {"anyOf": [table, {"const": False}]}
+        return {"description": _MEANING[name], **table}
+
+    def _table(self, kind: str, reserved: Mapping[str, Any]) -> dict[str, Any]:
+        """A table whose other keys depend on `use`."""
+        names = self._registry.names(kind)
+        summaries = [self._registry.component(kind, name).component.summary for name in names]
+        choices = [{"const": name, "description": summary} for name, summary in zip(names, summaries, strict=True)]
+        return {
+            "type": "object",
+            "properties": {"use": {"oneOf": choices, "description": f"The name of {a(kind)}."}},
+            "allOf": [
+                {
+                    "if": {"properties": {"use": {"const": name}}, "required": ["use"]},
+                    "then": self._with_parameters(kind, name, reserved),
+                }
+                for name in names
+            ],
+        }
+
+    def _with_parameters(self, kind: str, name: str, reserved: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            parameters = self._keys(self._registry.resolve(kind, name).Params)
+        except (PluginError, PydanticInvalidForJsonSchema) as error:
+            return {"description": f"Its parameters are not known here: {error}"}
+        return {"properties": {"use": {}, **reserved, **parameters}, "additionalProperties": False}
+
+    def _keys(self, model: type[BaseModel]) -> dict[str, Any]:
+        """The properties of a model, with its own definitions moved to the top of the schema."""
+        prefix = f"{model.__module__}.{model.__qualname__}."
+        schema = model.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
+        kinds = {
+            info.alias or name: _kind_of(info.annotation, info.metadata) for name, info in model.model_fields.items()
+        }
+        spec = f"#/$defs/{prefix}Spec"
+        for name, definition in schema.pop("$defs", {}).items():
+            if name != "Spec":
+                self._definitions[prefix + name] = self._specified(definition, spec, None)
+        return {
+            name: self._specified(definition, spec, kinds.get(name))
+            for name, definition in schema.get("properties", {}).items()
+        }
+
+    def _specified(self, schema: Any, spec: str, kind: str | None) -> Any:
+        """The schema with each reference to a Spec replaced by the table of the kind that it names."""
+        if isinstance(schema, list):
+            return [self._specified(item, spec, kind) for item in schema]
+        if not isinstance(schema, dict):
+            return schema
+        if schema.get("$ref") == spec:
+            return {**schema, "$ref": f"#/$defs/{self._kind_definition(kind)}"}
+        return {key: self._specified(item, spec, kind) for key, item in schema.items()}
+
+    def _kind_definition(self, kind: str | None) -> str:
+        name = f"kind.{kind or 'any'}"
+        if name not in self._definitions:
+            self._definitions[name] = {}  # a kind may name itself inside itself
+            self._definitions[name] = self._table(kind, {}) if kind else {"type": "object"}
+        return name
+
+
+def _kind_of(annotation: Any, metadata: Any) -> str | None:
+    """The kind that a field's marker names, wherever in its type the marker is."""
+    for marker in metadata:
+        if isinstance(marker, KindOf):
+            return marker.kind
+    arguments = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _kind_of(arguments[0], arguments[1:])
+    return next((kind for argument in arguments if (kind := _kind_of(argument, ()))), None)

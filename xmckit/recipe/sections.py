@@ -1,0 +1,89 @@
+"""What a recipe file may say: general keys, sections, and the keys of a section that are not its component's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, NonNegativeFloat
+
+from xmckit.params import Params
+
+# Names become folders of a run.
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+Name = Annotated[str, Field(pattern=_NAME)]
+
+
+class GeneralKeys(Params):
+    """The keys at the top of a recipe."""
+
+    name: Name | None = Field(None, description="Name of the run's folder; by default the name of the file.")
+    title: str = Field("", description="One line that says what the recipe is for.")
+    description: str = Field("", description="What a reader should know about it.")
+    seed: int = Field(0, ge=0, description="Everything random follows from it.")
+    validation: float = Field(
+        0.1, ge=0, lt=1, description="Share of the training rows kept for early stopping, thresholds and calibration."
+    )
+    workers: int = Field(0, ge=0, description="How many workers share the work; 0 is one for each processor.")
+
+
+class ScoreKeys(Params):
+    """The keys of `[score]` besides `metrics` and `baseline`."""
+
+    k: list[Annotated[int, Field(ge=1)]] = Field([1, 3, 5], min_length=1, description="Depths of the ranking.")
+    top: int = Field(100, ge=1, description="Predictions kept for each row.")
+    propensity: Literal["wikipedia", "amazon", "other"] | tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
+        None, description="Family or [A, B] of the propensity model; by default the data set's own, else 'other'."
+    )
+
+
+class ReportKeys(Params):
+    """The keys of `[report]`."""
+
+    title: str = Field("", description="Title of the report; by default that of the recipe.")
+
+
+class NamedKeys(Params):
+    """Keys of `[[labels]]` and `[[index]]` besides the component's own."""
+
+    name: Name | None = Field(None, description="What this stage is called; by default its `use`.")
+
+
+class HeadKeys(NamedKeys):
+    """Keys of `[[head]]` besides the component's own."""
+
+    index: list[str] | None = Field(None, description="Names of the indexes that this head uses; by default all.")
+
+
+class VerifyKeys(Params):
+    """Keys of `[verify]` besides the component's own."""
+
+    assignments: Literal["test", "train", "validation"] = Field("test", description="Whose label sets are examined.")
+    most: int = Field(1000, ge=1, description="Examine at most so many of them.")
+
+
+@dataclass(frozen=True)
+class SectionKind:
+    """A section of a recipe: which kind it names, the keys that are not the component's, and its default."""
+
+    kind: str
+    reserved: type[BaseModel] | None = None
+    default: str | None = None
+    optional: bool = False
+    repeats: bool = False
+
+
+SECTIONS: dict[str, SectionKind] = {
+    "executor": SectionKind("executor", default="threads"),
+    "data": SectionKind("dataset"),
+    "features": SectionKind("featurizer", default="blocks"),
+    "labels": SectionKind("label-preprocessor", NamedKeys, optional=True, repeats=True),
+    "index": SectionKind("indexer", NamedKeys, optional=True, repeats=True),
+    "head": SectionKind("head", HeadKeys, repeats=True),
+    "verify": SectionKind("verifier", VerifyKeys, optional=True),
+}
+SCORE_SECTIONS: dict[str, SectionKind] = {
+    "metrics": SectionKind("metric", repeats=True, optional=True),
+    "baseline": SectionKind("head", default="popularity", optional=True),
+}
+DEFAULT_METRICS = ("ranking", "sets")
