@@ -1,0 +1,327 @@
+"""Scores of rankings and of label sets. `docs/metrics.md` has the definitions and the rules for odd rows.
+
+All values are shares between 0 and 1, except the propensity constants that go with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_matrix
+
+from xmckit import params
+from xmckit.data.model import as_csr
+from xmckit.errors import DataError, UsageError, nearest
+from xmckit.protocols import Evaluation, TopK
+from xmckit.sparse import scoring
+from xmckit.sparse.topk import csr_pattern, topk_csr
+
+# (A, B) of Jain et al. 2016 by family of data sets.
+PROPENSITY_FAMILIES: dict[str, tuple[float, float]] = {
+    "wikipedia": (0.5, 0.4),
+    "amazon": (0.6, 2.6),
+    "other": (0.55, 1.5),
+}
+
+
+class RankingMetrics(params.Configured):
+    """P, nDCG, R, F1, PSP, PSnDCG and coverage at each k."""
+
+    class Params(params.Params):
+        k: list[Annotated[int, Field(ge=1)]] = Field(
+            [1, 3, 5], min_length=1, description="Numbers of top labels to score, such as [1, 3, 5]."
+        )
+
+    def compute(self, evaluation: Evaluation) -> Mapping[str, float]:
+        A, B = evaluation.propensity
+        return rank_metrics(
+            evaluation.topk,
+            evaluation.truth,
+            ks=self.params.k,
+            inverse_propensity=inverse_propensity(evaluation.train_counts, evaluation.train_rows, A, B),
+            filtered=evaluation.filtered,
+        )
+
+
+class SetMetrics(params.Configured):
+    """Micro and macro F1 of the label sets; nothing for a head that has no rule to output sets."""
+
+    def compute(self, evaluation: Evaluation) -> Mapping[str, float]:
+        if evaluation.sets is None:
+            return {}
+        return set_metrics(evaluation.sets, evaluation.truth, filtered=evaluation.filtered)
+
+
+def propensity_constants(family: str | Sequence[float] | None) -> tuple[float, float]:
+    """(A, B) of a family ("wikipedia", "amazon", "other"), of a pair as it is given, or of "other" for None."""
+    if family is None:
+        return PROPENSITY_FAMILIES["other"]
+    if isinstance(family, str):
+        if family.lower() not in PROPENSITY_FAMILIES:
+            raise UsageError(
+                f"no propensity constants for '{family}', expected {', '.join(PROPENSITY_FAMILIES)} "
+                f"or a pair of numbers (A, B){nearest(family.lower(), PROPENSITY_FAMILIES)}"
+            )
+        return PROPENSITY_FAMILIES[family.lower()]
+    pair = tuple(float(value) for value in family)
+    if len(pair) != 2 or not all(np.isfinite(value) and value > 0 for value in pair):
+        raise UsageError(f"propensity constants are two positive numbers (A, B), not {family!r}")
+    return pair
+
+
+def inverse_propensity(train_counts: np.ndarray, train_rows: int, A: float, B: float) -> np.ndarray:
+    """1 + C(n + B)^−A with C = (ln N − 1)(B + 1)^A, for labels seen n times in N training rows (Jain et al. 2016).
+
+    Below 3 rows ln N − 1 is negative and the model has no meaning: every label then counts the same.
+    """
+    counts = np.asarray(train_counts, dtype=np.float64)
+    if train_rows < 1:
+        raise DataError(f"propensities need training rows, found {train_rows}")
+    if counts.size and not (counts.min() >= 0 and counts.max() <= train_rows):
+        label = int(np.flatnonzero(~((counts >= 0) & (counts <= train_rows)))[0])
+        raise DataError(f"label {label} has {counts[label]:g} training rows, expected 0 to {train_rows}")
+    C = max(np.log(train_rows) - 1, 0.0) * (B + 1) ** A
+    return 1 + C * (counts + B) ** -A
+
+
+def rank_metrics(
+    predictions: TopK | csr_matrix,
+    truth: csr_matrix,
+    *,
+    ks: Sequence[int] = (1, 3, 5),
+    inverse_propensity: np.ndarray | None = None,
+    filtered: csr_matrix | None = None,
+) -> dict[str, float]:
+    """Scores by name ("P@1", "nDCG@3", …) of rankings, or of a CSR matrix with scores as values.
+
+    PSP and PSnDCG come when `inverse_propensity` (one number per label) is given. `filtered` pairs do not count.
+    """
+    ks = _cutoffs(ks)
+    weights = _label_weights(inverse_propensity, truth.shape[1])
+    ranked = _Ranked.of(predictions, truth, filtered, deepest=ks[-1])
+    if not len(ranked.labels):
+        raise DataError("no row of the truth has a label to score")
+    # Nothing is ranked beyond the widest row, so that a huge k costs nothing.
+    deepest = max(ranked.width, int(np.diff(ranked.indptr).max()))
+    sums = scoring.ranking_sums(ranked.indptr, ranked.labels, ranked.ranks, weights, np.minimum(ks, deepest))
+    best_rank = scoring.best_rank_per_label(ranked.labels, ranked.ranks, truth.shape[1])
+    best_rank = best_rank[best_rank >= 0]
+    precision, recall = sums.hits / (ranked.rows * np.asarray(ks)), sums.recall / ranked.rows
+    columns = {
+        "P": precision,
+        "nDCG": sums.ndcg / ranked.rows,
+        "R": recall,
+        "F1": _ratio(2 * precision * recall, precision + recall),
+    }
+    if inverse_propensity is not None:
+        columns |= {"PSP": sums.gain / sums.best_gain, "PSnDCG": sums.weighted_ndcg / sums.best_weighted_ndcg}
+    columns["coverage"] = np.array([np.mean(best_rank < k) for k in ks])
+    return {
+        f"{name}@{k}": float(value) for name, values in columns.items() for k, value in zip(ks, values, strict=True)
+    }
+
+
+def set_metrics(sets: csr_matrix, truth: csr_matrix, *, filtered: csr_matrix | None = None) -> dict[str, float]:
+    """Micro-F1 over all pairs and macro-F1 over the labels that occur in `truth`; values other than 0 do not matter."""
+    _same_shape(sets, truth, "the matrix of label sets")
+    pairs = [
+        _remaining(matrix, filtered, what)
+        for matrix, what in ((sets, "the matrix of label sets"), (truth, "the truth"))
+    ]
+    labels = truth.shape[1]
+    shared = scoring.shared_per_label(*pairs[0], *pairs[1], labels)
+    predicted, true = (np.bincount(indices, minlength=labels) for _, indices in pairs)
+    occurs = true > 0
+    if not occurs.any():
+        raise DataError("no row of the truth has a label to score")
+    return {
+        "micro-F1": float(2 * shared.sum() / (predicted.sum() + true.sum())),
+        "macro-F1": float(np.mean(2 * shared[occurs] / (predicted[occurs] + true[occurs]))),
+    }
+
+
+def row_precision(
+    predictions: TopK | csr_matrix, truth: csr_matrix, k: int, *, filtered: csr_matrix | None = None
+) -> np.ndarray:
+    """P@k of every row, for paired comparisons of two models; its mean is P@k."""
+    (k,) = _cutoffs([k])
+    ranked = _Ranked.of(predictions, truth, filtered, deepest=k)
+    return scoring.hits_per_row(ranked.indptr, ranked.ranks, k) / k
+
+
+class FrequencyBins(NamedTuple):
+    """Counts over labels whose training frequency is at least `edges[i]` and below `edges[i + 1]` (the last: open).
+
+    `predicted` and `correct` are places among the first k of all rows, `relevant` true pairs, `labels` labels.
+    """
+
+    edges: np.ndarray
+    labels: np.ndarray
+    predicted: np.ndarray
+    correct: np.ndarray
+    relevant: np.ndarray
+
+    @property
+    def precision(self) -> np.ndarray:
+        """The share of the predictions that is right; NaN where nothing is predicted."""
+        return _ratio(self.correct, self.predicted, empty=np.nan)
+
+    @property
+    def recall(self) -> np.ndarray:
+        """The share of the true pairs that is found; NaN where there is none."""
+        return _ratio(self.correct, self.relevant, empty=np.nan)
+
+
+def precision_by_frequency(
+    predictions: TopK | csr_matrix,
+    truth: csr_matrix,
+    train_counts: np.ndarray,
+    k: int,
+    edges: Sequence[int],
+    *,
+    filtered: csr_matrix | None = None,
+) -> FrequencyBins:
+    """How the first `k` do for rare and for frequent labels. `edges` rise from 0; every label is in one bin."""
+    (k,) = _cutoffs([k])
+    lower, counts = np.asarray(edges), np.asarray(train_counts)
+    if lower.ndim != 1 or not len(lower) or lower[0] != 0 or not (np.diff(lower) > 0).all():
+        raise UsageError(f"edges of frequency bins have to rise from 0, not {list(edges)}")
+    if counts.shape != (truth.shape[1],) or (counts < 0).any():
+        raise DataError(f"training counts have to be {truth.shape[1]} numbers of at least 0, one per label")
+    ranked = _Ranked.of(predictions, truth, filtered, deepest=k)
+    bin_of = np.searchsorted(lower, counts, side="right") - 1
+    predicted = scoring.predictions_per_label(ranked.predicted, *ranked.dropped, k, truth.shape[1])
+
+    def count(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+        return np.bincount(bin_of[labels], weights=times, minlength=len(lower)).astype(np.int64)
+
+    return FrequencyBins(
+        edges=lower,
+        labels=count(np.arange(truth.shape[1])),
+        predicted=count(np.arange(truth.shape[1]), predicted),
+        correct=count(ranked.labels[ranked.ranks < k]),
+        relevant=count(ranked.labels),
+    )
+
+
+class _Ranked(NamedTuple):
+    """The true pairs (CSR) that count, the rank of each, and the rankings and dropped pairs that this came from."""
+
+    indptr: np.ndarray
+    labels: np.ndarray
+    ranks: np.ndarray
+    predicted: np.ndarray
+    dropped: tuple[np.ndarray, np.ndarray]
+
+    @property
+    def rows(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def width(self) -> int:
+        return int(self.predicted.shape[1])
+
+    @staticmethod
+    def of(predictions: TopK | csr_matrix, truth: csr_matrix, filtered: csr_matrix | None, *, deepest: int) -> _Ranked:
+        dropped = np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        if filtered is not None:
+            _same_shape(filtered, truth, "the filter")
+            dropped = _sorted_pattern(filtered, "the filter")
+        topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped[0]).max(initial=0)))
+        indptr, labels = _remaining(truth, filtered, "the truth")
+        predicted = _label_ids(topk.indices)
+        ranks, wrong, row = scoring.ranks_of_truth(
+            predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1]
+        )
+        if wrong != scoring.SOUND:
+            raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
+        return _Ranked(indptr, labels, ranks, predicted, dropped)
+
+
+def _wrong_ranking(wrong: int, predicted: np.ndarray, scores: np.ndarray, row: int, labels: int) -> DataError:
+    if wrong == scoring.OUT_OF_RANGE:
+        label = predicted[(predicted < -1) | (predicted >= labels)][0]
+        message = f"label {label} is predicted, expected 0 to {labels - 1}, or −1 as padding"
+    elif wrong == scoring.AFTER_PADDING:
+        rank = int(np.argmin(predicted)) + 1
+        message = f"a label follows the padding (−1) at rank {rank}, expected padding only at the end"
+    elif wrong == scoring.REPEATED:
+        values, counts = np.unique(predicted[predicted >= 0], return_counts=True)
+        message = f"label {values[counts > 1][0]} is predicted twice"
+    elif np.isnan(scores[predicted >= 0]).any():
+        message = "a predicted score is not a number (NaN)"
+    else:
+        rank = int(np.argmax(np.diff(scores) > 0)) + 1
+        found = f"{scores[rank - 1]:g} at rank {rank} and {scores[rank]:g} at rank {rank + 1}"
+        message = f"the predicted scores are {found}, expected the best label first"
+    return DataError(message, row=row)
+
+
+def _as_topk(predictions: TopK | csr_matrix, truth: csr_matrix, deepest: int) -> TopK:
+    if truth.shape[0] == 0:
+        raise DataError("there are no rows to score")
+    if not isinstance(predictions, TopK):
+        _same_shape(predictions, truth, "the predictions")
+        longest = int(np.diff(predictions.indptr).max())
+        return topk_csr(predictions, max(1, min(deepest, longest)))
+    if predictions.indices.ndim != 2 or predictions.indices.shape != predictions.scores.shape:
+        raise DataError(
+            f"rankings have labels of size {predictions.indices.shape} and scores of size {predictions.scores.shape}, "
+            "expected rows × k for both"
+        )
+    if predictions.rows != truth.shape[0]:
+        raise DataError(f"{predictions.rows} rows of predictions but {truth.shape[0]} rows of truth")
+    return predictions
+
+
+def _label_ids(indices: np.ndarray) -> np.ndarray:
+    if indices.dtype == np.int32:
+        return np.ascontiguousarray(indices)
+    limits = np.iinfo(np.int32)
+    if indices.dtype.kind not in "iu" or (
+        indices.size and not limits.min <= indices.min() <= indices.max() <= limits.max
+    ):
+        raise DataError(f"predicted labels have to be 32-bit integers, not {indices.dtype}")
+    return np.ascontiguousarray(indices, dtype=np.int32)
+
+
+def _remaining(matrix: csr_matrix, filtered: csr_matrix | None, what: str) -> tuple[np.ndarray, np.ndarray]:
+    pattern = _sorted_pattern(matrix, what)
+    if filtered is None:
+        return pattern
+    return scoring.without_pairs(*pattern, *_sorted_pattern(filtered, "the filter"))
+
+
+def _sorted_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
+    csr_pattern(matrix, what)  # a broken matrix must be found before scipy's own code walks through it
+    return csr_pattern(as_csr(matrix), what)
+
+
+def _same_shape(matrix: csr_matrix, truth: csr_matrix, what: str) -> None:
+    if matrix.shape != truth.shape:
+        raise DataError(
+            f"{what} has {matrix.shape[0]} rows × {matrix.shape[1]} labels "
+            f"but the truth has {truth.shape[0]} × {truth.shape[1]}"
+        )
+
+
+def _label_weights(weights: np.ndarray | None, labels: int) -> np.ndarray:
+    if weights is None:
+        return np.ones(labels)
+    weights = np.ascontiguousarray(weights, dtype=np.float64)
+    if weights.shape != (labels,) or not (np.isfinite(weights).all() and (weights > 0).all()):
+        raise DataError(f"inverse propensities have to be {labels} positive numbers, one per label")
+    return weights
+
+
+def _cutoffs(ks: Sequence[int]) -> list[int]:
+    if not len(ks) or any(k < 1 for k in ks):
+        raise UsageError(f"k has to be at least 1: {list(ks)}")
+    return sorted({int(k) for k in ks})
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray, *, empty: float = 0.0) -> np.ndarray:
+    return np.divide(part, whole, out=np.full(len(whole), empty), where=whole != 0)

@@ -1,0 +1,84 @@
+"""The baseline of every table: the same, most frequent labels for every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.data.model import Groups, Matrix, Split, as_csr
+from xmckit.errors import UsageError
+from xmckit.params import Configured
+from xmckit.protocols import LabelIndex, LinearDecision, TopK
+
+if TYPE_CHECKING:
+    from xmckit.context import Context
+
+_FILE = "counts.npz"
+
+
+class PopularityHead(Configured):
+    """Scores a label by the log-odds of its frequency, log((n + ½) / (N − n + ½)) for n of N training rows.
+
+    The output is constant: no features, nothing to verify. Weights of training labels do not count.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    _counts: np.ndarray | None = None
+    _rows = 0
+
+    def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        self._counts = np.bincount(as_csr(train.Y).indices, minlength=train.labels)
+        self._rows = train.rows
+
+    def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
+        if k < 1:
+            raise UsageError(f"predict needs k of at least 1, not {k}")
+        counts = self._fitted()
+        best = np.argsort(-counts, kind="stable")[:k]
+        indices, scores = np.full(k, -1, dtype=np.int32), np.full(k, -np.inf, dtype=np.float32)
+        indices[: len(best)], scores[: len(best)] = best, self._log_odds(counts[best])
+        return TopK(np.tile(indices, (X.shape[0], 1)), np.tile(scores, (X.shape[0], 1)))
+
+    def features(self, X: Matrix) -> None:
+        return None
+
+    def labels(self, X: Matrix) -> csr_matrix:
+        """The labels of more than half of the training rows: those with a positive score."""
+        counts, rows = self._fitted(), X.shape[0]
+        usual = np.flatnonzero(2 * counts > self._rows).astype(np.int32)
+        indptr = np.arange(rows + 1) * len(usual)
+        values = np.ones(rows * len(usual), dtype=np.float32)
+        return csr_matrix((values, np.tile(usual, rows), indptr), shape=(rows, len(counts)))
+
+    def decision(self) -> LinearDecision | None:
+        return None
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        store.write_arrays(folder / _FILE, {"counts": self._fitted(), "rows": np.asarray(self._rows)})
+
+    @classmethod
+    def load(cls, folder: Path, *, context: Context) -> PopularityHead:
+        head = super().load(folder, context=context)
+        arrays = store.read_arrays(folder / _FILE, "counts", "rows")
+        counts, rows = arrays["counts"], arrays["rows"]
+        if counts.ndim != 1 or rows.ndim != 0 or counts.dtype.kind != "i" or rows.dtype.kind != "i":
+            raise store.damaged(folder / _FILE, "expected one integer count per label and the number of rows")
+        if counts.size and not 0 <= counts.min() <= counts.max() <= rows:
+            raise store.damaged(folder / _FILE, f"expected counts between 0 and {rows}")
+        head._counts, head._rows = counts, int(rows)
+        return head
+
+    def _fitted(self) -> np.ndarray:
+        if self._counts is None:
+            raise UsageError("the popularity head has not been fitted: call fit or load first")
+        return self._counts
+
+    def _log_odds(self, counts: np.ndarray) -> np.ndarray:
+        return np.log((counts + 0.5) / (self._rows - counts + 0.5))

@@ -1,0 +1,222 @@
+"""The best labels of every row, from dense or sparse scores.
+
+The order is total, so the result does not depend on the machine: a higher score first, the lower label id among
+equal scores. A score of −inf says "not a candidate" and is never returned; NaN is an error.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from scipy.sparse import csr_matrix
+
+from xmckit.errors import DataError, UsageError
+from xmckit.protocols import TopK
+
+# Scores are compared with the worst kept one in blocks of this many, which the compiler turns into a few vector
+# instructions; only a block that holds something better is looked at one by one.
+_BLOCK = 128
+
+
+def topk_dense(scores: np.ndarray, k: int) -> TopK:
+    """The best `k` of each row of `scores` (rows × labels), padded with −1 where there are fewer candidates."""
+    scores = np.asarray(scores)
+    if scores.ndim != 2:
+        raise UsageError(f"top k needs scores of rows × labels, not an array with {scores.ndim} dimensions")
+    indices, values = _empty(scores.shape[0], k)
+    row = _select_dense(np.ascontiguousarray(_ordered_floats(scores)), indices, values)
+    if row >= 0:
+        raise DataError("a score is not a number (NaN)", row=row)
+    return TopK(indices, values)
+
+
+def topk_csr(scores: csr_matrix, k: int) -> TopK:
+    """The best `k` of the stored scores of each row, padded with −1; a stored zero is a score like any other."""
+    indptr, labels = csr_pattern(scores, "the score matrix")
+    indices, values = _empty(scores.shape[0], k)
+    row = first_row_with_repeats(indptr, labels)
+    if row >= 0:
+        raise DataError("a label has two scores", row=row)
+    row = _select_csr(indptr, labels, _ordered_floats(scores.data), indices, values)
+    if row >= 0:
+        raise DataError("a score is not a number (NaN)", row=row)
+    return TopK(indices, values)
+
+
+def csr_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr int64, indices int32) of a sound matrix: the one form that kernels are compiled for."""
+    if matrix.format != "csr":
+        raise UsageError(f"{what} has to be a CSR matrix, not {matrix.format.upper()}")
+    labels, most = matrix.shape[1], np.iinfo(np.int32).max
+    if labels > most:
+        raise DataError(f"{what} has {labels} labels, expected at most {most}")
+    try:
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise DataError(f"{what} is not a sound CSR matrix with {labels} labels: {error}") from None
+    return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
+
+
+def _ordered_floats(scores: np.ndarray) -> np.ndarray:
+    """float32 and float64 stay: a cast to float32 could make ties."""
+    return scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
+
+
+def _empty(rows: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    if k < 1:
+        raise UsageError(f"top k needs k of at least 1, not {k}")
+    return np.full((rows, k), -1, dtype=np.int32), np.full((rows, k), -np.inf, dtype=np.float32)
+
+
+@njit(cache=True, nogil=True)
+def _worse(score: float, label: int, other_score: float, other_label: int) -> bool:
+    return score < other_score or (score == other_score and label > other_label)
+
+
+@njit(cache=True, nogil=True)
+def _sift_down(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label: int) -> None:
+    """Put (score, label) at the root of a heap whose root is the worst, and restore the heap."""
+    place = 0
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and _worse(scores[child + 1], labels[child + 1], scores[child], labels[child]):
+            child += 1
+        if not _worse(scores[child], labels[child], score, label):
+            break
+        scores[place], labels[place] = scores[child], labels[child]
+        place = child
+    scores[place], labels[place] = score, label
+
+
+@njit(cache=True, nogil=True)
+def _offer(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label: int) -> int:
+    """Keep (score, label) if it is among the best; the new size of the heap."""
+    if size == len(scores):
+        if _worse(scores[0], labels[0], score, label):
+            _sift_down(scores, labels, size, score, label)
+        return size
+    place = size
+    while place > 0:
+        parent = (place - 1) // 2
+        if not _worse(score, label, scores[parent], labels[parent]):
+            break
+        scores[place], labels[place] = scores[parent], labels[parent]
+        place = parent
+    scores[place], labels[place] = score, label
+    return size + 1
+
+
+@njit(cache=True, nogil=True)
+def _pour(scores: np.ndarray, labels: np.ndarray, size: int, out_labels: np.ndarray, out_scores: np.ndarray) -> None:
+    """Empty the heap into a row of the result, worst last."""
+    for place in range(size - 1, -1, -1):
+        out_labels[place], out_scores[place] = labels[0], scores[0]
+        _sift_down(scores, labels, place, scores[place], labels[place])
+
+
+@njit(cache=True, nogil=True)
+def _any_above(scores: np.ndarray, limit: float) -> bool:
+    """Whether some score is above `limit` or NaN."""
+    above = False
+    for place in range(len(scores)):
+        above |= not (scores[place] <= limit)
+    return above
+
+
+@njit(cache=True, nogil=True)
+def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray) -> int:
+    """Fill the result; the first row with a NaN, or −1."""
+    rows, width = scores.shape
+    k = min(out_labels.shape[1], width)
+    kept, kept_labels = np.empty(k, scores.dtype), np.empty(k, np.int32)
+    for row in range(rows):
+        size = 0
+        limit = scores.dtype.type(-np.inf)
+        for start in range(0, width, _BLOCK):
+            end = min(start + _BLOCK, width)
+            if not _any_above(scores[row, start:end], limit):
+                continue
+            for label in range(start, end):
+                score = scores[row, label]
+                if score <= limit:
+                    continue
+                if np.isnan(score):
+                    return row
+                size = _offer(kept, kept_labels, size, score, label)
+                if size == k:
+                    limit = kept[0]
+        _pour(kept, kept_labels, size, out_labels[row], out_scores[row])
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _select_csr(
+    indptr: np.ndarray, labels: np.ndarray, scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray
+) -> int:
+    """Fill the result; the first row with a NaN, or −1."""
+    k = out_labels.shape[1]
+    kept, kept_labels = np.empty(k, scores.dtype), np.empty(k, np.int32)
+    for row in range(len(indptr) - 1):
+        size = 0
+        limit = scores.dtype.type(-np.inf)
+        for place in range(indptr[row], indptr[row + 1]):
+            score = scores[place]
+            if score < limit or score == -np.inf:
+                continue
+            if np.isnan(score):
+                return row
+            size = _offer(kept, kept_labels, size, score, labels[place])
+            if size == k:
+                limit = kept[0]
+        _pour(kept, kept_labels, size, out_labels[row], out_scores[row])
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def slots_for(entries: int) -> int:
+    """The size of a hash table for up to `entries` labels: a power of two, at most half full."""
+    size = 4
+    while size < 2 * entries:
+        size *= 2
+    return size
+
+
+@njit(cache=True, nogil=True)
+def has_repeats(labels: np.ndarray, row: int, table: np.ndarray) -> bool:
+    """Whether a label comes twice. `table` has `slots_for(len(labels))` zeros at first and serves one row after the
+    other: an entry is (row + 1) · 2³² + label, so that those of other rows count as empty and nothing is cleared.
+    """
+    mask = len(table) - 1
+    for place in range(len(labels)):
+        entry = (np.int64(row + 1) << 32) | labels[place]
+        slot = ((labels[place] * 0x9E3779B1) >> 12) & mask
+        while table[slot] >> 32 == row + 1:
+            if table[slot] == entry:
+                return True
+            slot = (slot + 1) & mask
+        table[slot] = entry
+    return False
+
+
+@njit(cache=True, nogil=True)
+def first_row_with_repeats(indptr: np.ndarray, labels: np.ndarray) -> int:
+    """The first row that names a label twice, or −1."""
+    longest = 0
+    for row in range(len(indptr) - 1):
+        longest = max(longest, indptr[row + 1] - indptr[row])
+    table = np.zeros(slots_for(longest), np.int64)
+    for row in range(len(indptr) - 1):
+        here = labels[indptr[row] : indptr[row + 1]]
+        if not _rising(here) and has_repeats(here, row, table):
+            return row
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _rising(labels: np.ndarray) -> bool:
+    rising = True
+    for place in range(len(labels) - 1):
+        rising &= labels[place] < labels[place + 1]
+    return rising
