@@ -1,0 +1,165 @@
+"""Functions of Python source files as rows of data: the words that describe each, and the names it calls.
+
+Files are parsed with `ast`; nothing is executed. This module imports nothing heavy, because every worker process
+imports it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import NamedTuple, TypeAlias
+
+from xmckit.errors import DataError
+
+FunctionNode: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+
+_WORD = re.compile(r"[^\W_]{2,}")
+_NOT_IDENTIFIER = re.compile(r"[\W_]+")
+_CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+class Function(NamedTuple):
+    """One function: its dotted name, the class it belongs to ("" outside of classes), its words, its calls."""
+
+    name: str
+    owner: str
+    text: str
+    calls: tuple[str, ...]
+
+
+class ParsedFile(NamedTuple):
+    """The functions of one file, or the reason why it could not be parsed."""
+
+    path: str
+    functions: list[Function]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """Where a node stands: the names around it, the class around it, and the function that makes its calls."""
+
+    names: tuple[str, ...] = ()
+    owner: str = ""
+    calls: set[str] = field(default_factory=set)
+
+    def of_function(self, name: str) -> _Scope:
+        return replace(self, names=(*self.names, name), calls=set())
+
+    def of_class(self, name: str) -> _Scope:
+        names = (*self.names, name)
+        return replace(self, names=names, owner=".".join(names))
+
+
+def parse_files(root: Path, paths: list[str]) -> list[ParsedFile]:
+    """`parse_file` for several files, as one piece of work for a worker process."""
+    return [parse_file(root, path) for path in paths]
+
+
+def parse_file(root: Path, path: str) -> ParsedFile:
+    """The functions of `root/path` that call something; `path` is relative and gives them their module name."""
+    try:
+        source = (root / path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", path=root / path) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except SyntaxError as error:
+        return ParsedFile(path, [], printable(f"line {error.lineno or 0}: {error.msg}"))
+    except (ValueError, RecursionError, MemoryError) as error:
+        # Null bytes, and nesting that is too deep for the parser.
+        return ParsedFile(path, [], str(error) or type(error).__name__)
+    return ParsedFile(path, [_describe(node, scope, path) for node, scope in _functions(tree) if scope.calls])
+
+
+def _functions(tree: ast.Module) -> list[tuple[FunctionNode, _Scope]]:
+    """All functions in the order of the source, each with the calls of its own body.
+
+    A call belongs to the innermost function around it. Decorators, default values and annotations run outside of
+    the function that they belong to, so their calls count for the function around it. An explicit stack, because
+    source may be nested deeper than Python recurses.
+    """
+    found: list[tuple[FunctionNode, _Scope]] = []
+    pending: list[tuple[ast.AST, _Scope]] = [(tree, _Scope())]
+    while pending:
+        node, scope = pending.pop()
+        inner = scope
+        if isinstance(node, ast.Call):
+            scope.calls.update(_called(node))
+        elif isinstance(node, ast.ClassDef):
+            inner = scope.of_class(node.name)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = scope.of_function(node.name)
+            found.append((node, inner))
+        children = [(child, inner if part == "body" else scope) for part, child in _children(node)]
+        pending.extend(reversed(children))
+    return found
+
+
+def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    for part, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else (value,):
+            if isinstance(child, ast.AST):
+                yield part, child
+
+
+def _called(call: ast.Call) -> Iterator[str]:
+    if isinstance(call.func, ast.Name):
+        yield call.func.id
+    elif isinstance(call.func, ast.Attribute):
+        yield call.func.attr
+
+
+def _describe(node: FunctionNode, scope: _Scope, path: str) -> Function:
+    parts = PurePath(path).with_suffix("").parts
+    module = parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
+    words = [
+        *_marked("name", [node.name]),
+        *_marked("arg", _arguments(node.args)),
+        *_marked("path", (*module, *scope.names[:-1])),
+        *_marked("deco", map(_decorator, node.decorator_list)),
+        *_WORD.findall((ast.get_docstring(node, clean=False) or "").lower()),
+    ]
+    name = printable(".".join((*module, *scope.names)))
+    return Function(name, scope.owner, " ".join(words), tuple(sorted(scope.calls)))
+
+
+def _marked(kind: str, identifiers: Iterable[str]) -> Iterator[str]:
+    """`name_read name_file` for `readFile` or `read_file`: one word per part, marked by where it stands."""
+    for identifier in identifiers:
+        for part in identifier_parts(identifier):
+            yield f"{kind}_{part}"
+
+
+def identifier_parts(identifier: str) -> list[str]:
+    """`["http", "server", "2"]` for `HTTPServer_2`: lower-case parts, split at underscores and in camel case."""
+    return [
+        part.lower() for word in _NOT_IDENTIFIER.split(identifier) if word for part in _CAMEL_HUMP.split(word) if part
+    ]
+
+
+def _arguments(arguments: ast.arguments) -> list[str]:
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    starred = [arguments.vararg, arguments.kwarg]
+    return [argument.arg for argument in (*named, *starred) if argument is not None]
+
+
+def _decorator(node: ast.expr) -> str:
+    """The last name of a decorator: `setter` of `@value.setter`, `lru_cache` of `@functools.lru_cache(8)`."""
+    while isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def printable(name: str) -> str:
+    """A file's name may hold bytes that are not text: those are spelled out."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,0 +1,289 @@
+"""Data with known ground truth, of any size: power-law labels over topics, and words that give the labels away.
+
+A label has one meaning, or two when it is planted as bimodal. A meaning lives in one topic and has a few signature
+words. A row draws a topic and then its labels, by frequency, among the meanings of that topic and the general ones:
+labels so frequent that no single topic could hold them, which go with any topic. So the label of rank r is drawn with
+a share proportional to r^−exponent. The words of a row are signature words of its meanings and words of its topic,
+except for a share of noise that follows 1/rank over all words.
+
+Rows are drawn in blocks, each from a generator of its own, so that memory holds the result and one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy.sparse import csr_matrix
+
+from xmckit.context import Bar, Context
+from xmckit.data.model import Dataset, Groups, Split
+from xmckit.params import Configured, Params
+
+ROWS_PER_BLOCK = 1 << 13
+SIGNATURE_WORDS = 6
+TOPIC_WORDS = 40
+# Of the words that are not noise, this share says the topic and the rest says the labels.
+TOPIC_SHARE = 0.2
+# Repeated draws of a label count once, so that more are made; but at most this many times the labels wanted.
+MOST_DRAWS = 10
+# Bimodal labels are drawn among this many times their number of the most frequent labels: a rare one says nothing.
+BIMODAL_AMONG = 4
+
+
+class SyntheticParams(Params):
+    rows: int = Field(10_000, ge=1, description="Training rows.")
+    test_rows: int = Field(2_000, ge=1, description="Test rows.")
+    features: int = Field(5_000, ge=2, description="Words.")
+    labels: int = Field(1_000, ge=1, description="Labels; rare ones may have no row.")
+    topics: int = Field(50, ge=1, description="Topics; the labels of a row share one, except for general labels.")
+    labels_per_row: float = Field(
+        3.0, ge=1, description="Labels per row on average. Fewer come out where topics have too few labels of weight."
+    )
+    words_per_row: float = Field(40.0, ge=1, description="Words drawn per row on average; repeats are counted.")
+    exponent: float = Field(
+        1.0, ge=0, le=10, description="The label of rank r is drawn with a share proportional to r^−exponent."
+    )
+    noise: float = Field(0.5, ge=0, le=1, description="Share of the words that have nothing to do with the labels.")
+    bimodal: int = Field(
+        0, ge=0, description="Labels with two meanings in different topics, planted among frequent ones."
+    )
+    group_size: int = Field(0, ge=0, description="Rows per planted group; 0 for no groups.")
+
+    @model_validator(mode="after")
+    def _possible(self) -> SyntheticParams:
+        if self.topics > self.labels:
+            raise ValueError(f"{self.topics} topics need at least as many labels, found {self.labels}")
+        if self.bimodal > self.labels:
+            raise ValueError(f"bimodal = {self.bimodal} is more than the {self.labels} labels")
+        if self.bimodal and self.topics < 2:
+            raise ValueError("bimodal labels need at least 2 topics")
+        return self
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The truth behind the rows. Meanings are in the order of their topics; the general ones, of no topic, are last.
+
+    `cumulative` holds the running sum of the meanings' shares with a leading 0; the meanings of topic t are those
+    from `starts[t]` to `starts[t + 1]`. `draws_per_row` is how many meanings a row draws on average, so that the labels
+    wanted are left when repeats count once. `topic_of_label` is −1 for general labels and the first of the two
+    `bimodal_topics` for the labels in `bimodal`.
+    """
+
+    label_of: np.ndarray
+    cumulative: np.ndarray
+    starts: np.ndarray
+    signatures: np.ndarray
+    topic_words: np.ndarray
+    draws_per_row: float
+    topic_of_label: np.ndarray
+    bimodal: np.ndarray
+    bimodal_topics: np.ndarray
+
+    @property
+    def topical_share(self) -> float:
+        """The chance that a draw gives a meaning of the row's topic, not a general one."""
+        return float(self.cumulative[self.starts[-2]])
+
+
+class Synthetic(Configured):
+    """Power-law labels over topics, with planted bimodal labels and planted groups on request."""
+
+    Params: ClassVar[type[Params]] = SyntheticParams
+
+    def fingerprint(self, *, context: Context) -> dict[str, str]:
+        # numpy may change what a seed gives from one version to the next.
+        return {"seed": str(context.seed), "numpy": np.__version__}
+
+    def read(self, *, context: Context) -> Dataset:
+        plan = make_plan(self.params, context.rng("synthetic", "plan"))
+        with context.progress("drawing rows", total=self.params.rows + self.params.test_rows) as bar:
+            train = self._draw("train", self.params.rows, plan, context, bar)
+            test = self._draw("test", self.params.test_rows, plan, context, bar)
+        return Dataset(
+            name="synthetic",
+            train=train,
+            test=test,
+            label_names=_label_names(plan),
+            propensity="other",
+            info=self._facts(plan, train),
+        )
+
+    def _draw(self, name: str, rows: int, plan: Plan, context: Context, bar: Bar) -> Split:
+        X, Y = _Stack(self.params.features), _Stack(self.params.labels)
+        for block, start in enumerate(range(0, rows, ROWS_PER_BLOCK)):
+            size = min(ROWS_PER_BLOCK, rows - start)
+            draw_block(plan, self.params, size, context.rng("synthetic", name, block), X.append, Y.append)
+            bar.advance(size)
+        labels = Y.matrix(binary=True)
+        return Split(X=X.matrix(binary=False), Y=labels, groups=_groups(labels, self.params.group_size))
+
+    def _facts(self, plan: Plan, train: Split) -> dict[str, Any]:
+        return {
+            "source": "synthetic: power-law labels over topics",
+            "labels_per_row": train.Y.nnz / train.rows,
+            "labels_without_training_rows": int((np.bincount(train.Y.indices, minlength=train.labels) == 0).sum()),
+            "general_labels": int((plan.topic_of_label < 0).sum()),
+            "bimodal_labels": plan.bimodal.tolist(),
+            "bimodal_topics": plan.bimodal_topics.tolist(),
+        }
+
+
+def make_plan(params: SyntheticParams, rng: np.random.Generator) -> Plan:
+    by_rank = rng.permutation(params.labels)
+    shares = np.empty(params.labels)
+    shares[by_rank] = np.arange(1, params.labels + 1) ** -params.exponent
+    shares /= shares.sum()
+    general, topical = np.split(by_rank, [_general_labels(shares[by_rank], params)])
+    topic_of_label = np.full(params.labels, -1)
+    topic_of_label[topical] = rng.permutation(len(topical)) % params.topics
+    bimodal = np.sort(rng.choice(topical[: BIMODAL_AMONG * params.bimodal], size=params.bimodal, replace=False))
+    shift = rng.integers(1, max(2, params.topics), size=params.bimodal)
+    second_topics = (topic_of_label[bimodal] + shift) % params.topics
+
+    shares[bimodal] /= 2
+    label_of = np.concatenate([topical, bimodal, general])
+    topic_of = np.concatenate([topic_of_label[topical], second_topics, np.full(len(general), params.topics)])
+    order = np.argsort(topic_of, kind="stable")
+    cumulative = np.concatenate([[0.0], np.cumsum(shares[label_of[order]])])
+    cumulative /= cumulative[-1]
+    starts = np.searchsorted(topic_of[order], np.arange(params.topics + 2))
+    return Plan(
+        label_of=label_of[order].astype(np.int32),
+        cumulative=cumulative,
+        starts=starts,
+        signatures=rng.integers(params.features, size=(len(label_of), SIGNATURE_WORDS), dtype=np.int32),
+        topic_words=rng.integers(params.features, size=(params.topics, TOPIC_WORDS), dtype=np.int32),
+        draws_per_row=_draws_for(params.labels_per_row, np.diff(cumulative), starts),
+        topic_of_label=topic_of_label,
+        bimodal=bimodal,
+        bimodal_topics=np.stack([topic_of_label[bimodal], second_topics], axis=1),
+    )
+
+
+def _general_labels(ranked_shares: np.ndarray, params: SyntheticParams) -> int:
+    """How many of the first labels would be drawn about once or more by every row of an average topic."""
+    too_frequent = int((ranked_shares * params.labels_per_row * params.topics > 1).sum())
+    return min(too_frequent, params.labels - max(params.topics, params.bimodal))
+
+
+def _draws_for(labels_per_row: float, shares: np.ndarray, starts: np.ndarray) -> float:
+    """How many draws (1 + Poisson) leave `labels_per_row` different meanings on average, by bisection."""
+    first_general = starts[-2]
+    topic_shares = np.add.reduceat(shares[:first_general], starts[:-2])
+    chance_of_topic = np.ones_like(shares)
+    chance_of_topic[:first_general] = np.repeat(topic_shares / topic_shares.sum(), np.diff(starts[:-1]))
+    chance_of_draw = np.divide(shares, chance_of_topic, out=np.zeros_like(shares), where=chance_of_topic > 0)
+
+    def different(draws: float) -> float:
+        missed = (1 - chance_of_draw) * np.exp(-(draws - 1) * chance_of_draw)
+        return float(chance_of_topic @ (1 - missed))
+
+    low, high = labels_per_row, MOST_DRAWS * labels_per_row
+    if different(high) <= labels_per_row:
+        return high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if different(middle) < labels_per_row else (low, middle)
+    return high
+
+
+Append = Callable[[np.ndarray, np.ndarray, int], None]
+
+
+def draw_block(
+    plan: Plan, params: SyntheticParams, rows: int, rng: np.random.Generator, add_words: Append, add_labels: Append
+) -> None:
+    """Draw some rows; `add_…` take (row of each entry, column of each entry, number of rows)."""
+    topics = _topic_of_share(plan, rng.random(rows))
+    meaning_counts = 1 + rng.poisson(plan.draws_per_row - 1, size=rows)
+    meaning_rows = np.repeat(np.arange(rows), meaning_counts)
+    general = rng.random(len(meaning_rows)) >= plan.topical_share
+    pools = np.where(general, params.topics, topics[meaning_rows])
+    meanings = _meanings(plan, pools, rng.random(len(meaning_rows)))
+    add_labels(meaning_rows, plan.label_of[meanings], rows)
+
+    word_counts = 1 + rng.poisson(params.words_per_row - 1, size=rows)
+    word_rows = np.repeat(np.arange(rows), word_counts)
+    first_meanings = np.cumsum(meaning_counts) - meaning_counts
+    chosen = first_meanings[word_rows] + rng.integers(meaning_counts[word_rows])
+    words = plan.signatures[meanings[chosen], rng.integers(SIGNATURE_WORDS, size=len(word_rows))]
+    kind = rng.random(len(word_rows))
+    noise = np.flatnonzero(kind < params.noise)
+    words[noise] = _zipf(params.features, rng.random(len(noise)))
+    topical = np.flatnonzero((kind >= params.noise) & (kind < params.noise + (1 - params.noise) * TOPIC_SHARE))
+    words[topical] = plan.topic_words[topics[word_rows[topical]], rng.integers(TOPIC_WORDS, size=len(topical))]
+    add_words(word_rows, words, rows)
+
+
+def _topic_of_share(plan: Plan, uniform: np.ndarray) -> np.ndarray:
+    ends = plan.cumulative[plan.starts[1:-1]]
+    return np.minimum(np.searchsorted(ends, uniform * plan.topical_share, side="right"), len(ends) - 1)
+
+
+def _meanings(plan: Plan, pools: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """One meaning of each pool (a topic, or the general ones after the last topic), by share."""
+    first, last = plan.starts[pools], plan.starts[pools + 1] - 1
+    low, high = plan.cumulative[first], plan.cumulative[last + 1]
+    found = np.searchsorted(plan.cumulative, low + uniform * (high - low), side="right") - 1
+    return np.clip(found, first, last)
+
+
+def _zipf(size: int, uniform: np.ndarray) -> np.ndarray:
+    """Numbers below `size`, n with a chance of about 1/(n + 1)."""
+    return np.minimum(np.exp(uniform * np.log(size + 1.0)).astype(np.int64) - 1, size - 1)
+
+
+class _Stack:
+    """Blocks of counted (row, column) pairs below each other."""
+
+    def __init__(self, columns: int):
+        self.columns = columns
+        self.indices: list[np.ndarray] = []
+        self.counts: list[np.ndarray] = []
+        self.lengths: list[np.ndarray] = [np.zeros(1, dtype=np.int64)]
+
+    def append(self, row_of: np.ndarray, column_of: np.ndarray, rows: int) -> None:
+        keys = row_of * np.int64(self.columns) + column_of
+        keys.sort()
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        pair_rows, pair_columns = np.divmod(keys[first], self.columns)
+        self.indices.append(pair_columns.astype(np.int32))
+        self.counts.append(np.diff(first, append=len(keys)).astype(np.float32))
+        self.lengths.append(np.bincount(pair_rows, minlength=rows))
+
+    def matrix(self, *, binary: bool) -> csr_matrix:
+        indptr = np.cumsum(np.concatenate(self.lengths))
+        indices = np.concatenate(self.indices)
+        counts = np.ones(len(indices), dtype=np.float32) if binary else np.concatenate(self.counts)
+        result = csr_matrix((counts, indices, indptr), shape=(len(indptr) - 1, self.columns))
+        result.has_canonical_format = True
+        return result
+
+
+def _groups(Y: csr_matrix, size: int) -> Groups | None:
+    """Rows are independent of each other, so neighbours are as good as a random group."""
+    if size == 0:
+        return None
+    rows = Y.shape[0]
+    of_row = (np.arange(rows) // size).astype(np.int32)
+    shape = (rows, int(of_row[-1]) + 1)
+    membership = csr_matrix((np.ones(rows, dtype=np.float32), of_row, np.arange(rows + 1)), shape=shape)
+    labels = csr_matrix(membership.T @ Y)
+    labels.sort_indices()
+    return Groups(membership, labels)
+
+
+def _label_names(plan: Plan) -> list[str]:
+    """`topic3/label17`, `topic3+topic8/label17` for a label with two meanings, or `general/label17`."""
+    names = [
+        f"topic{topic}/label{label}" if topic >= 0 else f"general/label{label}"
+        for label, topic in enumerate(plan.topic_of_label.tolist())
+    ]
+    for label, (first, second) in zip(plan.bimodal.tolist(), plan.bimodal_topics.tolist(), strict=True):
+        names[label] = f"topic{first}+topic{second}/label{label}"
+    return names
