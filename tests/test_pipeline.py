@@ -309,14 +309,14 @@ def test_a_stopped_run_resumes(write_recipe, tmp_path, how, status, code):
     plugin.write_text(SLOW_HEAD.format(flag=str(flag), started=str(started)))
     recipe = write_recipe(BASE + '    [head]\n    use = "slow"\n')
     command = [sys.executable, "-m", "xmckit", "run", "--plugin", str(plugin), "--runs", str(root)]
-    process = subprocess.Popen([*command, str(recipe)], stderr=subprocess.PIPE, text=True)
-    for _ in range(600):
-        if started.exists():
-            break
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.1)
-    process.send_signal(how)
-    _, errors = process.communicate(timeout=60)
+    with subprocess.Popen([*command, str(recipe)], stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(600):
+            if started.exists():
+                break
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
+        process.send_signal(how)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
     (stopped,) = find_runs(root)
     assert stopped.status == status

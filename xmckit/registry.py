@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -282,10 +283,7 @@ def find_target(target: str) -> Location:
     module, colon, attribute = target.partition(":")
     if not colon or not module or not attribute:
         raise _Faulty(f"target '{target}' is not of the form package.module:attribute")
-    try:
-        spec = importlib.util.find_spec(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  parent packages run their own code
-        raise _Faulty(f"target {target}: {_one_line(error)}") from None
+    spec = _find_module(module)
     if spec is None:
         raise _Faulty(f"target {target}: there is no module {module}")
     if spec.origin is None or not spec.origin.endswith(".py"):
@@ -305,6 +303,20 @@ def find_target(target: str) -> Location:
     if "*" in names or "__getattr__" in names:
         return Location(spec.origin, None)
     raise _Faulty(f"target {target}: {spec.origin} defines no {first}{nearest(first, names)}")
+
+
+def _find_module(module: str) -> ModuleSpec | None:
+    """The spec of a module. Unlike importlib's find_spec it does not run the packages above it, which may be heavy."""
+    top, *parts = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ValueError, ImportError):
+        return None
+    for depth in range(len(parts)):
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        spec = PathFinder.find_spec(".".join([top, *parts[: depth + 1]]), spec.submodule_search_locations)
+    return spec
 
 
 def _bound_names(body: Iterable[ast.stmt]) -> Iterator[tuple[str, int]]:

@@ -161,7 +161,7 @@ def combine_rankings(rankings: Sequence[TopK], k: int, labels: int) -> TopK:
         listed = ranking.indices >= 0
         probability = 1 / (1 + np.exp(-ranking.scores[listed].astype(np.float64)))
         indptr = np.concatenate([[0], np.cumsum(listed.sum(axis=1))])
-        # +1 marks a listed label even where its probability underflows to nothing.
+        # The least bit keeps a listed label apart from one that is not, where its probability underflows to nothing.
         counted = csr_matrix(
             (((probability + 1e-30) / len(rankings)).astype(np.float32), ranking.indices[listed], indptr), total.shape
         )

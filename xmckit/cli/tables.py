@@ -12,6 +12,12 @@ from rich.table import Table
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the program, which treats a reader that went away as no error."""
+        raise BrokenPipeError
+
+
 def shown(name: str, value: float | None) -> str:
     """Shares as percentages with one decimal, anything else as it is."""
     if value is None:
@@ -29,9 +35,9 @@ def headline(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
 
 def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: int = 1, title: str = "") -> None:
     """Rows with the first `left` columns to the left and the rest, numbers, to the right."""
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=200)
+        console.width = 200
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position < left else "right", no_wrap=position >= left, overflow="fold")

@@ -29,7 +29,7 @@ def take_rows(X: Features, rows: np.ndarray) -> Features:
 def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
     """A `csr_matrix` (what PECOS takes) with sorted indices, no duplicates and no stored zeros.
 
-    The input is never changed: a matrix that already is in this form comes back as it is, any other is copied.
+    The input is never changed; a matrix that already is in this form is shared, any other is copied.
     """
     result = csr_matrix(matrix, dtype=dtype)
     if not result.has_canonical_format or (result.nnz and not result.data.all()):
