@@ -1,6 +1,6 @@
 """`xmckit --help` against `python -c "import click"`, whole processes, best of many, in one run.
 
-    python benchmarks/startup.py [--json] [--repeats 20]
+python benchmarks/startup.py [--json] [--repeats 20]
 """
 
 from __future__ import annotations

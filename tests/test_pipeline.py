@@ -34,11 +34,16 @@ BASE = """
     labels = 60
     topics = 6
 """
-POPULAR = BASE + """
+POPULAR = (
+    BASE
+    + """
     [head]
     use = "popularity"
 """
-EVERY_STAGE = BASE + """
+)
+EVERY_STAGE = (
+    BASE
+    + """
     [[labels]]
     use = "drop"
     least = 3
@@ -52,6 +57,7 @@ EVERY_STAGE = BASE + """
     use = "one-dimension"
     most = 50
 """
+)
 
 
 @pytest.fixture
@@ -301,7 +307,9 @@ def xmckit_heads():
 """
 
 
-@pytest.mark.parametrize(("how", "status", "code"), [(signal.SIGKILL, "killed", -9), (signal.SIGINT, "interrupted", 130)])
+@pytest.mark.parametrize(
+    ("how", "status", "code"), [(signal.SIGKILL, "killed", -9), (signal.SIGINT, "interrupted", 130)]
+)
 def test_a_stopped_run_resumes(write_recipe, tmp_path, how, status, code):
     flag, started, root = tmp_path / "flag", tmp_path / "started", tmp_path / "runs"
     flag.touch()
@@ -321,7 +329,9 @@ def test_a_stopped_run_resumes(write_recipe, tmp_path, how, status, code):
     (stopped,) = find_runs(root)
     assert stopped.status == status
     flag.unlink()
-    done = subprocess.run([*command, "--resume", str(stopped.path), "--json"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*command, "--resume", str(stopped.path), "--json"], capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout)["run"] == str(stopped.path)
     (finished,) = find_runs(root)
     assert finished.status == "done"
@@ -344,7 +354,11 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_half_written(write_recipe, 
         "from xmckit.cli import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        [sys.executable, "-c", code],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
     )
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("error: ")

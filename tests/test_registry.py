@@ -26,6 +26,9 @@ GOOD = """
 """
 
 
+OFFERS = "import xmckit\n@xmckit.hookimpl\ndef xmckit_heads(): return [xmckit.Component({})]"
+
+
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A folder on the path in which installed distributions can be made, forgotten after the test."""
@@ -99,10 +102,10 @@ def test_an_installed_plugin_is_used_and_located(site):
         ("import xmckit\n@xmckit.hookimpl\ndef xmckit_heads(): return [1]", "expected xmckit.Component"),
         ("import xmckit\n@xmckit.hookimpl\ndef xmckit_heads(): return 1 / 0", "ZeroDivisionError"),
         (
-            "import xmckit\n@xmckit.hookimpl\ndef xmckit_heads(): return [xmckit.Component('x', 'nowhere.at_all:Thing')]",
+            OFFERS.format("'x', 'nowhere.at_all:Thing'"),
             "there is no module nowhere.at_all",
         ),
-        ("import xmckit\n@xmckit.hookimpl\ndef xmckit_heads(): return [xmckit.Component('x', 'json')]", "package.module:attribute"),
+        (OFFERS.format("'x', 'json'"), "package.module:attribute"),
     ],
 )  # fmt: skip
 def test_a_faulty_plugin_is_set_aside_alone(site, source, expected):
@@ -201,7 +204,9 @@ def test_a_target_that_lacks_what_its_kind_promises(site):
         "import xmckit\nclass Thin:\n    def fit(self): ...\n@xmckit.hookimpl\ndef xmckit_heads():\n"
         "    yield xmckit.Component('thin', __name__ + ':Thin')\n",
     )
-    with pytest.raises(PluginError, match=r"lacks predict\(\), features\(\), labels\(\), decision\(\), save\(\), Params"):
+    with pytest.raises(
+        PluginError, match=r"lacks predict\(\), features\(\), labels\(\), decision\(\), save\(\), Params"
+    ):
         Registry().resolve("head", "thin")
 
 

@@ -51,6 +51,14 @@ def test_an_inconsistent_csr_is_refused(tmp_path):
         store.read_csr(tmp_path / "m.npz")
 
 
+def failure_of(read):
+    try:
+        read()
+    except StorageError as error:
+        return error
+    return None
+
+
 @pytest.mark.parametrize("name", ["x.npz", "x.json", "x.safetensors"])
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(data=st.data())
@@ -75,26 +83,22 @@ def test_damaged_files_name_themselves(tmp_path_factory, name, data):
     else:
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(bytes(content))
-    try:
-        read[name]()
-    except StorageError as error:
-        assert name in str(error)
+    failure = failure_of(read[name])
+    assert failure is None or name in str(failure)
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "value.json"
     store.write_json(path, 1)
-    with pytest.raises(RuntimeError), store.atomic_file(path) as stream:
-        stream.write(b"half")
-        raise RuntimeError
+    with pytest.raises(ZeroDivisionError), store.atomic_file(path) as stream:
+        stream.write(b"half" * (1 // 0))
     assert store.read_json(path) == 1
     assert os.listdir(tmp_path) == ["value.json"]
 
 
 def test_a_failed_folder_does_not_appear(tmp_path):
-    with pytest.raises(RuntimeError), store.atomic_folder(tmp_path / "stage") as folder:
-        (folder / "half").write_text("x")
-        raise RuntimeError
+    with pytest.raises(ZeroDivisionError), store.atomic_folder(tmp_path / "stage") as folder:
+        (folder / "half").write_bytes(bytes((folder / "other").write_text("x") // 0))
     assert os.listdir(tmp_path) == []
 
 

@@ -10,7 +10,9 @@ from xmckit.hookspecs import Component, hookimpl
 @hookimpl
 def xmckit_heads() -> Iterator[Component]:
     yield Component(
-        "popularity", "xmckit.popularity:PopularityHead", summary="The most frequent labels for every row: the baseline."
+        "popularity",
+        "xmckit.popularity:PopularityHead",
+        summary="The most frequent labels for every row: the baseline.",
     )
 
 
@@ -38,14 +40,18 @@ def xmckit_datasets() -> Iterator[Component]:
 def xmckit_readers() -> Iterator[Component]:
     yield Component("xmc", "xmckit.data.xmc_text:XmcText", summary="The XMC repository's text format (N D L header).")
     yield Component("svmlight", "xmckit.data.svmlight:Svmlight", summary="Multi-label svmlight text.")
-    yield Component("npz", "xmckit.data.npz:NpzFolder", summary="X.trn.npz, Y.trn.npz, X.tst.npz, Y.tst.npz in a folder.")
+    yield Component(
+        "npz", "xmckit.data.npz:NpzFolder", summary="X.trn.npz, Y.trn.npz, X.tst.npz, Y.tst.npz in a folder."
+    )
     yield Component("jsonl", "xmckit.data.jsonl:JsonLines", summary="JSON lines with a text and its labels.")
 
 
 @hookimpl
 def xmckit_featurizers() -> Iterator[Component]:
     yield Component(
-        "blocks", "xmckit.features:Blocks", summary="Feature blocks as they come, each normalised and weighted, side by side."
+        "blocks",
+        "xmckit.features:Blocks",
+        summary="Feature blocks as they come, each normalised and weighted, side by side.",
     )
     yield Component("tfidf", "xmckit.features:Tfidf", summary="Words of the texts, weighted by tf-idf.")
 
@@ -53,19 +59,29 @@ def xmckit_featurizers() -> Iterator[Component]:
 @hookimpl
 def xmckit_encoders() -> Iterator[Component]:
     yield Component("sparse-linear", "xmckit.nn.encoders:SparseLinear", summary="One linear layer over the features.")
-    yield Component("sparse-mlp", "xmckit.nn.encoders:SparseMLP", summary="A linear layer, ReLU, and a second linear layer.")
+    yield Component(
+        "sparse-mlp", "xmckit.nn.encoders:SparseMLP", summary="A linear layer, ReLU, and a second linear layer."
+    )
 
 
 @hookimpl
 def xmckit_metrics() -> Iterator[Component]:
     yield Component(
-        "ranking", "xmckit.metrics:RankingMetrics", summary="P, nDCG, R, F1, PSP, PSnDCG and coverage at k of the ranking."
+        "ranking",
+        "xmckit.metrics:RankingMetrics",
+        summary="P, nDCG, R, F1, PSP, PSnDCG and coverage at k of the ranking.",
     )
-    yield Component("sets", "xmckit.metrics:SetMetrics", summary="Micro and macro F1 of the label sets that the rule outputs.")
+    yield Component(
+        "sets", "xmckit.metrics:SetMetrics", summary="Micro and macro F1 of the label sets that the rule outputs."
+    )
 
 
 @hookimpl
 def xmckit_executors() -> Iterator[Component]:
     yield Component("serial", "xmckit.executors:Serial", summary="One item after the other, in this process.")
-    yield Component("threads", "xmckit.executors:Threads", summary="Threads of this process; numba and torch release the GIL.")
-    yield Component("processes", "xmckit.executors:Processes", summary="Processes of this machine, for pure Python work.")
+    yield Component(
+        "threads", "xmckit.executors:Threads", summary="Threads of this process; numba and torch release the GIL."
+    )
+    yield Component(
+        "processes", "xmckit.executors:Processes", summary="Processes of this machine, for pure Python work."
+    )

@@ -1,4 +1,4 @@
-"""What a component is given besides its data: seed, workers, progress, a folder, and a way to build other components."""
+"""What a component is given besides its data: seed, workers, progress, a folder, a way to build other components."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Context:
     folder: Path | None = None
     validation: Split | None = None
     executor: Executor | None = None
-    resolve: Callable[[str, str], type] = field(default=_no_registry, repr=False)
+    resolve: Callable[[str, str], Any] = field(default=_no_registry, repr=False)
     names: Callable[[str], list[str]] = field(default=lambda kind: [], repr=False)
     log: Callable[[str], None] = field(default=lambda message: None, repr=False)
 

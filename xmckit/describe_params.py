@@ -21,7 +21,9 @@ def describe_params(params: type[BaseModel], prefix: str = "") -> list[dict[str,
             {
                 "name": prefix + name,
                 "type": _type_name(field.annotation, field.metadata),
-                "default": "required" if field.is_required() else _default(field.get_default(call_default_factory=True)),
+                "default": "required"
+                if field.is_required()
+                else _default(field.get_default(call_default_factory=True)),
                 "description": field.description or "",
             }
         )
@@ -29,12 +31,18 @@ def describe_params(params: type[BaseModel], prefix: str = "") -> list[dict[str,
 
 
 def _type_name(annotation: Any, metadata: list[Any]) -> str:
-    text = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
-    text = re.sub(r"typing\.|typing_extensions\.|<class '|'>|NoneType", lambda found: "None" if "None" in found[0] else "", text)
+    text = (
+        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
+    )
+    text = re.sub(
+        r"typing\.|typing_extensions\.|<class '|'>|NoneType", lambda found: "None" if "None" in found[0] else "", text
+    )
     text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
     text = re.sub(r"Annotated\[(\w+),.*\]", r"\1", text)
     text = re.sub(r"Literal\[([^\]]*)\]", lambda found: " | ".join(part.strip() for part in found[1].split(",")), text)
-    bounds = [f"{sign} {getattr(item, key)}" for item in metadata for key, sign in _BOUNDS.items() if hasattr(item, key)]
+    bounds = [
+        f"{sign} {getattr(item, key)}" for item in metadata for key, sign in _BOUNDS.items() if hasattr(item, key)
+    ]
     return text + (f" ({', '.join(bounds)})" if bounds else "")
 
 

@@ -41,7 +41,11 @@ class Model:
         """The `k` best labels of each text (or feature row), best first."""
         best = self.topk(inputs, k)
         return [
-            [Tag(self.label_names[label], float(score)) for label, score in zip(labels, scores, strict=True) if label >= 0]
+            [
+                Tag(self.label_names[label], float(score))
+                for label, score in zip(labels, scores, strict=True)
+                if label >= 0
+            ]
             for labels, scores in zip(best.indices.tolist(), best.scores.tolist(), strict=True)
         ]
 

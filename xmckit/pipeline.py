@@ -6,6 +6,7 @@ the components that the recipe names.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -146,7 +147,11 @@ class _Pipeline:
         ]
         last = {"score": self._score(data, features, heads)}
         if self.recipe.verify is not None:
-            asked = {"train": fitting, "validation": validation, "test": _Lazy(lambda: _test_rows(data, features))}
+            asked: dict[str, _Lazy[Any]] = {
+                "train": fitting,
+                "validation": validation,
+                "test": _Lazy(lambda: _test_rows(data, features)),
+            }
             last["verify"] = self._verify(data, features, heads, asked[self.recipe.verify.extra["assignments"]])
         return last
 
@@ -279,7 +284,7 @@ class _Pipeline:
                 produce,
                 restore,
             )
-            key, train = stage.key, _Lazy(lambda stage=stage: stage.value)
+            key, train = stage.key, _Lazy(functools.partial(getattr, stage, "value"))
         return key, train
 
     def _carve(self, train: _Lazy[Split]) -> tuple[_Lazy[Split], _Lazy[Split | None]]:
@@ -428,4 +433,6 @@ class _Lazy(Generic[Value]):
 def _source(registered: Registered) -> str:
     """What somebody has to install or name to have this component."""
     plugin = registered.plugin
-    return f"--plugin {Path(plugin.file).name}" if plugin.origin == "file" else f"the distribution {plugin.distribution}"
+    return (
+        f"--plugin {Path(plugin.file).name}" if plugin.origin == "file" else f"the distribution {plugin.distribution}"
+    )

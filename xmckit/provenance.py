@@ -49,7 +49,8 @@ def _tree_sha256(file: Path) -> str:
 
 def _neighbours_sha256(file: Path) -> str:
     """Of the modules that a single-file plugin has imported from its own folder."""
-    loaded = {Path(module.__file__).resolve() for module in list(sys.modules.values()) if getattr(module, "__file__", None)}
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    loaded = {Path(path).resolve() for path in files if path}
     return _files_sha256([path for path in loaded if path.is_relative_to(file.parent)], file.parent)
 
 

@@ -8,6 +8,7 @@ name that is taken, or targets something that does not exist is set aside with i
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.metadata
 import importlib.util
@@ -95,7 +96,7 @@ class Registry:
             else:
                 self._load(plugin, entry.load)
         for file in files:
-            self._load(Plugin(file.stem, "file", file=str(file)), lambda file=file: _module_from(file))
+            self._load(Plugin(file.stem, "file", file=str(file)), functools.partial(_module_from, file))
         known = {name for _, plugin in found for name in (plugin.name, plugin.distribution)}
         self.unknown_names = sorted(({*(allow or ()), *disable}) - known)
 
@@ -176,7 +177,7 @@ class Registry:
         component = registered.component
         try:
             target = _import_target(component.target)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  see above
+        except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
             raise PluginError(
                 f"{registered.described} cannot be imported from {component.target}: {_one_line(error)}.{hint}"
@@ -269,7 +270,9 @@ def _check_component(component: object, hook: str) -> None:
     if not isinstance(component, Component):
         raise _Faulty(f"its {hook}() gave {component!r}, expected xmckit.Component records")
     if not isinstance(component.name, str) or not _NAME.fullmatch(component.name):
-        raise _Faulty(f"its {hook}() gave the name {component.name!r}, expected lower-case letters, digits, '-', '.', '_'")
+        raise _Faulty(
+            f"its {hook}() gave the name {component.name!r}, expected lower-case letters, digits, '-', '.', '_'"
+        )
     if component.api_version > API_VERSION:
         raise _Faulty(
             f"{component.name} was written for version {component.api_version} of the contracts and this xmckit has "
@@ -364,9 +367,7 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def registry_from_environment(
-    files: Sequence[Path] = (), environment: Mapping[str, str] | None = None
-) -> Registry:
+def registry_from_environment(files: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> Registry:
     """The registry as `XMCKIT_PLUGINS` (allow-list; empty = none) and `XMCKIT_DISABLE_PLUGINS` ask for it."""
     environment = os.environ if environment is None else environment
     allow = environment.get("XMCKIT_PLUGINS")

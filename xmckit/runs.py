@@ -182,9 +182,7 @@ class Stages:
         self.count += 1
         return Stage(name, key, folder, record, restore, value)
 
-    def _produce(
-        self, name: str, key: str, identity: dict[str, Any], produce: Callable[[Path, Path], Value]
-    ) -> Value:
+    def _produce(self, name: str, key: str, identity: dict[str, Any], produce: Callable[[Path, Path], Value]) -> Value:
         self.run.event("stage-start", name=name)
         self.cache.mkdir(parents=True, exist_ok=True)
         with store.atomic_folder(self.cache / key) as folder:

@@ -96,13 +96,17 @@ def curves(rankings: Mapping[str, TopK], dataset: Dataset, train_counts: np.ndar
     for name, topk in rankings.items():
         deepest = min(20, topk.k)
         at = rank_metrics(topk, dataset.test.Y, ks=range(1, deepest + 1), filtered=dataset.test.filter)
-        bins = precision_by_frequency(topk, dataset.test.Y, train_counts, k, FREQUENCY_EDGES, filtered=dataset.test.filter)
+        bins = precision_by_frequency(
+            topk, dataset.test.Y, train_counts, k, FREQUENCY_EDGES, filtered=dataset.test.filter
+        )
         relevant = bins.relevant.tolist()
         systems.append(
             {
                 "name": name,
                 "precision_at": [at[f"P@{place}"] for place in range(1, deepest + 1)],
-                "recall": [found / of if of else None for found, of in zip(bins.correct.tolist(), relevant, strict=True)],
+                "recall": [
+                    found / of if of else None for found, of in zip(bins.correct.tolist(), relevant, strict=True)
+                ],
             }
         )
     return {

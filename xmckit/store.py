@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -197,10 +198,7 @@ def read_strings(path: Path) -> list[str]:
     arrays = read_arrays(path, "utf8", "offsets")
     buffer, offsets = arrays["utf8"].tobytes(), arrays["offsets"].tolist()
     try:
-        return [
-            buffer[start:end].decode("utf-8", "surrogatepass")
-            for start, end in zip(offsets[:-1], offsets[1:], strict=True)
-        ]
+        return [buffer[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(offsets)]
     except UnicodeDecodeError as error:
         raise damaged(path, str(error)) from None
 

@@ -102,7 +102,7 @@ class Shortlisted(xmckit.Configured):
 
 
 class OneDimension(xmckit.Configured):
-    """Exact for decisions of one column without bias: all active labels on one side of zero, all others on the other."""
+    """Exact for decisions of one column without bias: active labels on one side of zero, all others on the other."""
 
     def verify(self, decision, assignments, *, candidates=None, context):
         weights = decision.W[:, 0]

@@ -17,7 +17,7 @@ TOY = Path(__file__).parents[1] / "assets" / "toy_plugin.py"
 
 def call(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PROGRAM, *arguments], capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}
+        [PROGRAM, *arguments], check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment}
     )
 
 
@@ -68,7 +68,9 @@ def test_help_imports_nothing_heavy():
     assert "Commands:" in done.stdout
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["predict"], ["runs"], ["recipes"], ["data"], ["plugins"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["predict"], ["runs"], ["recipes"], ["data"], ["plugins"], ["doctor"]]
+)
 def test_every_command_explains_itself(command):
     assert "Usage:" in ok(*command, "--help")
 
@@ -105,7 +107,9 @@ def test_json_is_json(recipe, tmp_path):
 
 def test_predicting_from_text(tmp_path):
     (tmp_path / "train.jsonl").write_text(
-        "\n".join(json.dumps({"text": f"word{i % 2} more", "labels": ["even" if i % 2 else "odd", "all"]}) for i in range(20))
+        "\n".join(
+            json.dumps({"text": f"word{i % 2} more", "labels": ["even" if i % 2 else "odd", "all"]}) for i in range(20)
+        )
     )
     (tmp_path / "test.jsonl").write_text(json.dumps({"text": "word1", "labels": ["even"]}))
     (tmp_path / "tags.toml").write_text(
@@ -113,9 +117,14 @@ def test_predicting_from_text(tmp_path):
     )
     ok("run", "tags.toml", cwd=tmp_path)
     (result,) = json.loads(ok("predict", "tags", "word1 again", "-k", "2", "--json", cwd=tmp_path))
-    assert [item["label"] for item in result["labels"]][0] == "all"
+    assert result["labels"][0]["label"] == "all"
     done = subprocess.run(
-        [PROGRAM, "predict", "tags", "-k", "1"], input="one\ntwo\n", capture_output=True, text=True, cwd=tmp_path
+        [PROGRAM, "predict", "tags", "-k", "1"],
+        check=True,
+        input="one\ntwo\n",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
     )
     assert done.stdout.count("all") == 2
 
@@ -190,7 +199,20 @@ def test_bad_data_is_exit_code_3(tmp_path):
 
 
 def test_convert_writes_what_can_be_read_again(tmp_path):
-    ok("-q", "data", "convert", "synthetic", "one", "--to", "xmc", "--param", "rows=60", "--param", "labels=80", cwd=tmp_path)
+    ok(
+        "-q",
+        "data",
+        "convert",
+        "synthetic",
+        "one",
+        "--to",
+        "xmc",
+        "--param",
+        "rows=60",
+        "--param",
+        "labels=80",
+        cwd=tmp_path,
+    )
     ok("-q", "data", "convert", "one", "two", "--to", "npz", cwd=tmp_path)
     facts = [json.loads(ok("data", "info", name, "--json", cwd=tmp_path)) for name in ("one", "two")]
     for part in ("labels", "train", "test"):

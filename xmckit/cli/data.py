@@ -54,7 +54,9 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
         return
     from xmckit.cli.tables import print_table
 
-    print_table([[item["name"], item["kind"], item["what"]] for item in [*named, *stored]], ["name", "kind", ""], left=3)
+    print_table(
+        [[item["name"], item["kind"], item["what"]] for item in [*named, *stored]], ["name", "kind", ""], left=3
+    )
 
 
 @data.command("info")
@@ -113,7 +115,9 @@ def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], p
 
     registry = common.get_registry()
     context: Context = make_context(progress=progress, registry=registry)
-    values: dict[str, Any] = {"use": source} if source in registry.names("dataset") else {"use": "files", "path": source}
+    values: dict[str, Any] = (
+        {"use": source} if source in registry.names("dataset") else {"use": "files", "path": source}
+    )
     for text in params:
         (*outer, last), value = parse_set(text, "--param")
         table = values

@@ -30,9 +30,7 @@ def doctor(as_json: bool) -> None:
         "versions": provenance.library_versions(),
         "gpu": _gpu(),
         "numba_cache_writable": _numba_cache_writable(),
-        "set_aside": [
-            {"plugin": plugin.described, "problem": plugin.problem} for plugin in registry.problems
-        ],
+        "set_aside": [{"plugin": plugin.described, "problem": plugin.problem} for plugin in registry.problems],
         "unknown_names": registry.unknown_names,
         "broken_components": [item for item in components if item["error"]],
         "components": len(components),
@@ -81,7 +79,9 @@ def _print(facts: dict[str, Any], registry: Any) -> None:
     from xmckit.cli.plugins import print_faults
 
     machine = facts["machine"]
-    click.echo(f"{machine['python']} on {machine['system']}, {machine['processors']} processors ({machine['processor']})")
+    click.echo(
+        f"{machine['python']} on {machine['system']}, {machine['processors']} processors ({machine['processor']})"
+    )
     click.echo(f"GPU: {facts['gpu']}")
     click.echo("versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     if not facts["numba_cache_writable"]:

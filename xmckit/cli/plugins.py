@@ -75,7 +75,9 @@ def print_faults(registry: Any) -> None:
         if plugin.blocked:
             click.echo(f"\nnot loaded: {plugin.described}: {plugin.blocked}")
     for name in registry.unknown_names:
-        click.echo(f"\n{name}: named in XMCKIT_PLUGINS or XMCKIT_DISABLE_PLUGINS, but no plugin or distribution has this name")
+        click.echo(
+            f"\n{name}: named in XMCKIT_PLUGINS or XMCKIT_DISABLE_PLUGINS, but no plugin or distribution has this name"
+        )
 
 
 @plugins.command("show")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import IO, Any
 
 import click
 
@@ -14,11 +15,19 @@ from xmckit.cli import common
 @click.argument("texts", nargs=-1)
 @click.option("--file", "file", type=click.File("r", encoding="utf-8"), help="One text a line; - is standard input.")
 @click.option("-k", "k", default=5, show_default=True, type=click.IntRange(min=1), help="Labels for each text.")
-@click.option("--threshold", is_flag=True, help="Only the labels that pass the threshold chosen on the validation share.")
+@click.option(
+    "--threshold", is_flag=True, help="Only the labels that pass the threshold chosen on the validation share."
+)
 @click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
 @common.json_option
 def predict(
-    run: str, texts: tuple[str, ...], file: click.utils.LazyFile | None, k: int, threshold: bool, root: str, as_json: bool
+    run: str,
+    texts: tuple[str, ...],
+    file: IO[str] | None,
+    k: int,
+    threshold: bool,
+    root: str,
+    as_json: bool,
 ) -> None:
     """Label TEXTS with the model of RUN: a run folder, or a recipe's name for its newest run."""
     from xmckit.errors import UsageError
@@ -31,7 +40,7 @@ def predict(
         lines = [line.rstrip("\n") for line in sys.stdin]
     model = load(run, root=root, registry=common.get_registry())
     passed = [set(names) for names in model.labels(lines)] if threshold else None
-    results = [
+    results: list[dict[str, Any]] = [
         {
             "text": text,
             "labels": [

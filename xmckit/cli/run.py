@@ -46,7 +46,9 @@ def run(
     if resume is None and recipe is None:
         raise click.UsageError("name a recipe (`xmckit recipes ls` lists them) or a run to --resume")
     if resume is not None and (sweeps or sets or dry_run):
-        raise click.UsageError("--resume goes on with a run as it is: leave out --set, --sweep, --workers and --dry-run")
+        raise click.UsageError(
+            "--resume goes on with a run as it is: leave out --set, --sweep, --workers and --dry-run"
+        )
     registry = common.get_registry()
     roots = common.data_roots(data_folders)
 
@@ -112,13 +114,12 @@ def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
 
 def _short(params: dict[str, Any]) -> str:
     return ", ".join(
-        f"{key}={value['use'] if isinstance(value, dict) and 'use' in value else value}" for key, value in params.items()
+        f"{key}={value['use'] if isinstance(value, dict) and 'use' in value else value}"
+        for key, value in params.items()
     )
 
 
-def _sweep(
-    source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_run: bool, as_json: bool
-) -> None:
+def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_run: bool, as_json: bool) -> None:
     """Every cell is a run; a cell whose run is done already is not run again."""
     from xmckit import store
     from xmckit.recipe import parse_sweep

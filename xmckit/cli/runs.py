@@ -67,13 +67,20 @@ def show(run: str, root: str, as_json: bool) -> None:
     found = find_run(run, Path(root))
     metrics = store.read_json(found.path / "metrics.json") if (found.path / "metrics.json").is_file() else None
     if as_json:
-        common.print_json({"run": str(found.path), "status": found.status, "manifest": found.manifest, "metrics": metrics})
+        common.print_json(
+            {"run": str(found.path), "status": found.status, "manifest": found.manifest, "metrics": metrics}
+        )
         return
     click.echo(f"{found.path}: {found.status}")
     if found.manifest.get("error"):
         click.echo(found.manifest["error"])
     rows = [
-        [stage["name"], f"{stage['seconds']:.1f}", f"{stage['peak_bytes'] / 2**20:.0f}", "yes" if stage["reused"] else ""]
+        [
+            stage["name"],
+            f"{stage['seconds']:.1f}",
+            f"{stage['peak_bytes'] / 2**20:.0f}",
+            "yes" if stage["reused"] else "",
+        ]
         for stage in found.manifest["stages"]
     ]
     print_table(rows, ["stage", "seconds", "peak MiB", "reused"])

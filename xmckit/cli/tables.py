@@ -28,7 +28,14 @@ def shown(name: str, value: float | None) -> str:
 def headline(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
     """The columns of the table on the terminal; report.html and metrics.json have all of them."""
     last = max(ks)
-    wanted = [*(f"P@{k}" for k in ks), f"nDCG@{last}", f"R@{last}", *(f"PSP@{k}" for k in ks), f"coverage@{last}", "micro-F1"]
+    wanted = [
+        *(f"P@{k}" for k in ks),
+        f"nDCG@{last}",
+        f"R@{last}",
+        *(f"PSP@{k}" for k in ks),
+        f"coverage@{last}",
+        "micro-F1",
+    ]
     standard = [name for name in wanted if name in metrics]
     return standard + [name for name in metrics if not _PERCENT.fullmatch(name)]
 
@@ -40,7 +47,9 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
         console.width = 200
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
-        table.add_column(column, justify="left" if position < left else "right", no_wrap=position >= left, overflow="fold")
+        table.add_column(
+            column, justify="left" if position < left else "right", no_wrap=position >= left, overflow="fold"
+        )
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -55,5 +64,7 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
         + [shown(name, result["metrics"].get(name)) for name in columns]
         for result in metrics["results"]
     ]
-    print_table(rows, ["", *columns], title=f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels")
+    print_table(
+        rows, ["", *columns], title=f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels"
+    )
     print(f"Percentages. Propensities with A = {metrics['propensity']['A']}, B = {metrics['propensity']['B']}.")

@@ -111,7 +111,7 @@ class Split:
         for name, block in blocks.items():
             if block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")
-            values = block.data if issparse(block) else block
+            values: Any = block.data if issparse(block) else block
             if not np.isfinite(values).all():
                 row = int(np.flatnonzero(~np.isfinite(np.asarray(block.sum(axis=1)).ravel()))[0])
                 raise DataError(f"{what} has a value in {name} that is not a finite number", row=row)
@@ -161,7 +161,7 @@ class Dataset:
             raise DataError(f"{self.name}: train has {self.train.labels} labels but test has {self.test.labels}")
         if _widths(self.train.X) != _widths(self.test.X):
             raise DataError(
-                f"{self.name}: train and test have different features: {_widths(self.train.X)} and {_widths(self.test.X)}"
+                f"{self.name}: train has features {_widths(self.train.X)} but test has {_widths(self.test.X)}"
             )
         if self.label_names is not None and len(self.label_names) != self.labels:
             raise DataError(f"{self.name}: {self.labels} labels but {len(self.label_names)} label names")
@@ -185,7 +185,7 @@ def carve_validation(split: Split, share: float, rng: np.random.Generator) -> tu
     Whole groups go to one side where there are groups, so that no group's labels are seen on both. A row in several
     groups goes to validation only if all of them do. Row order is kept.
     """
-    wanted = int(round(split.rows * share))
+    wanted = round(split.rows * share)
     if wanted == 0 or split.rows < 2:
         return split, None
     held = np.zeros(split.rows, dtype=bool)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from xmckit.errors import PluginError, nearest
-from xmckit.recipe.expectations import found
 from xmckit.recipe.check import Checker, Mistakes, a, nested_specs
+from xmckit.recipe.expectations import found
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
 from xmckit.recipe.sections import (
     DEFAULT_METRICS,
@@ -38,7 +38,17 @@ from xmckit.recipe.toml_lines import KeyPath
 if TYPE_CHECKING:
     from xmckit.registry import Registry
 
-__all__ = ["Origin", "Recipe", "Score", "Section", "load_recipe", "load_section", "nested_specs", "parse_sweep", "shipped_recipes"]
+__all__ = [
+    "Origin",
+    "Recipe",
+    "Score",
+    "Section",
+    "load_recipe",
+    "load_section",
+    "nested_specs",
+    "parse_sweep",
+    "shipped_recipes",
+]
 
 
 @dataclass(frozen=True)

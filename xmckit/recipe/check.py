@@ -21,8 +21,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from xmckit.errors import PluginError, RecipeError, nearest
-from xmckit.recipe.expectations import at_path, describe, found
 from xmckit.params import InputPath, KindOf, Spec
+from xmckit.recipe.expectations import at_path, describe, found
 from xmckit.recipe.layers import DEEPEST_NESTING, LISTED, Node, Origin, one_line
 from xmckit.recipe.toml_lines import KeyPath
 

@@ -10,7 +10,6 @@ from xmckit import __version__, store
 from xmckit.report.facts import flat_facts
 from xmckit.runs import Run
 
-
 FIRST_TABLE = ("P", "nDCG", "PSP", "PSnDCG")
 
 
@@ -47,7 +46,7 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
         run_name=run.path.name,
         metrics=metrics,
         tables=metric_tables(metrics),
-        pictures=[{**picture, "svg": Markup(picture["svg"])} for picture in pictures],  # noqa: S704  our own drawing
+        pictures=[{**picture, "svg": Markup(picture["svg"])} for picture in pictures],
         examples=store.read_json(run.stage_folder("score") / "examples.json"),
         data=flat_facts(store.read_json(run.stage_folder("data") / "description.json")),
         verdicts=store.read_json(verdicts) if verdicts.is_file() else None,

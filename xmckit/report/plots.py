@@ -45,10 +45,19 @@ def _frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[s
 
 
 def _precision_at(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for position, system in enumerate(curves["systems"]):
         precision = [100 * value for value in system["precision_at"]]
-        axes.plot(range(1, len(precision) + 1), precision, marker="o", markersize=3, color=_colour(position), label=system["name"])
-    axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.plot(
+            range(1, len(precision) + 1),
+            precision,
+            marker="o",
+            markersize=3,
+            color=_colour(position),
+            label=system["name"],
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("k")
     axes.set_ylabel("precision at k, %")
     axes.set_ylim(bottom=0)
@@ -58,7 +67,7 @@ def _precision_at(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mappin
 
 def _precision_by_frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
     _bars(axes, curves, "recall")
-    axes.set_xlabel(f"training rows of the label\n(below: test occurrences)")
+    axes.set_xlabel("training rows of the label\n(below: test occurrences)")
     axes.set_ylabel(f"found among the first {curves['bins_k']}, %")
 
 
@@ -72,7 +81,9 @@ def _bars(axes: Axes, curves: Mapping[str, Any], what: str) -> None:
         heights = [100 * value if value is not None else 0 for value in system[what]]
         places = [place + (position - (len(systems) - 1) / 2) * width for place in range(len(edges))]
         axes.bar(places, heights, width, color=_colour(position), label=system["name"])
-    axes.set_xticks(range(len(edges)), [f"{name}\n({count:,})" for name, count in zip(names, relevant, strict=True)], fontsize=8)
+    axes.set_xticks(
+        range(len(edges)), [f"{name}\n({count:,})" for name, count in zip(names, relevant, strict=True)], fontsize=8
+    )
     axes.legend(frameon=False)
     axes.grid(alpha=0.25, axis="y")
 

@@ -1,0 +1,64 @@
+"""Data sets in stage folders: an exact round trip, and damage that names itself."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reader_checks import assert_same_dataset
+from scipy.sparse import csr_matrix
+from test_npz_folder import everything
+
+from xmckit.data.model import Dataset, Split
+from xmckit.data.saved import load_dataset, load_split, save_dataset, save_split
+from xmckit.errors import StorageError
+
+
+def round_trip(dataset, folder):
+    save_dataset(dataset, folder)
+    return load_dataset(folder)
+
+
+def test_everything_comes_back(tmp_path):
+    dataset = replace(everything(), propensity="wikipedia")
+    result = round_trip(dataset, tmp_path)
+    assert_same_dataset(result, dataset)
+    assert (result.name, result.propensity, result.info) == (dataset.name, "wikipedia", dataset.info)
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        None,
+        csr_matrix(np.eye(3, dtype=np.float32)),
+        np.eye(3, dtype=np.float32),
+        {"only": np.eye(3, dtype=np.float32)},
+        {"z": csr_matrix(np.eye(3, dtype=np.float32)), "a/../b": np.zeros((3, 0), dtype=np.float32)},
+    ],
+)
+def test_every_kind_of_features(tmp_path, X):
+    split = Split(X=X, Y=csr_matrix(np.eye(3, dtype=np.float32)), texts=["a\n", "\ud800", ""])
+    dataset = Dataset("d", split, split, propensity=(0.1, 2.0))
+    result = round_trip(dataset, tmp_path)
+    assert_same_dataset(result, dataset)
+    assert type(result.train.X) is type(X)
+    assert result.propensity == (0.1, 2.0)
+
+
+def test_splits_alone(tmp_path):
+    split = everything().train
+    save_split(split, tmp_path)
+    dataset = Dataset("d", split, split)
+    assert_same_dataset(replace(dataset, train=load_split(tmp_path)), dataset)
+
+
+def test_damage_names_the_file(tmp_path):
+    save_dataset(everything(), tmp_path)
+    (tmp_path / "train" / "Y.npz").write_bytes(b"PK")
+    with pytest.raises(StorageError, match=r"Y\.npz"):
+        load_dataset(tmp_path)
+    (tmp_path / "train" / "split.json").write_text('{"version": 1}')
+    with pytest.raises(StorageError, match="without one_matrix"):
+        load_dataset(tmp_path)
+    (tmp_path / "dataset.json").write_text('{"version": 99}')
+    with pytest.raises(StorageError, match="expected version 1"):
+        load_dataset(tmp_path)

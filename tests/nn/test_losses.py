@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from scipy.sparse import random as random_csr
+
+from xmckit.nn import Targets, Threads, binary_cross_entropy, linear, linear_binary_cross_entropy
+from xmckit.nn.threads import stripes, threads
+
+quick = settings(deadline=None, max_examples=25, derandomize=True)
+
+
+def problem(rows: int, labels: int, width: int, *, weighted: bool, seed: int, dtype: torch.dtype = torch.float64):
+    generator = torch.Generator().manual_seed(seed)
+    x, W = (torch.randn(n, width, generator=generator, dtype=dtype).requires_grad_() for n in (rows, labels))
+    b = torch.randn(labels, generator=generator, dtype=dtype).requires_grad_()
+    Y = random_csr(rows, labels, density=0.2, format="csr", dtype=np.float32, random_state=seed)
+    weights = (
+        csr_matrix((np.linspace(0, 3, Y.nnz, dtype=np.float32), Y.indices, Y.indptr), Y.shape) if weighted else None
+    )
+    return x, W, b, Y, weights
+
+
+def torch_loss(logits: torch.Tensor, Y: csr_matrix, weights: csr_matrix | None) -> torch.Tensor:
+    """The same by torch's own loss on a dense target matrix."""
+    target = torch.from_numpy((Y.toarray() != 0).astype(float))
+    factor = torch.ones_like(target)
+    if weights is not None:
+        rows = np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))
+        factor[rows, Y.indices] = torch.from_numpy(weights.data.astype(float))
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, target, weight=factor, reduction="sum")
+    return loss / max(1, Y.shape[0])
+
+
+def gradients(loss: torch.Tensor, *leaves: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, leaves))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@quick
+@given(st.integers(1, 9), st.integers(1, 150), st.integers(1, 6), st.booleans(), st.integers(0, 10_000))
+def test_cross_entropy_is_torchs_without_its_dense_target(fused, rows, labels, width, weighted, seed):
+    x, W, b, Y, weights = problem(rows, labels, width, weighted=weighted, seed=seed)
+    targets = Targets.from_csr(Y, weights)
+    if fused:
+        ours = linear_binary_cross_entropy(x, W, b, targets, Threads())
+    else:
+        ours = binary_cross_entropy(x @ W.T + b, targets)
+    expected = torch_loss(x @ W.T + b, Y, weights)
+    torch.testing.assert_close(ours, expected)
+    # a factor in front tells whether the gradient of what comes after the loss is used
+    for mine, theirs in zip(gradients(3 * ours, x, W, b), gradients(3 * expected, x, W, b), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_cross_entropy_of_huge_logits_is_finite():
+    targets = Targets.from_csr(csr_matrix(np.array([[1.0, 0.0, 1.0]], dtype=np.float32)), None)
+    W = torch.tensor([[200.0], [-200.0], [-200.0]], requires_grad=True)
+    x, b = torch.ones(1, 1, requires_grad=True), torch.zeros(3, requires_grad=True)
+    loss = linear_binary_cross_entropy(x, W, b, targets, Threads())
+    # the third label is true at logit −200 and costs 200; float32's log σ(−|z|) would be −inf
+    assert loss.item() == pytest.approx(200.0)
+    assert all(torch.isfinite(gradient).all() for gradient in gradients(loss, x, W, b))
+
+
+def test_linear_passes_gradcheck():
+    x, W, b, _, _ = problem(3, 130, 2, weighted=False, seed=0)
+    assert torch.autograd.gradcheck(lambda *arguments: linear(*arguments, Threads()), (x, W, b))
+
+
+@pytest.mark.parametrize("labels", [1, 63, 64, 65, 3000])
+def test_bits_do_not_depend_on_the_number_of_threads(labels):
+    x, W, b, Y, _ = problem(96, labels, 48, weighted=False, seed=1, dtype=torch.float32)
+    targets = Targets.from_csr(Y, None)
+    results = []
+    for workers in (1, 2, 3):
+        with threads(workers) as pool:
+            loss = linear_binary_cross_entropy(x, W, b, targets, pool)
+            logits = linear(x, W, b, pool)
+            results.append([loss, logits, *gradients(loss, x, W, b), *gradients((logits**2).sum(), x, W, b)])
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+@quick
+@given(st.integers(0, 100_000))
+def test_stripes_cover_everything_once(length):
+    parts = stripes(length)
+    assert np.array_equal(np.concatenate([np.arange(length)[part] for part in parts] or [[]]), np.arange(length))
+    assert len(parts) <= 16
+
+
+def test_threads_give_torch_its_own_back():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threads(2), threads(3):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+        with pytest.raises(RuntimeError, match="inside"), threads(1):
+            raise RuntimeError("inside")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

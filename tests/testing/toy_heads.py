@@ -1,0 +1,202 @@
+"""A small correct head, and heads that each break one promise."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_matrix, issparse
+
+import xmckit
+from xmckit import store
+from xmckit.sparse.topk import topk_dense
+
+
+class ToyParams(xmckit.Params):
+    threshold: float = Field(0.1, description="Cosine above which a label is output.")
+
+
+class CentroidHead(xmckit.Configured):
+    """Scores a label by the cosine of a row with the label's mean row, in float32."""
+
+    Params = ToyParams
+    needs = frozenset()
+
+    def fit(self, train, *, indexes=(), context):
+        sums = np.asarray((train.Y.T @ train.matrix).todense(), dtype=np.float32)
+        self.W = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), np.float32(1e-9))
+
+    def features(self, X):
+        dense = np.asarray(X.toarray() if issparse(X) else X, dtype=np.float32)
+        return dense / np.maximum(np.linalg.norm(dense, axis=1, keepdims=True), np.float32(1e-9))
+
+    def scores(self, X):
+        return self.features(X) @ self.W.T
+
+    def predict(self, X, k, *, groups=None):
+        return topk_dense(self.scores(X), k)
+
+    def labels(self, X):
+        return csr_matrix(self.scores(X) > np.float32(self.params.threshold), dtype=np.float32)
+
+    def decision(self):
+        def replay(vectors):
+            return csr_matrix(vectors @ self.W.T > np.float32(self.params.threshold), dtype=np.float32)
+
+        return xmckit.LinearDecision(self.W, np.full(len(self.W), -self.params.threshold, np.float32), replay=replay)
+
+    def save(self, folder):
+        super().save(folder)
+        store.write_arrays(folder / "W.npz", {"W": self.W})
+
+    @classmethod
+    def load(cls, folder, *, context):
+        head = super().load(folder, context=context)
+        head.W = store.read_arrays(folder / "W.npz", "W")["W"]
+        return head
+
+
+class HasNoNeeds(CentroidHead):
+    needs = None
+
+
+class TakesAnyParameter(CentroidHead):
+    def __init__(self, **params):
+        super().__init__(**{name: value for name, value in params.items() if name == "threshold"})
+
+
+class RanksInFloat64(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        topk = super().predict(X, k)
+        return xmckit.TopK(topk.indices, topk.scores.astype(np.float64))
+
+
+class RanksWorstFirst(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        topk = super().predict(X, k)
+        return xmckit.TopK(topk.indices[:, ::-1], topk.scores[:, ::-1])
+
+
+class RepeatsLabels(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        topk = super().predict(X, k)
+        topk.indices[:, 1:2], topk.scores[:, 1:2] = topk.indices[:, :1], topk.scores[:, :1]
+        return topk
+
+
+class CutsOffAtTheLabels(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        return super().predict(X, min(k, len(self.W)))
+
+
+class RanksDifferentlyForLargeK(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        return topk_dense(-self.scores(X) if k > 10 else self.scores(X), k)
+
+
+class UsesItsOwnSeed(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        super().fit(train, context=context)
+        self.W = self.W + np.random.default_rng().normal(0, 1e-3, self.W.shape).astype(np.float32)
+
+
+class DependsOnWorkers(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        super().fit(train, context=context)
+        self.W = self.W * np.float32(1 + context.workers * 1e-6)
+
+
+class NormalisesInPlace(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        train.matrix.data *= 0.5
+        super().fit(train, context=context)
+
+
+class ChangesRowsOfPredict(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        topk = super().predict(X, k)
+        if issparse(X) and X.nnz:
+            X.data[0] += 1
+        return topk
+
+
+class WantsSparseRows(CentroidHead):
+    def features(self, X):
+        return super().features(X.tocsr())
+
+
+class CentresEachBatch(CentroidHead):
+    def features(self, X):
+        vectors = super().features(X)
+        return vectors - vectors.mean(axis=0) if len(vectors) else vectors
+
+
+class NeedsARow(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        parts = [super(NeedsARow, self).predict(X[row : row + 1], k) for row in range(X.shape[0])]
+        return xmckit.TopK(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("indices", "scores")))
+
+
+class DividesByTheNorm(CentroidHead):
+    def features(self, X):
+        dense = np.asarray(X.toarray() if issparse(X) else X, dtype=np.float32)
+        with np.errstate(invalid="ignore"):
+            return dense / np.linalg.norm(dense, axis=1, keepdims=True)
+
+
+class NeedsTwoLabels(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        np.partition(self.W, 1, axis=0)
+        return super().predict(X, k)
+
+
+class NeedsTwoRows(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        first, second = train.matrix[0], train.matrix[1]
+        assert first.shape == second.shape
+        super().fit(train, context=context)
+
+
+class ForgetsItsThreshold(CentroidHead):
+    def decision(self):
+        decision = super().decision()
+        return xmckit.LinearDecision(decision.W, None, replay=decision.replay)
+
+
+class HasFeaturesWithoutDecision(CentroidHead):
+    def decision(self):
+        return None
+
+
+class ReplaysSomethingElse(CentroidHead):
+    def decision(self):
+        decision = super().decision()
+        return xmckit.LinearDecision(decision.W, decision.b, replay=lambda vectors: decision.replay(-vectors))
+
+
+class RoundsWhenSaved(CentroidHead):
+    def save(self, folder):
+        xmckit.Configured.save(self, folder)
+        store.write_arrays(folder / "W.npz", {"W": self.W.astype(np.float16).astype(np.float32)})
+
+
+class ForgetsItsParameters(CentroidHead):
+    def save(self, folder):
+        super().save(folder)
+        store.write_json(folder / "params.json", {})
+
+
+class Pickles(CentroidHead):
+    def save(self, folder):
+        super().save(folder)
+        np.save(folder / "more.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+class IgnoresDamage(CentroidHead):
+    @classmethod
+    def load(cls, folder, *, context):
+        try:
+            return super().load(folder, context=context)
+        except xmckit.StorageError:
+            head = cls()
+            head.W = np.zeros((11, 43), dtype=np.float32)
+            return head

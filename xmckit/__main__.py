@@ -1,0 +1,5 @@
+"""`python -m xmckit`"""
+
+from xmckit.cli import main
+
+main()

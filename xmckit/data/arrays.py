@@ -1,0 +1,155 @@
+"""scipy's sparse `.npz` and numpy's `.npy`, read so that a damaged file is an error and nothing is unpickled.
+
+Members of an npz are read to their end before they are looked at, so that the archive's checksums vouch for them;
+the size of an npy must be what its header says.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import tokenize
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from scipy.sparse import coo_matrix, csc_matrix, csr_matrix, save_npz
+
+from xmckit import store
+from xmckit.data.model import as_csr
+from xmckit.errors import DataError
+
+# The most that deflate can compress; a member that claims more is not what it says.
+_LARGEST_RATIO = 1040
+_LARGEST_HEADER = 10_000
+
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
+    ValueError, TypeError, KeyError, IndexError, EOFError, RuntimeError, OverflowError, SyntaxError, OSError,
+)  # fmt: skip
+
+
+def read_sparse(path: Path) -> csr_matrix:
+    """A CSR, CSC or COO matrix of finite numbers as canonical float32 CSR."""
+    arrays = _read_archive(path)
+    try:
+        kind = arrays["format"].item()
+        kind = kind.decode("ascii") if isinstance(kind, bytes) else kind
+        matrix = _matrix(str(kind), arrays)
+    except _DAMAGE as error:
+        raise DataError(f"not a sparse matrix as scipy.sparse.save_npz writes it: {_said(error)}", path=path) from None
+    finite_float32(matrix.data, path)
+    return as_csr(matrix)
+
+
+def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
+    rows, columns = (int(size) for size in arrays["shape"])
+    if rows < 0 or columns < 0 or arrays["data"].ndim != 1:
+        raise ValueError(f"shape {rows} × {columns}")
+    compressed = {"csr": csr_matrix, "csc": csc_matrix}
+    places = ("indices", "indptr") if kind in compressed else ("row", "col")
+    for name in places:
+        if arrays[name].dtype.kind not in "iu" or arrays[name].ndim != 1:
+            raise ValueError(f"{name} is not a list of whole numbers")
+    if kind in compressed:
+        matrix = compressed[kind]((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(rows, columns))
+        matrix.check_format(full_check=True)
+        return matrix.tocsr()
+    if kind == "coo":
+        return coo_matrix((arrays["data"], (arrays["row"], arrays["col"])), shape=(rows, columns)).tocsr()
+    raise ValueError(f"format {kind!r}, expected csr, csc or coo")
+
+
+def _read_archive(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if any(info.compress_size > path.stat().st_size for info in members.values()):
+                raise zipfile.BadZipFile("a member claims to be longer than the file")
+            return {name: _read_member(archive, info) for name, info in members.items()}
+    except FileNotFoundError:
+        raise DataError("no such file", path=path) from None
+    except _DAMAGE as error:
+        raise DataError(f"this npz file is damaged or breaks off: {_said(error)}", path=path) from None
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    if info.file_size > _LARGEST_RATIO * (info.compress_size + 1):
+        raise zipfile.BadZipFile(f"{info.filename} claims {info.file_size} bytes")
+    content = bytearray(info.file_size)
+    view, filled = memoryview(content), 0
+    with archive.open(info) as stream:
+        while block := stream.read(1 << 22):
+            view[filled : filled + len(block)] = block
+            filled += len(block)
+    if filled != info.file_size:
+        raise zipfile.BadZipFile(f"{info.filename} breaks off")
+    stream = io.BytesIO(content[:_LARGEST_HEADER])
+    shape, fortran, dtype = _array_header(stream)
+    array = np.frombuffer(content, dtype=dtype, offset=stream.tell())
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(stream)
+    readers: dict[tuple[int, int], Any] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"version {version} of the npy format is not known")
+    with warnings.catch_warnings():
+        # numpy wants a header in Python 2's spelling to be saved again; it reads it all the same.
+        warnings.simplefilter("ignore", UserWarning)
+        shape, fortran, dtype = readers[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded")
+    return shape, fortran, dtype
+
+
+def read_dense(path: Path) -> np.ndarray:
+    """A rows × columns `.npy` of finite numbers as float32."""
+    try:
+        with open(path, "rb") as stream:
+            shape, fortran, dtype = _array_header(stream)
+            start, end = stream.tell(), stream.seek(0, io.SEEK_END)
+            entries = 1
+            for size in shape:
+                entries *= size
+            if min(shape, default=0) < 0 or entries * dtype.itemsize != end - start:
+                raise ValueError(f"{end - start} bytes of content do not make {shape} of {dtype}")
+            stream.seek(start)
+            array = np.fromfile(stream, dtype=dtype, count=entries).reshape(shape, order="F" if fortran else "C")
+    except FileNotFoundError:
+        raise DataError("no such file", path=path) from None
+    except _DAMAGE as error:
+        raise DataError(f"this npy file is damaged or breaks off: {_said(error)}", path=path) from None
+    if array.ndim != 2:
+        raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
+    finite_float32(array, path)
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def finite_float32(values: np.ndarray, path: Path) -> None:
+    """DataError unless the values are real numbers that are finite in float32."""
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"expected numbers, found {values.dtype}", path=path)
+    if values.size and not np.abs(values).max() <= np.finfo(np.float32).max:
+        raise DataError("a value is not a finite number in float32", path=path)
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def write_sparse(path: Path, matrix: csr_matrix) -> None:
+    with store.atomic_file(path) as stream:
+        save_npz(stream, csr_matrix(matrix))
+
+
+def write_dense(path: Path, array: np.ndarray) -> None:
+    with store.atomic_file(path) as stream:
+        np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)

@@ -1,0 +1,91 @@
+"""The data set `files`: a file or folder in any format that a reader knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, ValidationError
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.errors import DataError, PluginError, UsageError, nearest
+from xmckit.params import Configured, DataPath, Params
+
+if TYPE_CHECKING:
+    from xmckit.data.model import Dataset
+    from xmckit.protocols import Reader
+
+AUTO = "auto"
+
+
+class Files(Configured):
+    class Params(Params):
+        path: DataPath = Field(description="The file or folder.")
+        reader: str = Field(AUTO, description="The format, by the name of its reader; auto: the one that fits.")
+        options: dict[str, Any] = Field(default_factory=dict, description="Parameters of the reader.")
+
+    def fingerprint(self, *, context: Context) -> Mapping[str, str]:
+        """The checksum of every file that would be read, by its name below `path`."""
+        path = self.params.path
+        files = self._reader(context).files(path)
+        folder = path if path.is_dir() else path.parent
+        try:
+            total = sum(file.stat().st_size for file in files)
+            with context.progress("checksums", total=total) as bar:
+                return {
+                    file.relative_to(folder).as_posix(): store.file_sha256(file, bar.advance) for file in sorted(files)
+                }
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror or error}", path=error.filename or path) from None
+
+    def read(self, *, context: Context) -> Dataset:
+        return self._reader(context).read(self.params.path, context=context)
+
+    def _reader(self, context: Context) -> Reader:
+        return find_reader(self.params.path, self.params.reader, self.params.options, context=context)
+
+
+def find_reader(path: Path, name: str, options: Mapping[str, Any], *, context: Context) -> Reader:
+    """The reader of that name, or for `auto` the one that knows what is at `path`."""
+    if not path.exists():
+        raise DataError("no such file or folder", path=path)
+    known = sorted(context.names("reader"))
+    if name != AUTO:
+        if name not in known:
+            raise UsageError(f"there is no reader {name!r} (known: {', '.join(known)}){nearest(name, known)}")
+        return _configured(name, options, context)
+    usable = _usable(known, context)
+    fitting = [reader for reader, target in usable.items() if target().matches(path)]
+    if len(fitting) == 1:
+        return _configured(fitting[0], options, context)
+    if fitting:
+        raise UsageError(f"{path}: several readers fit ({', '.join(fitting)}). Choose one with `reader`.")
+    formats = "; ".join(f"{reader}: {_looks_for(target)}" for reader, target in usable.items())
+    raise DataError(f"no reader knows this. They look for: {formats}", path=path)
+
+
+def _usable(names: list[str], context: Context) -> dict[str, type]:
+    """The readers that can be asked; one whose plugin is broken is named in the log and does not stop the others."""
+    usable = {}
+    for name in names:
+        try:
+            usable[name] = context.resolve("reader", name)
+        except PluginError as error:
+            context.log(f"the reader {name} was not asked: {error}")
+    return usable
+
+
+def _configured(name: str, options: Mapping[str, Any], context: Context) -> Reader:
+    try:
+        return context.resolve("reader", name)(**options)
+    except ValidationError as error:
+        mistakes = "; ".join(
+            f"{'.'.join(str(place) for place in mistake['loc'])}: {mistake['msg']}" for mistake in error.errors()
+        )
+        raise UsageError(f"the options of the reader {name} are wrong: {mistakes}") from None
+
+
+def _looks_for(reader: type) -> str:
+    return getattr(reader, "looks_for", "its own files")

@@ -1,0 +1,282 @@
+"""JSON lines: one object a row, `{"text": "…", "labels": ["a", "b"], "id": "7", "group": "g"}`.
+
+A folder holds `train.jsonl` and `test.jsonl` (`.gz` too). A single file, or a folder with one `.jsonl` file, is cut
+into train and test by its `split` field ("train" or "test"), or, when no row has one, by a seeded share of the rows
+(whole groups where there are groups). `group` is a string or a list of strings; a group's labels are those of its
+rows, with how often each was given. `id` becomes the name of the row, and is on every row or on none. Blank lines are
+skipped.
+
+Labels are numbered by their sorted names over train and test, unless a `labels.txt` beside the files gives the names
+in order; then no other label may occur.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data import reading
+from xmckit.data.model import Dataset, Groups, Split, carve_validation
+from xmckit.errors import DataError, UsageError
+from xmckit.params import Configured, Params
+
+_BATCH = 10_000
+# What `reading.write_strings` leaves beside data in this and other formats.
+_STRINGS = re.compile(r"(labels|label_map|Y|trn_X|tst_X|(texts|rows)\.(trn|tst))\.jsonl")
+
+
+@dataclass
+class _Rows:
+    """The fields of the rows, column by column."""
+
+    lines: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    labels: list[list[str]] = field(default_factory=list)
+    names: list[str | None] = field(default_factory=list)
+    groups: list[list[str]] = field(default_factory=list)
+    parts: list[str | None] = field(default_factory=list)
+
+
+class JsonLines(Configured):
+    class Params(Params):
+        text: str = Field("text", description="The field with the text.")
+        labels: str = Field("labels", description="The field with the list of label names.")
+        id: str = Field("id", description="The field with the name of the row.")
+        group: str = Field("group", description="The field with the group, or the list of groups, of the row.")
+        split: str = Field("split", description="The field that says train or test, in a single file.")
+        test_share: float = Field(
+            0.2, gt=0, lt=1, description="The share of rows to test on, when nothing says which they are."
+        )
+
+    looks_for = "train.jsonl with test.jsonl, or a single .jsonl file"
+
+    def matches(self, path: Path) -> bool:
+        return len(_data_files(path)) > 0
+
+    def files(self, path: Path) -> Sequence[Path]:
+        files = _data_files(path)
+        if not files:
+            raise DataError(f"not JSON lines: expected {self.looks_for}", path=path)
+        names = _names_file(path)
+        return files if names is None else [*files, names]
+
+    def read(self, path: Path, *, context: Context) -> Dataset:
+        self.files(path)
+        files = _data_files(path)
+        rows = [self._read_rows(file, context) for file in files]
+        names = _label_names(_names_file(path), files, rows)
+        ids = {name: label for label, name in enumerate(names)}
+        splits = [_split(file, part, ids) for file, part in zip(files, rows, strict=True)]
+        train, test = splits if len(splits) == 2 else self._cut(files[0], rows[0], splits[0], context)
+        train, test = (replace(split, groups=_with_own_labels(split)) for split in (train, test))
+        dataset = Dataset(
+            name=path.resolve().name.split(".jsonl")[0],
+            train=train,
+            test=test,
+            label_names=names,
+            info={"format": "jsonl"},
+        )
+        return reading.whole(dataset, files[0], files[-1])
+
+    def _read_rows(self, path: Path, context: Context) -> _Rows:
+        rows = _Rows()
+        lines = reading.content_lines(path)
+        if not lines:
+            raise DataError("the file is empty, expected one JSON object a line", path=path)
+        with context.progress(f"reading {path.name}", total=len(lines)) as bar:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    self._add_row(rows, _object(path, number, line), path, number)
+                if number % _BATCH == 0:
+                    bar.advance(_BATCH)
+            bar.advance(len(lines) % _BATCH)
+        if any(name is None for name in rows.names) and any(name is not None for name in rows.names):
+            nameless = rows.lines[rows.names.index(None)]
+            raise DataError(f"this row has no {self.params.id!r}, but other rows do", path=path, line=nameless)
+        return rows
+
+    def _add_row(self, rows: _Rows, row: Mapping[str, Any], path: Path, line: int) -> None:
+        names = self.params
+
+        def wrong(key: str, expected: str) -> DataError:
+            found = "nothing" if key not in row else json.dumps(row[key])[:60]
+            return DataError(f"{key!r} must be {expected}, found {found}", path=path, line=line)
+
+        text: Any = row.get(names.text)
+        labels: Any = row.get(names.labels)
+        if not isinstance(text, str):
+            raise wrong(names.text, "a string")
+        if not _is_strings(labels):
+            raise wrong(names.labels, "a list of strings")
+        if len(set(labels)) != len(labels):
+            raise wrong(names.labels, "a list without repetitions")
+        name = row.get(names.id)
+        if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
+            raise wrong(names.id, "a string or a whole number")
+        group = row.get(names.group)
+        groups = [] if group is None else [group] if isinstance(group, str) else group
+        if not _is_strings(groups):
+            raise wrong(names.group, "a string or a list of strings")
+        part = row.get(names.split)
+        if part not in (None, "train", "test"):
+            raise wrong(names.split, '"train" or "test"')
+        rows.lines.append(line)
+        rows.texts.append(reading.encodable(text, path, line))
+        rows.labels.append([reading.encodable(label, path, line) for label in labels])
+        rows.names.append(None if name is None else reading.encodable(str(name), path, line))
+        rows.groups.append([reading.encodable(group, path, line) for group in dict.fromkeys(groups)])
+        rows.parts.append(part)
+
+    def _cut(self, path: Path, rows: _Rows, split: Split, context: Context) -> tuple[Split, Split]:
+        given = [part is not None for part in rows.parts]
+        if all(given):
+            in_test = np.array([part == "test" for part in rows.parts])
+            return split.take(np.flatnonzero(~in_test)), split.take(np.flatnonzero(in_test))
+        if any(given):
+            line = rows.lines[given.index(False)]
+            raise DataError(f"this row has no {self.params.split!r}, but other rows do", path=path, line=line)
+        train, test = carve_validation(split, self.params.test_share, context.rng("jsonl", "test rows"))
+        if test is None:
+            raise DataError(f"{split.rows} rows cannot be cut into train and test rows", path=path)
+        return train, test
+
+    def write(self, dataset: Dataset, folder: Path) -> None:
+        """`train.jsonl`, `test.jsonl` and `labels.txt`."""
+        for split in (dataset.train, dataset.test):
+            _refuse_what_json_lines_cannot_hold(split)
+        for part, split in (("train", dataset.train), ("test", dataset.test)):
+            with store.atomic_file(folder / f"{part}.jsonl", "w") as stream:
+                for row in range(split.rows):
+                    stream.write(json.dumps(self._object(dataset, split, row), ensure_ascii=False) + "\n")
+        names = [dataset.label(label) for label in range(dataset.labels)]
+        if len(set(names)) != len(names):
+            raise UsageError("two labels have the same name: JSON lines would merge them")
+        reading.write_strings(folder, "labels", names)
+
+    def _object(self, dataset: Dataset, split: Split, row: int) -> dict[str, Any]:
+        assert split.texts is not None
+        labels = split.Y.indices[split.Y.indptr[row] : split.Y.indptr[row + 1]]
+        content: dict[str, Any] = {
+            self.params.text: split.texts[row],
+            self.params.labels: [dataset.label(int(label)) for label in labels],
+        }
+        if split.names is not None:
+            content[self.params.id] = split.names[row]
+        if split.groups is not None:
+            membership = split.groups.membership
+            members = membership.indices[membership.indptr[row] : membership.indptr[row + 1]].tolist()
+            # Padded, so that sorted names keep the groups in order.
+            width = len(str(membership.shape[1]))
+            content[self.params.group] = [f"{group:0{width}}" for group in members]
+        return content
+
+
+def _data_files(path: Path) -> list[Path]:
+    """[train, test], or the single file, or nothing."""
+    if not path.is_dir():
+        return [path] if path.is_file() and path.name.removesuffix(".gz").endswith(".jsonl") else []
+    pair = [reading.existing(path, f"{part}.jsonl") for part in ("train", "test")]
+    if all(pair):
+        return [file for file in pair if file is not None]
+    single = [name for name in reading.names_in(path) if name.removesuffix(".gz").endswith(".jsonl")]
+    single = [name for name in single if not _STRINGS.match(name)]
+    return [path / single[0]] if len(single) == 1 else []
+
+
+def _names_file(path: Path) -> Path | None:
+    return reading.strings_file(path if path.is_dir() else path.parent, "labels")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError("a key comes twice")
+    return keys
+
+
+def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
+    try:
+        content = json.loads(reading.decoded(path, line, number), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not a JSON object: {error}", path=path, line=number) from None
+    if not isinstance(content, dict):
+        raise DataError(f"expected a JSON object, found {type(content).__name__}", path=path, line=number)
+    return content
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[_Rows]) -> list[str]:
+    seen = {label for part in rows for labels in part.labels for label in labels}
+    if names_file is None:
+        return sorted(seen)
+    count = len(reading.content_lines(names_file))
+    names = reading.read_strings(names_file, count=count, what="label")
+    if len(set(names)) != len(names):
+        raise DataError("a label name is there twice", path=names_file)
+    known = set(names)
+    for file, part in zip(files, rows, strict=True):
+        for line, labels in zip(part.lines, part.labels, strict=True):
+            if unknown := [label for label in labels if label not in known]:
+                raise DataError(f"the label {unknown[0]!r} is not in {names_file.name}", path=file, line=line)
+    return names
+
+
+def _incidence(lists: Sequence[Sequence[str]], ids: Mapping[str, int]) -> csr_matrix:
+    """Rows × ids: 1 where a row's list has the name."""
+    ends = np.zeros(len(lists) + 1, dtype=np.int64)
+    np.cumsum([len(names) for names in lists], out=ends[1:])
+    indices = np.fromiter((ids[name] for names in lists for name in names), dtype=np.int32, count=int(ends[-1]))
+    matrix = csr_matrix((np.ones(len(indices), dtype=np.float32), indices, ends), shape=(len(lists), len(ids)))
+    matrix.sort_indices()
+    return matrix
+
+
+def _split(path: Path, rows: _Rows, ids: Mapping[str, int]) -> Split:
+    if not ids:
+        raise DataError("no row has a label", path=path)
+    Y = _incidence(rows.labels, ids)
+    names = [name for name in rows.names if name is not None]
+    group_ids = {name: group for group, name in enumerate(sorted({name for row in rows.groups for name in row}))}
+    membership = _incidence(rows.groups, group_ids) if group_ids else None
+    groups = None if membership is None else Groups(membership, (membership.T @ Y).tocsr())
+    return Split(X=None, Y=Y, texts=rows.texts, names=names or None, groups=groups)
+
+
+def _with_own_labels(split: Split) -> Groups | None:
+    """The groups that have rows here, with the labels of these rows alone."""
+    if split.groups is None:
+        return None
+    membership = split.groups.membership
+    present = np.flatnonzero(np.bincount(membership.indices, minlength=membership.shape[1]))
+    if not len(present):
+        return None
+    membership = csr_matrix(membership[:, present])
+    labels = csr_matrix(membership.T @ split.Y)
+    for matrix in (membership, labels):
+        matrix.sort_indices()
+    return Groups(membership, labels)
+
+
+def _refuse_what_json_lines_cannot_hold(split: Split) -> None:
+    if split.texts is None or split.X is not None:
+        raise UsageError("JSON lines hold texts and no feature matrices: use npz")
+    for what in ("weights", "filter"):
+        if getattr(split, what) is not None:
+            raise UsageError(f"JSON lines cannot hold {what}: use npz")
+    if split.groups is not None:
+        own = _with_own_labels(split)
+        if own is None or own.labels.shape != split.groups.labels.shape or (own.labels != split.groups.labels).nnz:
+            raise UsageError("JSON lines can hold only groups whose labels are those of their rows: use npz")

@@ -1,0 +1,244 @@
+"""What the readers share: bytes of plain and gzip files, errors with a line number, and files of one string a line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Dataset
+from xmckit.errors import DataError
+from xmckit.sparse import parse
+from xmckit.sparse import parse_kernels as kernels
+
+_BLOCK = 1 << 22
+_SHOWN = 40
+
+_MEANING = {
+    kernels.BAD_LABEL: "expected a label number",
+    kernels.NEGATIVE_LABEL: "a label number is negative",
+    kernels.LABEL_RANGE: "a label number is out of range",
+    kernels.LABEL_END: "expected a comma or a space after a label number",
+    kernels.BAD_INDEX: "expected index:value",
+    kernels.NEGATIVE_INDEX: "an index is negative",
+    kernels.INDEX_RANGE: "an index is out of range",
+    kernels.NO_COLON: "expected index:value, found no colon after the index",
+    kernels.BAD_VALUE: "expected a decimal number as value",
+    kernels.NOT_FINITE: "a value is not a finite number in float32",
+    kernels.VALUE_END: "expected a space after a value",
+    kernels.STRAY_RETURN: "a carriage return inside a line",
+    kernels.DUPLICATE_LABEL: "the row has one label twice",
+    kernels.DUPLICATE_INDEX: "the row has one index twice",
+    kernels.BAD_INTEGER: "expected non-negative whole numbers",
+    kernels.COLUMNS: "another number of columns than in the lines before",
+}
+
+
+def existing(folder: Path, *names: str) -> Path | None:
+    """The first of the names that is a file in `folder`, plain before `.gz`."""
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    return None
+
+
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder, sorted; empty when it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def read_bytes(path: Path) -> np.ndarray:
+    """The content as read-only bytes: mapped, or decompressed when the name ends with `.gz`."""
+    try:
+        return _decompressed(path) if path.suffix == ".gz" else _mapped(path)
+    except FileNotFoundError:
+        raise DataError("no such file", path=path) from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"this gzip file is damaged or breaks off: {error}", path=path) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}", path=path) from None
+
+
+def _mapped(path: Path) -> np.ndarray:
+    with open(path, "rb") as stream:
+        if not os.fstat(stream.fileno()).st_size:
+            return np.frombuffer(b"", dtype=np.uint8)
+        return np.frombuffer(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
+
+
+def _decompressed(path: Path) -> np.ndarray:
+    content = bytearray()
+    with gzip.open(path, "rb") as stream:
+        while block := stream.read(_BLOCK):
+            content += block
+    text = np.frombuffer(content, dtype=np.uint8)
+    text.flags.writeable = False
+    return text
+
+
+def line_of(text: np.ndarray, position: int) -> int:
+    """The number, from 1, of the line that holds the byte at `position`."""
+    return 1 + sum(
+        int(np.count_nonzero(text[start : min(start + _BLOCK, position)] == 10)) for start in range(0, position, _BLOCK)
+    )
+
+
+def line_of_entry(text: np.ndarray, entry: int) -> int:
+    """The number, from 1, of the line that holds the given line of a table, blank lines not counted (from 0)."""
+    filled = [number for number, line in enumerate(text.tobytes().split(b"\n"), 1) if line.strip()]
+    return filled[entry]
+
+
+def shown(text: np.ndarray, position: int) -> str:
+    """The word at `position` as an error message quotes it."""
+    window = text[position : position + _SHOWN + 1].tobytes()
+    word = window.split(b"\n")[0].split(b" ")[0]
+    quoted = word[:_SHOWN].decode("ascii", "backslashreplace")
+    return f"{quoted!r}" + ("…" if len(word) > _SHOWN else "")
+
+
+def fail(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
+    found = (
+        ""
+        if error.code in (kernels.DUPLICATE_LABEL, kernels.DUPLICATE_INDEX)
+        else f", found {shown(text, error.position)}"
+    )
+    hint = f" ({expected})" if expected else ""
+    raise DataError(f"{_MEANING[error.code]}{found}{hint}", path=path, line=line_of(text, error.position)) from None
+
+
+def read_rows(
+    path: Path,
+    text: np.ndarray,
+    start: int,
+    grammar: parse.Grammar,
+    *,
+    context: Context,
+    rows: int | None = None,
+    expected: str = "",
+) -> parse.SparseRows:
+    """Parse `text` on the context's workers; DataError with file and line for what is wrong in it."""
+    # Threads, whatever the executor: the chunks fill shared arrays.
+    from xmckit.executors import Threads
+
+    def spread(function, items):  # type: ignore[no-untyped-def]
+        return Threads().map(function, items, workers=context.workers)
+
+    try:
+        with context.progress(f"reading {path.name}", total=len(text) - start) as bar:
+            return parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
+    except parse.WrongRows as error:
+        raise DataError(
+            f"the header promises {rows} rows, found {error.found} lines below it", path=path, line=1
+        ) from None
+    except parse.TextError as error:
+        fail(path, text, error, expected)
+
+
+def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """(the numbers of a text table, its bytes)."""
+    text = read_bytes(path)
+    try:
+        return parse.parse_integers(text, columns), text
+    except parse.TextError as error:
+        fail(path, text, error, f"{columns} a line" if columns else "the same number on every line")
+
+
+def decoded(path: Path, content: bytes, line: int) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"not UTF-8: byte {error.start} of the line is {content[error.start]:#04x}", path=path, line=line
+        ) from None
+
+
+def content_lines(path: Path) -> list[bytes]:
+    """The lines of a file without their ends; only a line feed, or both, ends a line."""
+    lines = read_bytes(path).tobytes().split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line.removesuffix(b"\r") for line in lines]
+
+
+def read_strings(path: Path, *, count: int, what: str) -> list[str]:
+    """One string a line, `count` of them; in a `.jsonl` file each is a JSON string, so that it may hold line ends."""
+    as_json = path.name.removesuffix(".gz").endswith(".jsonl")
+    strings = [decoded(path, line, number) for number, line in enumerate(content_lines(path), 1)]
+    if as_json:
+        strings = [_json_string(path, line, number) for number, line in enumerate(strings, 1)]
+    if len(strings) != count:
+        raise DataError(f"expected {count} lines, one for each {what}, found {len(strings)}", path=path)
+    return strings
+
+
+def _json_string(path: Path, line: str, number: int) -> str:
+    try:
+        string = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON: {error}", path=path, line=number) from None
+    if not isinstance(string, str):
+        raise DataError(f"expected a JSON string, found {line[:_SHOWN]!r}", path=path, line=number)
+    return encodable(string, path, number)
+
+
+def encodable(string: str, path: Path, line: int) -> str:
+    """The string, unless it holds half of a surrogate pair, which no UTF-8 file or terminal can take."""
+    if not string.isascii():
+        try:
+            string.encode("utf-8")
+        except UnicodeEncodeError:
+            raise DataError("a string holds half of a surrogate pair, which is no text", path=path, line=line) from None
+    return string
+
+
+def write_strings(folder: Path, stem: str, strings: Iterable[str]) -> None:
+    """`stem.txt` with one string a line, or `stem.jsonl` with JSON strings when some string holds a line end."""
+    strings = list(strings)
+    if any("\n" in string or "\r" in string for string in strings):
+        store.write_text(folder / f"{stem}.jsonl", "".join(json.dumps(string) + "\n" for string in strings))
+    else:
+        store.write_text(folder / f"{stem}.txt", "".join(string + "\n" for string in strings))
+
+
+def optional_strings(folder: Path, stems: Sequence[str], *, count: int, what: str) -> list[str] | None:
+    path = strings_file(folder, *stems)
+    return None if path is None else read_strings(path, count=count, what=what)
+
+
+def strings_file(folder: Path, *stems: str) -> Path | None:
+    return existing(folder, *(f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".jsonl")))
+
+
+def ones(Y: csr_matrix, path: Path) -> csr_matrix:
+    """Y, whose values must all be 1."""
+    if Y.nnz and not (Y.data == 1).all():
+        place = int(np.flatnonzero(Y.data != 1)[0])
+        row = int(np.searchsorted(Y.indptr, place, side="right")) - 1
+        raise DataError(f"a label's value must be 1, found {Y.data[place]:g}", path=path, row=row)
+    return Y
+
+
+def whole(dataset: Dataset, *paths: Path) -> Dataset:
+    """The data set, once everything in it fits together and both parts have rows and labels."""
+    for split, path in zip((dataset.train, dataset.test), paths, strict=True):
+        if not split.rows:
+            raise DataError("there are no rows", path=path)
+        if not split.Y.nnz:
+            raise DataError("no row has a label", path=path)
+    dataset.check()
+    return dataset

@@ -1,0 +1,141 @@
+"""A data set or a split in a stage's folder, exactly: what is loaded equals what was saved, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit import store
+from xmckit.data.model import Dataset, Features, Groups, Matrix, Split
+
+_VERSION = 1
+
+
+def save_dataset(dataset: Dataset, folder: Path) -> None:
+    """Write the data set into the existing, empty `folder`."""
+    for part, split in (("train", dataset.train), ("test", dataset.test)):
+        (folder / part).mkdir()
+        save_split(split, folder / part)
+    if dataset.label_names is not None:
+        store.write_strings(folder / "label_names.npz", dataset.label_names)
+    if dataset.label_features is not None:
+        _save_matrix(folder / "label_features", dataset.label_features)
+    propensity = dataset.propensity
+    facts = {
+        "version": _VERSION,
+        "name": dataset.name,
+        "propensity": list(propensity) if isinstance(propensity, tuple) else propensity,
+        "info": dict(dataset.info),
+        "label_names": dataset.label_names is not None,
+        "label_features": _kind(dataset.label_features),
+    }
+    store.write_json(folder / "dataset.json", facts)
+
+
+def load_dataset(folder: Path) -> Dataset:
+    """The data set that `save_dataset` left in `folder`."""
+    facts = _facts(folder / "dataset.json", "name", "propensity", "info", "label_names", "label_features")
+    propensity = facts["propensity"]
+    return Dataset(
+        name=facts["name"],
+        train=load_split(folder / "train"),
+        test=load_split(folder / "test"),
+        label_names=store.read_strings(folder / "label_names.npz") if facts["label_names"] else None,
+        label_features=_load_matrix(folder / "label_features", facts["label_features"]),
+        propensity=(propensity[0], propensity[1]) if isinstance(propensity, list) else propensity,
+        info=facts["info"],
+    )
+
+
+def load_label_names(folder: Path) -> list[str]:
+    """The labels' names of a saved data set, or their numbers where they have no names."""
+    facts = _facts(folder / "dataset.json", "label_names")
+    if facts["label_names"]:
+        return store.read_strings(folder / "label_names.npz")
+    return [str(label) for label in range(store.read_csr(folder / "test" / "Y.npz").shape[1])]
+
+
+def save_split(split: Split, folder: Path) -> None:
+    """Write the split into the existing, empty `folder`."""
+    store.write_csr(folder / "Y.npz", split.Y)
+    blocks = _blocks(split.X)
+    for number, block in enumerate(blocks.values()):
+        _save_matrix(folder / f"X{number}", block)
+    for name, strings in (("texts", split.texts), ("names", split.names)):
+        if strings is not None:
+            store.write_strings(folder / f"{name}.npz", strings)
+    matrices = _optional_matrices(split)
+    for name, matrix in matrices.items():
+        store.write_csr(folder / f"{name}.npz", matrix)
+    facts = {
+        "version": _VERSION,
+        "one_matrix": split.X is not None and not isinstance(split.X, Mapping),
+        "blocks": [[name, _kind(block)] for name, block in blocks.items()],
+        "strings": [name for name in ("texts", "names") if getattr(split, name) is not None],
+        "matrices": list(matrices),
+    }
+    store.write_json(folder / "split.json", facts)
+
+
+def load_split(folder: Path) -> Split:
+    """The split that `save_split` left in `folder`."""
+    facts = _facts(folder / "split.json", "one_matrix", "blocks", "strings", "matrices")
+    blocks = {name: _load_matrix(folder / f"X{number}", kind) for number, (name, kind) in enumerate(facts["blocks"])}
+    X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
+    strings = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
+    matrices = {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
+    membership, group_labels = matrices.get("groups"), matrices.get("group_labels")
+    return Split(
+        X=X,
+        Y=store.read_csr(folder / "Y.npz"),
+        texts=strings.get("texts"),
+        weights=matrices.get("weights"),
+        groups=None if membership is None or group_labels is None else Groups(membership, group_labels),
+        filter=matrices.get("filter"),
+        names=strings.get("names"),
+    )
+
+
+def _optional_matrices(split: Split) -> dict[str, csr_matrix]:
+    matrices = {"weights": split.weights, "filter": split.filter}
+    if split.groups is not None:
+        matrices |= {"groups": split.groups.membership, "group_labels": split.groups.labels}
+    return {name: matrix for name, matrix in matrices.items() if matrix is not None}
+
+
+def _blocks(X: Features | None) -> Mapping[str, Matrix]:
+    if X is None:
+        return {}
+    return X if isinstance(X, Mapping) else {"X": X}
+
+
+def _kind(matrix: Matrix | None) -> str | None:
+    return None if matrix is None else "csr" if issparse(matrix) else "dense"
+
+
+def _save_matrix(stem: Path, matrix: Matrix) -> None:
+    path = stem.with_name(f"{stem.name}.npz")
+    if isinstance(matrix, np.ndarray):
+        store.write_arrays(path, {"dense": matrix})
+    else:
+        store.write_csr(path, matrix)
+
+
+def _load_matrix(stem: Path, kind: str | None) -> Matrix | None:
+    path = stem.with_name(f"{stem.name}.npz")
+    if kind is None:
+        return None
+    return store.read_csr(path) if kind == "csr" else store.read_arrays(path, "dense")["dense"]
+
+
+def _facts(path: Path, *keys: str) -> dict[str, Any]:
+    facts = store.read_json(path)
+    if not isinstance(facts, dict) or facts.get("version") != _VERSION:
+        raise store.damaged(path, f"expected version {_VERSION}")
+    if missing := [key for key in keys if key not in facts]:
+        raise store.damaged(path, f"without {', '.join(missing)}")
+    return facts

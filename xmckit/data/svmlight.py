@@ -1,0 +1,108 @@
+"""Multi-label svmlight text: `1,3 5:0.3 7:1 # comment`, one row a line.
+
+A folder holds `train.svm` and `test.svm` (or `NAME.train.svm` and `NAME.test.svm`; `.svmlight` and `.gz` too).
+Nothing is guessed from the numbers: features count from 1, as svmlight defines them, unless `zero_based` says
+otherwise; labels are class numbers that count from 0 unless `zero_based_labels = false`. Sizes that are not given
+are the largest number in train and test together. Blank lines and lines with only a comment are no rows; a row with
+neither labels nor features can be written as `1:0`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data import reading
+from xmckit.data.model import Dataset, Split, as_csr
+from xmckit.data.xmc_text import row_text
+from xmckit.errors import DataError, UsageError
+from xmckit.params import Configured, Params
+from xmckit.sparse.parse import LARGEST_INDEX, Grammar, SparseRows
+
+_NAME = re.compile(r"(?:(.+)\.)?(train|test)\.(?:svm|svmlight)(?:\.gz)?")
+
+
+class Svmlight(Configured):
+    class Params(Params):
+        zero_based: bool = Field(False, description="Whether the first feature is 0; svmlight's own is 1.")
+        zero_based_labels: bool = Field(True, description="Whether the first label is 0 (otherwise 1).")
+        features: int | None = Field(
+            None, ge=1, le=LARGEST_INDEX + 1, description="The number of features; the largest one seen if not given."
+        )
+        labels: int | None = Field(
+            None, ge=1, le=LARGEST_INDEX + 1, description="The number of labels; the largest one seen if not given."
+        )
+
+    looks_for = "train.svm with test.svm, or NAME.train.svm with NAME.test.svm (also .svmlight)"
+
+    def matches(self, path: Path) -> bool:
+        return len(_pairs(path)) > 0
+
+    def files(self, path: Path) -> Sequence[Path]:
+        pairs = _pairs(path)
+        if not pairs:
+            raise DataError(f"not a folder with svmlight text: expected {self.looks_for}", path=path)
+        if len(pairs) > 1:
+            found = ", ".join(train.name for train, _ in pairs)
+            raise UsageError(f"{path}: several data sets in one folder ({found}). Move each to a folder of its own.")
+        return list(pairs[0])
+
+    def read(self, path: Path, *, context: Context) -> Dataset:
+        files = self.files(path)
+        parts = [self._parse(file, context) for file in files]
+        features = self.params.features or max(1, *(part.features_seen for part in parts))
+        labels = self.params.labels or max(1, *(part.labels_seen for part in parts))
+        train, test = (Split(X=part.features(features), Y=part.labels(labels)) for part in parts)
+        dataset = Dataset(name=path.resolve().name, train=train, test=test, info={"format": "svmlight"})
+        return reading.whole(dataset, *files)
+
+    def _parse(self, path: Path, context: Context) -> SparseRows:
+        text = reading.read_bytes(path)
+        first_label = 0 if self.params.zero_based_labels else 1
+        first_feature = 0 if self.params.zero_based else 1
+        grammar = Grammar(
+            labels=self.params.labels,
+            features=self.params.features,
+            first_label=first_label,
+            first_feature=first_feature,
+            annotated=True,
+        )
+        expected = f"features are numbered from {first_feature} and labels from {first_label}"
+        return reading.read_rows(path, text, 0, grammar, context=context, expected=expected)
+
+    def write(self, dataset: Dataset, folder: Path) -> None:
+        """`train.svm` and `test.svm`, numbered as the parameters say."""
+        first_label = 0 if self.params.zero_based_labels else 1
+        first_feature = 0 if self.params.zero_based else 1
+        for part, split in (("train", dataset.train), ("test", dataset.test)):
+            _refuse_what_svmlight_cannot_hold(dataset, split)
+            X = as_csr(split.X)
+            with store.atomic_file(folder / f"{part}.svm") as stream:
+                for row in range(split.rows):
+                    line = row_text(X, split.Y, row, first_label, first_feature).strip()
+                    stream.write((line or f"{first_feature}:0").encode("ascii") + b"\n")
+
+
+def _pairs(path: Path) -> list[tuple[Path, Path]]:
+    """(train, test) of every data set in the folder."""
+    found: dict[str, dict[str, Path]] = {}
+    # Reversed, so that a plain file wins over its compressed copy.
+    for name in reversed(reading.names_in(path)) if path.is_dir() else ():
+        if match := _NAME.fullmatch(name):
+            found.setdefault(match[1] or "", {})[match[2]] = path / name
+    return [(parts["train"], parts["test"]) for _, parts in sorted(found.items()) if len(parts) == 2]
+
+
+def _refuse_what_svmlight_cannot_hold(dataset: Dataset, split: Split) -> None:
+    if split.X is None or isinstance(split.X, dict):
+        raise UsageError("svmlight holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
+    for what in ("texts", "weights", "groups", "filter", "names"):
+        if getattr(split, what) is not None:
+            raise UsageError(f"svmlight cannot hold {what}: use npz")
+    if dataset.label_names is not None or dataset.label_features is not None:
+        raise UsageError("svmlight cannot hold label names or label features: use npz or xmc")

@@ -1,0 +1,77 @@
+"""Mini-batches straight from CSR rows: what encoders take as input and losses take as truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit.data.model import Matrix, as_csr
+from xmckit.errors import DataError
+
+
+@dataclass(frozen=True)
+class SparseBatch:
+    """CSR rows as `torch.nn.functional.embedding_bag` takes them: `offsets` has one entry more than there are rows."""
+
+    indices: torch.Tensor
+    offsets: torch.Tensor
+    values: torch.Tensor
+    inputs: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def from_csr(cls, X: csr_matrix, device: torch.device | None = None) -> SparseBatch:
+        return cls(
+            torch.from_numpy(X.indices.astype(np.int64)).to(device),
+            torch.from_numpy(X.indptr.astype(np.int64)).to(device),
+            torch.from_numpy(X.data.astype(np.float32)).to(device),
+            int(X.shape[1]),
+        )
+
+
+Batch: TypeAlias = "SparseBatch | torch.Tensor"
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The true labels of a batch as pairs (row, label), in row order; `weights` multiply the loss of each pair."""
+
+    rows: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor | None
+    shape: tuple[int, int]
+
+    @classmethod
+    def from_csr(cls, Y: csr_matrix, weights: csr_matrix | None, device: torch.device | None = None) -> Targets:
+        rows = np.repeat(np.arange(Y.shape[0], dtype=np.int64), np.diff(Y.indptr))
+        return cls(
+            torch.from_numpy(rows).to(device),
+            torch.from_numpy(Y.indices.astype(np.int64)).to(device),
+            None if weights is None else torch.from_numpy(weights.data.astype(np.float32)).to(device),
+            (int(Y.shape[0]), int(Y.shape[1])),
+        )
+
+
+def as_inputs(X: Matrix) -> Matrix:
+    """X as canonical CSR float32 or as a dense float32 array; the argument is never changed."""
+    if issparse(X):
+        return as_csr(X)
+    dense = np.asarray(X, dtype=np.float32)
+    if dense.ndim != 2:
+        raise DataError(f"features must have two dimensions, rows × features, found {dense.ndim}")
+    return dense
+
+
+def as_batch(X: Matrix, device: torch.device | None = None) -> Batch:
+    """Rows of `as_inputs(X)` for an encoder."""
+    if issparse(X):
+        return SparseBatch.from_csr(X, device)
+    # torch cannot share memory that numpy holds as read-only, and must not write to what it shares
+    return torch.from_numpy(np.require(X, requirements=["C", "W"]) if X.flags.writeable else X.copy()).to(device)

@@ -1,0 +1,95 @@
+"""Encoders: torch modules from features to rows × width, with no activation after the last layer."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch.nn.functional import embedding, embedding_bag
+
+from xmckit.nn.batches import Batch, SparseBatch
+from xmckit.params import Configured, Params
+
+
+class EncoderParams(Params):
+    width: int = Field(256, ge=1, le=65536, description="Entries of the vector that a row becomes.")
+
+
+class MLPParams(EncoderParams):
+    hidden: int = Field(256, ge=1, le=65536, description="Entries of the layer before the ReLU.")
+
+
+class TorchEncoder(Configured, torch.nn.Module):
+    """A torch module whose parameters come as keywords. A subclass creates its weights in `prepare`."""
+
+    Params: ClassVar[type[Params]] = EncoderParams
+
+    def __init__(self, **params: Any):
+        torch.nn.Module.__init__(self)
+        Configured.__init__(self, **params)
+
+    @property
+    def width(self) -> int:
+        return int(self.params.width)
+
+    def prepare(self, inputs: int, generator: torch.Generator) -> None:
+        """Create the weights for `inputs` features, drawn from `generator`."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class FeatureTable(torch.nn.Module):
+    """X·T + b with one row of T per feature. Sparse batches give sparse gradients: only rows they use are touched."""
+
+    def __init__(self, inputs: int, width: int, generator: torch.Generator):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.empty(inputs, width).normal_(0.0, width**-0.5, generator=generator))
+        self.bias = torch.nn.Parameter(torch.zeros(width))
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        if not isinstance(batch, SparseBatch):
+            return batch @ self.table + self.bias
+        # a batch's own small table first: its gradient is one sum per feature, and already sorted by feature
+        used, places = torch.unique(batch.indices, return_inverse=True)
+        rows = embedding(used, self.table, sparse=True)
+        sums = embedding_bag(
+            places, rows, batch.offsets, mode="sum", per_sample_weights=batch.values, include_last_offset=True
+        )
+        return sums + self.bias
+
+
+class SparseLinear(TorchEncoder):
+    """One linear layer over the features."""
+
+    def prepare(self, inputs: int, generator: torch.Generator) -> None:
+        self.features = FeatureTable(inputs, self.width, generator)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        vectors: torch.Tensor = self.features(batch)
+        return vectors
+
+
+class SparseMLP(TorchEncoder):
+    """A linear layer over the features, ReLU, and a second linear layer."""
+
+    Params: ClassVar[type[Params]] = MLPParams
+
+    def prepare(self, inputs: int, generator: torch.Generator) -> None:
+        self.features = FeatureTable(inputs, self.params.hidden, generator)
+        self.second = initialised_linear(self.params.hidden, self.width, generator)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        vectors: torch.Tensor = self.second(torch.relu(self.features(batch)))
+        return vectors
+
+
+def initialised_linear(inputs: int, outputs: int, generator: torch.Generator) -> torch.nn.Linear:
+    """A linear layer that keeps the variance of its input, drawn from `generator` and not from torch's own."""
+    layer = torch.nn.utils.skip_init(torch.nn.Linear, inputs, outputs)
+    with torch.no_grad():
+        layer.weight.normal_(0.0, inputs**-0.5, generator=generator)
+        layer.bias.zero_()
+    return layer

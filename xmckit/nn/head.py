@@ -1,0 +1,399 @@
+"""TorchHead: encoder → affine projection (P, b) → classifier, with training, prediction and storage.
+
+A head of its own overrides some of `make_classifier`, `loss`, `logits` and `structure`; the mathematics of an output
+layer then fits in one small file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy.sparse import csr_matrix, vstack
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Groups, Matrix, Split, as_csr
+from xmckit.errors import DataError, UsageError
+from xmckit.metrics import rank_metrics
+from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
+from xmckit.nn.encoders import initialised_linear
+from xmckit.nn.losses import linear
+from xmckit.nn.threads import Threads, threads
+from xmckit.nn.thresholds import Histogram
+from xmckit.nn.training import Rows, Schedule, train
+from xmckit.params import Configured, EncoderSpec, Params, Spec
+from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
+from xmckit.sparse.topk import topk_dense
+
+LOGITS_AT_ONCE = 1 << 24
+# Adam moves every entry of a matrix by about the learning rate, so a matrix whose entries act together on all rows, as
+# the projection's do, moves its output far more per step than the table of features or one label's row.
+PROJECTION_RATE = 0.1
+WEIGHTS, STATE = "weights.safetensors", "state.json"
+
+
+class TorchHeadParams(Params):
+    """What every head of this family can be told."""
+
+    dim: int = Field(128, ge=1, le=65536, description="Width d of the vectors that the classifier multiplies.")
+    encoder: EncoderSpec = Field(Spec(use="sparse-linear"), description="What turns features into vectors.")
+    epochs: int = Field(30, ge=1, description="Passes over the training rows, at most.")
+    batch: int = Field(256, ge=1, description="Rows per step.")
+    learning_rate: float = Field(3e-3, gt=0, le=1, description="Adam's step size.")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay of matrices, times the learning rate.")
+    dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
+    patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
+    threshold: float | Literal["validation"] = Field(
+        "validation", description='Logit above which a label is output; "validation": the best micro-F1 there.'
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
+
+
+class Classifier(torch.nn.Module):
+    """z = W·x + b with one row of W per label."""
+
+    def __init__(self, labels: int, width: int):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.zeros(labels, width))
+        self.b = torch.nn.Parameter(torch.zeros(labels))
+
+    @property
+    def width(self) -> int:
+        return int(self.W.shape[1])
+
+    def start(self, train: Split, generator: torch.Generator) -> None:
+        """Small random rows, and biases at the log odds of each label's frequency."""
+        counts = np.bincount(train.Y.indices, minlength=train.labels)
+        odds = np.log((counts + 0.5) / (train.rows - counts + 0.5))
+        with torch.no_grad():
+            self.W.normal_(0.0, self.width**-0.5, generator=generator)
+            self.b.copy_(torch.from_numpy(odds))
+
+    def forward(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
+        return linear(x, self.W, self.b, threads)
+
+    def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(W, b) as one dense matrix and a bias, rows in label-id order."""
+        return self.W, self.b
+
+
+class Network(torch.nn.Module):
+    """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W."""
+
+    folded_W: torch.Tensor | None
+    folded_b: torch.Tensor | None
+
+    def __init__(self, encoder: Any, projection: torch.nn.Linear, classifier: Any):
+        super().__init__()
+        self.encoder, self.projection, self.classifier = encoder, projection, classifier
+        self.register_buffer("folded_W", None)
+        self.register_buffer("folded_b", None)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the encoder cannot fill the classifier's space: then the two matrices are one of rank e."""
+        return bool(self.encoder.width < self.classifier.width)
+
+    def fold(self) -> None:
+        """Multiply projection and classifier into the matrix that prediction uses from now on."""
+        if self.narrow:
+            W, b = (part.detach().double() for part in self.classifier.matrix())
+            P, shift = self.projection.weight.detach().double(), self.projection.bias.detach().double()
+            self.folded_W, self.folded_b = (W @ P).float(), (W @ shift + b).float()
+
+
+class TorchHead(Configured):
+    """A head over all labels, trained with mini-batches. See the module's text for what to override."""
+
+    Params: ClassVar[type[Params]] = TorchHeadParams
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, **params: Any):
+        super().__init__(**params)
+        self.sizes: dict[str, int] = {}
+        self.threshold = 0.0
+        self._network: Network | None = None
+        self._workers = 1
+        self._device = torch.device("cpu")
+
+    # What a head of its own overrides
+
+    def plan(self, train: Split) -> dict[str, int]:
+        """The sizes that `make_classifier` needs; they are stored, so that `load` needs no training rows."""
+        return {"inputs": int(train.matrix.shape[1]), "labels": train.labels, "width": self.params.dim}
+
+    def make_classifier(self, sizes: dict[str, int]) -> Any:
+        """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and `matrix()`."""
+        return Classifier(sizes["labels"], sizes["width"])
+
+    def logits(self, classifier: Any, x: torch.Tensor, threads: Threads) -> torch.Tensor:
+        """Rows × labels of z for vectors x of the classifier's width."""
+        result: torch.Tensor = classifier(x, threads)
+        return result
+
+    def loss(self, classifier: Any, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
+        """What training minimises, for one batch of vectors x."""
+        raise NotImplementedError
+
+    def structure(self, classifier: Any) -> Alternating | None:
+        """What `decision` says about W when no folding was needed."""
+        return None
+
+    # The contract of a head
+
+    def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        rows = _training_rows(train)
+        self._device, self._workers = self._chosen_device(), context.workers
+        generator = torch.Generator().manual_seed(context.seed_for("weights"))
+        self.sizes = self.plan(train)
+        network = self._new_network(generator, context)
+        network.classifier.start(train, generator)
+        network.to(self._device)
+        self._network, self.threshold = network, 0.0
+        with threads(context.workers) as pool:
+            self._train(network, rows, context, pool)
+            network.fold()
+            self.threshold = self._chosen_threshold(context, pool)
+
+    def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
+        if k < 1:
+            raise UsageError(f"predict needs k of at least 1, not {k}")
+        with threads(self._workers) as pool:
+            return self._rank(self._checked(X), k, pool)
+
+    def labels(self, X: Matrix) -> csr_matrix:
+        with threads(self._workers) as pool:
+            blocks = [_above(scores, self.threshold) for _, scores in self._scores(self._checked(X), pool)]
+        return _stacked(blocks, self.sizes["labels"])
+
+    def features(self, X: Matrix) -> np.ndarray:
+        with threads(self._workers):
+            vectors = [part.cpu().numpy() for _, part in self._vectors(self._checked(X))]
+        return np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
+
+    def decision(self) -> LinearDecision | None:
+        network = self._fitted()
+        if network.narrow:
+            W, b = network.folded_W, network.folded_b
+            structure = None
+        else:
+            W, b = network.classifier.matrix()
+            structure = self.structure(network.classifier)
+        assert W is not None
+        assert b is not None
+        shifted = b.detach().cpu().numpy().astype(np.float64) - self.threshold
+        return LinearDecision(
+            W.detach().cpu().numpy(), shifted.astype(np.float32), "sign", structure, replay=self._replay
+        )
+
+    def save(self, folder: Path) -> None:
+        network = self._fitted()
+        super().save(folder)
+        store.write_json(folder / STATE, {"sizes": self.sizes, "threshold": self.threshold})
+        store.write_tensors(folder / WEIGHTS, {name: tensor.cpu() for name, tensor in network.state_dict().items()})
+
+    @classmethod
+    def load(cls, folder: Path, *, context: Context) -> TorchHead:
+        head = super().load(folder, context=context)
+        head._workers = context.workers
+        head._device = head._chosen_device()
+        head.sizes, head.threshold = _read_state(folder / STATE)
+        head._network = head._stored_network(folder / WEIGHTS, context)
+        return head
+
+    # Training
+
+    def _train(self, network: Network, rows: Rows, context: Context, pool: Threads) -> None:
+        noise = torch.Generator(self._device).manual_seed(context.seed_for("dropout"))
+
+        def loss(batch: Batch, targets: Targets) -> torch.Tensor:
+            vectors = _dropped(network.encoder(batch), self.params.dropout, noise)
+            return self.loss(network.classifier, network.projection(vectors), targets, pool)
+
+        validation = self._validation(context)
+        outcome = train(
+            network,
+            rows,
+            loss,
+            schedule=Schedule(
+                self.params.epochs,
+                self.params.batch,
+                self.params.learning_rate,
+                self.params.weight_decay,
+                self.params.patience,
+                slower=list(network.projection.parameters()),
+                slowness=PROJECTION_RATE,
+            ),
+            validate=None if validation is None else lambda: self._validation_score(validation, pool),
+            context=context,
+            threads=pool,
+            device=self._device,
+        )
+        found = "" if outcome.score is None else f", best nDCG@5 {outcome.score:.4f} in epoch {outcome.best_epoch}"
+        context.log(f"trained for {outcome.epochs} epochs{found}")
+
+    def _validation(self, context: Context) -> Split | None:
+        """The validation share if it can score anything."""
+        if context.validation is None or not context.validation.Y.nnz:
+            return None
+        return context.validation
+
+    def _validation_score(self, validation: Split, pool: Threads) -> float:
+        ranking = self._rank(self._checked(validation.matrix), 5, pool)
+        return rank_metrics(ranking, validation.Y, ks=(5,))["nDCG@5"]
+
+    def _chosen_threshold(self, context: Context, pool: Threads) -> float:
+        if self.params.threshold != "validation":
+            return float(self.params.threshold)
+        validation = self._validation(context)
+        if validation is None:
+            context.log("there is no validation share with labels: a label is output when its logit is above 0")
+            return 0.0
+        histogram = Histogram()
+        for rows, scores in self._scores(self._checked(validation.matrix), pool):
+            histogram.add(scores, validation.Y[rows])
+        threshold, f1 = histogram.best_threshold()
+        context.log(f"a label is output when its logit is above {threshold:g} (validation micro-F1 {f1:.4f})")
+        return threshold
+
+    # Inference
+
+    def _vectors(self, X: Matrix) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Blocks of rows with the vectors that the decision's matrix multiplies."""
+        network = self._fitted()
+        for rows in self._blocks(X.shape[0]):
+            with torch.no_grad():
+                vectors = network.encoder(as_batch(X[rows], self._device))
+                if not self._folded:
+                    vectors = network.projection(vectors)
+            yield rows, vectors
+
+    def _scores(self, X: Matrix, pool: Threads) -> Iterator[tuple[slice, np.ndarray]]:
+        for rows, vectors in self._vectors(X):
+            yield rows, self._scored(vectors, pool)
+
+    def _scored(self, vectors: torch.Tensor, pool: Threads) -> np.ndarray:
+        network = self._fitted()
+        with torch.no_grad():
+            if network.folded_W is not None and network.folded_b is not None:
+                scores = linear(vectors, network.folded_W, network.folded_b, pool)
+            else:
+                scores = self.logits(network.classifier, vectors, pool)
+        return scores.cpu().numpy()
+
+    def _rank(self, X: Matrix, k: int, pool: Threads) -> TopK:
+        blocks = [topk_dense(scores, k) for _, scores in self._scores(X, pool)]
+        if not blocks:
+            return TopK(np.empty((0, k), dtype=np.int32), np.empty((0, k), dtype=np.float32))
+        return TopK(
+            np.concatenate([block.indices for block in blocks]), np.concatenate([block.scores for block in blocks])
+        )
+
+    def _replay(self, vectors: np.ndarray) -> csr_matrix:
+        """The label sets of vectors of the decision's space, by the scorer that `labels` uses."""
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        if vectors.ndim != 2 or vectors.shape[1] != self._decision_width():
+            raise DataError(f"expected rows of {self._decision_width()} numbers, found an array of {vectors.shape}")
+        with threads(self._workers) as pool:
+            parts = (torch.from_numpy(vectors[rows]).to(self._device) for rows in self._blocks(len(vectors)))
+            sets = [_above(self._scored(part, pool), self.threshold) for part in parts]
+        return _stacked(sets, self.sizes["labels"])
+
+    def _blocks(self, rows: int) -> list[slice]:
+        """Rows in parts whose logits fit in memory."""
+        size = max(1, LOGITS_AT_ONCE // max(1, self.sizes["labels"], self._decision_width()))
+        return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+    @property
+    def _folded(self) -> bool:
+        return self._fitted().folded_W is not None
+
+    def _decision_width(self) -> int:
+        network = self._fitted()
+        return int(network.encoder.width if self._folded else network.classifier.width)
+
+    # Building blocks
+
+    def _fitted(self) -> Network:
+        if self._network is None:
+            raise UsageError(f"this {type(self).__name__} has not been fitted: call fit or load first")
+        return self._network
+
+    def _checked(self, X: Matrix) -> Matrix:
+        self._fitted()
+        X = as_inputs(X)
+        if X.shape[1] != self.sizes["inputs"]:
+            raise DataError(f"the rows have {X.shape[1]} features, this head was fitted on {self.sizes['inputs']}")
+        return X
+
+    def _new_network(self, generator: torch.Generator, context: Context) -> Network:
+        encoder = context.build("encoder", self.params.encoder)
+        encoder.prepare(self.sizes["inputs"], generator)
+        classifier = self.make_classifier(self.sizes)
+        return Network(encoder, initialised_linear(encoder.width, classifier.width, generator), classifier)
+
+    def _stored_network(self, path: Path, context: Context) -> Network:
+        network = self._new_network(torch.Generator().manual_seed(0), context)
+        network.fold()
+        tensors = store.read_tensors(path)
+        expected = network.state_dict()
+        if tensors.keys() != expected.keys():
+            raise store.damaged(path, f"expected the tensors {sorted(expected)}, found {sorted(tensors)}")
+        for name, tensor in tensors.items():
+            wanted = expected[name]
+            if tensor.shape != wanted.shape or tensor.dtype != wanted.dtype:
+                raise store.damaged(
+                    path,
+                    f"{name} is {tensor.dtype} {tuple(tensor.shape)}, expected {wanted.dtype} {tuple(wanted.shape)}",
+                )
+        network.load_state_dict(tensors)
+        return network.to(self._device)
+
+    def _chosen_device(self) -> torch.device:
+        if self.params.device == "cpu":
+            return torch.device("cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        if self.params.device == "cuda":
+            raise UsageError('device is "cuda" but torch finds none here: use "cpu" or "auto"')
+        return torch.device("cpu")
+
+
+def _training_rows(train: Split) -> Rows:
+    X = as_inputs(train.matrix)
+    if not train.rows or not X.shape[1] or not train.Y.nnz:
+        raise DataError(
+            f"nothing to learn from: {train.rows} training rows with {X.shape[1]} features and "
+            f"{train.Y.nnz} labels among them"
+        )
+    return Rows(X, train.Y.tocsr(), None if train.weights is None else train.weights.tocsr())
+
+
+def _dropped(vectors: torch.Tensor, share: float, noise: torch.Generator) -> torch.Tensor:
+    if not share:
+        return vectors
+    kept = torch.rand(vectors.shape, generator=noise, device=vectors.device) >= share
+    return vectors * kept / (1 - share)
+
+
+def _above(scores: np.ndarray, threshold: float) -> csr_matrix:
+    return as_csr(scores > np.float32(threshold))
+
+
+def _stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:
+    return csr_matrix(vstack(blocks, format="csr")) if blocks else csr_matrix((0, labels), dtype=np.float32)
+
+
+def _read_state(path: Path) -> tuple[dict[str, int], float]:
+    state = store.read_json(path)
+    sizes = state.get("sizes") if isinstance(state, dict) else None
+    if not isinstance(sizes, dict) or not all(type(n) is int and n >= 0 for n in sizes.values()):
+        raise store.damaged(path, "expected sizes as whole numbers")
+    if not {"inputs", "labels", "width"} <= sizes.keys() or not isinstance(state.get("threshold"), int | float):
+        raise store.damaged(path, "expected the sizes inputs, labels and width, and a threshold")
+    return sizes, float(state["threshold"])

@@ -1,0 +1,70 @@
+"""Threads over fixed pieces of work, so that results have the same bits whatever the number of threads.
+
+A matrix product that the BLAS library spreads over its own threads sums in an order that depends on their number.
+Here torch works with one thread inside each piece, pieces are cut without regard to the number of threads, and what
+they return is combined in the order of the pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_users = 0
+_threads_outside = 1
+
+
+class Threads:
+    """`map` over pieces, on the threads of a pool or, without one, in the calling thread."""
+
+    def __init__(self, pool: ThreadPoolExecutor | None = None):
+        self._pool = pool
+
+    def map(self, function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
+        if self._pool is None or len(pieces) < 2:
+            return [function(piece) for piece in pieces]
+        return list(self._pool.map(function, pieces))
+
+
+@contextlib.contextmanager
+def threads(workers: int) -> Iterator[Threads]:
+    """Threads for the time of a `with` block, in which torch itself uses one."""
+    with _torch_single_threaded():
+        if workers <= 1:
+            yield Threads()
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                yield Threads(pool)
+
+
+@contextlib.contextmanager
+def _torch_single_threaded() -> Iterator[None]:
+    """torch's thread count belongs to the process: the first to enter sets it, the last to leave restores it."""
+    global _users, _threads_outside
+    with _lock:
+        if _users == 0:
+            _threads_outside = torch.get_num_threads()
+            torch.set_num_threads(1)
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                torch.set_num_threads(_threads_outside)
+
+
+def stripes(length: int, *, least: int = 64, most: int = 16) -> list[slice]:
+    """`range(length)` in at most `most` contiguous parts of at least `least`; depends on nothing but `length`."""
+    size = max(least, -(-length // most))
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

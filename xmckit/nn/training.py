@@ -1,0 +1,141 @@
+"""The training loop: seeded mini-batches, early stopping on the validation share, the best epoch's weights kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Matrix
+from xmckit.errors import XmckitError
+from xmckit.nn.batches import Batch, Targets, as_batch
+from xmckit.nn.optimiser import Adam
+from xmckit.nn.threads import Threads
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training rows as the loop takes them: features in the form of `as_inputs`, labels, and weights of pairs."""
+
+    X: Matrix
+    Y: csr_matrix
+    weights: csr_matrix | None = None
+
+    def batches(self, order: np.ndarray, size: int, device: torch.device) -> Iterator[tuple[Batch, Targets]]:
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            weights = None if self.weights is None else self.weights[rows]
+            yield as_batch(self.X[rows], device), Targets.from_csr(self.Y[rows], weights, device)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast to train. `slower` parameters learn at the learning rate times `slowness`."""
+
+    epochs: int
+    batch: int
+    learning_rate: float
+    weight_decay: float
+    patience: int
+    slower: Sequence[torch.nn.Parameter] = ()
+    slowness: float = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What training came to: epochs are counted from 1; `score` is None where nothing was there to validate on."""
+
+    epochs: int
+    best_epoch: int
+    score: float | None
+
+
+def train(
+    network: torch.nn.Module,
+    rows: Rows,
+    loss: Callable[[Batch, Targets], torch.Tensor],
+    *,
+    schedule: Schedule,
+    validate: Callable[[], float] | None,
+    context: Context,
+    threads: Threads,
+    device: torch.device,
+) -> Outcome:
+    """Minimise `loss` over `rows`; `network` ends with the weights of the epoch that `validate` scored best.
+
+    Without `validate` all epochs run and the last weights stay.
+    """
+    optimiser = Adam(
+        network.parameters(),
+        weight_decay=schedule.weight_decay,
+        threads=threads,
+        slower=schedule.slower,
+        slowness=schedule.slowness,
+    )
+    rng = context.rng("training order")
+    best = _Best()
+    count = rows.X.shape[0]
+    steps = -(-count // schedule.batch)
+    with context.progress("training", total=schedule.epochs * steps) as bar:
+        for epoch in range(1, schedule.epochs + 1):
+            losses = []
+            for batch, targets in rows.batches(rng.permutation(count), schedule.batch, device):
+                optimiser.zero_grad()
+                value = loss(batch, targets)
+                losses.append(value.item())
+                if not math.isfinite(losses[-1]):
+                    raise _diverged(epoch, f"the loss became {losses[-1]}", schedule, best, context)
+                value.backward()
+                optimiser.step(schedule.learning_rate)
+                bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.shown())
+            if not all(math.isfinite(parameter.detach().sum()) for parameter in network.parameters()):
+                raise _diverged(epoch, "a weight is no longer finite", schedule, best, context)
+            if validate is None:
+                continue
+            best.consider(epoch, validate(), network)
+            context.log(f"epoch {epoch}: loss {np.mean(losses):.5g}, validation nDCG@5 {best.latest:.4f}")
+            if epoch - best.epoch >= schedule.patience:
+                break
+        best.restore(network)
+    return Outcome(epoch, best.epoch or epoch, best.score)
+
+
+class _Best:
+    """The best epoch so far and a copy of its weights."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.score: float | None = None
+        self.latest = math.nan
+        self.weights: dict[str, torch.Tensor] = {}
+
+    def consider(self, epoch: int, score: float, network: torch.nn.Module) -> None:
+        self.latest = score
+        if self.score is None or score > self.score:
+            self.epoch, self.score = epoch, score
+            self.weights = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+
+    def restore(self, network: torch.nn.Module) -> None:
+        if self.weights:
+            network.load_state_dict(self.weights)
+
+    def shown(self) -> dict[str, str]:
+        return {} if self.score is None else {"nDCG@5": f"{self.latest:.4f}"}
+
+
+def _diverged(epoch: int, what: str, schedule: Schedule, best: _Best, context: Context) -> XmckitError:
+    kept = ""
+    if best.weights and context.folder is not None:
+        path = context.folder / "last-good.safetensors"
+        store.write_tensors(path, best.weights)
+        kept = f" The weights of epoch {best.epoch} are in {path}."
+    return XmckitError(
+        f"training diverged in epoch {epoch}: {what}. Try a learning_rate below "
+        f"{schedule.learning_rate:g}, and check that no feature is far larger than the others.{kept}"
+    )

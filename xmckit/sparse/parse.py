@@ -1,0 +1,326 @@
+"""Sparse rows from text: `labels index:value index:value …`, one row a line, by one numba kernel over the bytes.
+
+The bytes (a mapped file or a decompressed one) are cut into chunks at line ends. A first pass counts what each chunk
+can hold at most, so that the arrays are allocated once; a second pass fills them. Chunks do not depend on the number
+of workers, so neither does the result.
+
+A number becomes the float32 that `np.float32(float(text))` gives: see `_value`.
+
+The grammar: fields are separated by spaces or tabs; a line ends with a line feed, a carriage return before it is
+ignored, and the last line may lack both. Labels are the first field, separated by commas, and need no place when
+there are none (the line starts with a space, or with its first `index:value`). Indices are digits only. Values are
+decimal numbers with an optional exponent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit.sparse import parse_kernels as kernels
+
+CHUNK_BYTES = 8 << 20
+LARGEST_INDEX = 2**31 - 2
+
+Advance = Callable[[float], None]
+Spread = Callable[[Callable[[Any], Any], list], list]
+
+_LINE_FEED = ord("\n")
+_NO_VALUES = np.empty(0, dtype=np.float32)
+
+
+class TextError(Exception):
+    """A byte that cannot be right: its error code and its position in the text."""
+
+    def __init__(self, code: int, position: int):
+        super().__init__(code, position)
+        self.code, self.position = code, position
+
+
+class WrongRows(Exception):
+    """The text has another number of rows than was promised."""
+
+    def __init__(self, found: int):
+        super().__init__(found)
+        self.found = found
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What a line holds. `labels` and `features` are how many there are; `None` takes whatever fits an index.
+
+    `first_label` and `first_feature` are the numbers that mean column 0. With `annotated`, `#` begins a comment and
+    lines that are otherwise blank are no rows; without, an empty line is an empty row.
+    """
+
+    has_labels: bool = True
+    labels: int | None = None
+    features: int | None = None
+    first_label: int = 0
+    first_feature: int = 0
+    annotated: bool = False
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Parsed rows: sorted column indices without duplicates, one value per feature."""
+
+    rows: int
+    label_ends: np.ndarray
+    label_indices: np.ndarray
+    feature_ends: np.ndarray
+    feature_indices: np.ndarray
+    values: np.ndarray
+
+    def labels(self, columns: int) -> csr_matrix:
+        ones = np.ones(len(self.label_indices), dtype=np.float32)
+        return _canonical(ones, self.label_indices, self.label_ends, (self.rows, columns))
+
+    def features(self, columns: int) -> csr_matrix:
+        matrix = _canonical(self.values, self.feature_indices, self.feature_ends, (self.rows, columns))
+        if not self.values.all():
+            matrix.eliminate_zeros()
+        return matrix
+
+    @property
+    def labels_seen(self) -> int:
+        return int(self.label_indices.max(initial=-1)) + 1
+
+    @property
+    def features_seen(self) -> int:
+        return int(self.feature_indices.max(initial=-1)) + 1
+
+
+def _canonical(values: np.ndarray, indices: np.ndarray, ends: np.ndarray, shape: tuple[int, int]) -> csr_matrix:
+    matrix = csr_matrix((values, indices, ends), shape=shape)
+    matrix.has_sorted_indices = True
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def serially(function: Callable[[Any], Any], items: list) -> list:
+    return [function(item) for item in items]
+
+
+def parse_rows(
+    text: np.ndarray,
+    start: int,
+    grammar: Grammar,
+    *,
+    rows: int | None = None,
+    spread: Spread = serially,
+    advance: Advance = lambda steps: None,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> SparseRows:
+    """The rows of `text` (read-only uint8) from byte `start` on; TextError for the first byte that is wrong.
+
+    `rows` is how many there must be, else WrongRows, before anything is allocated.
+    `spread` maps a function over the chunks; it may use threads, which share the arrays.
+    """
+    chunks = _chunks(text, start, chunk_bytes)
+    counts = np.array(spread(lambda chunk: kernels.count(chunk.text), chunks), dtype=np.int64).reshape(-1, 3)
+    lines = int(counts[:, 0].sum())
+    if rows is not None and lines != rows:
+        raise WrongRows(lines)
+    return _Filling(grammar, chunks, counts, advance).run(spread)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """`length` bytes of complete lines at `position` of the whole text, with a few bytes of anything behind them."""
+
+    padded: np.ndarray
+    length: int
+    position: int
+
+    @property
+    def text(self) -> np.ndarray:
+        return self.padded[: self.length]
+
+
+def _chunks(text: np.ndarray, start: int, chunk_bytes: int) -> list[_Chunk]:
+    complete = _after_last_line(text[: max(start, len(text) - kernels.PADDING)], start)
+    chunks = []
+    while start < complete:
+        end = _after_line(text, min(start + chunk_bytes, complete) - 1)
+        chunks.append(_Chunk(text[start : end + kernels.PADDING], end - start, start))
+        start = end
+    if start < len(text):
+        chunks.append(_last_chunk(text, start))
+    return chunks
+
+
+def _last_chunk(text: np.ndarray, start: int) -> _Chunk:
+    """What is left, copied, so that it has a last line feed and room behind it."""
+    missing = b"" if text[-1] == _LINE_FEED else b"\n"
+    content = text[start:].tobytes() + missing
+    padded = np.frombuffer(content + bytes(kernels.PADDING), dtype=np.uint8)
+    return _Chunk(padded, len(content), start)
+
+
+def _after_line(text: np.ndarray, position: int, window: int = 1 << 16) -> int:
+    """The position behind the first line feed at or after `position`, or the length of the text."""
+    while position < len(text):
+        found = np.flatnonzero(text[position : position + window] == _LINE_FEED)
+        if len(found):
+            return position + int(found[0]) + 1
+        position += window
+    return len(text)
+
+
+def _after_last_line(text: np.ndarray, start: int, window: int = 1 << 16) -> int:
+    """The position behind the last line feed at or after `start`, or `start` if there is none."""
+    end = len(text)
+    while end > start:
+        begin = max(start, end - window)
+        found = np.flatnonzero(text[begin:end] == _LINE_FEED)
+        if len(found):
+            return begin + int(found[-1]) + 1
+        end = begin
+    return start
+
+
+class _Filling:
+    """The second pass: chunks fill their own parts of shared arrays, then gaps between the parts are closed."""
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        chunks: list[_Chunk],
+        counts: np.ndarray,
+        advance: Advance,
+    ):
+        self.grammar, self.chunks, self.advance = grammar, chunks, advance
+        # A label ends with a comma or is the last of its line; every feature has one colon.
+        most = np.column_stack([counts[:, 0], counts[:, 0] + counts[:, 1], counts[:, 2]])
+        if not grammar.has_labels:
+            most[:, 1] = 0
+        self.bounds = np.vstack([np.zeros((1, 3), np.int64), np.cumsum(most, axis=0)])
+        rows, labels, features = (int(n) for n in self.bounds[-1])
+        self.label_ends = np.zeros(rows + 1, dtype=np.int64)
+        self.feature_ends = np.zeros(rows + 1, dtype=np.int64)
+        self.label_indices = np.empty(labels, dtype=np.int32)
+        self.feature_indices = np.empty(features, dtype=np.int32)
+        self.values = np.empty(features, dtype=np.float32)
+
+    def run(self, spread: Spread) -> SparseRows:
+        results = spread(self.fill, list(range(len(self.chunks))))
+        errors = [error for _, error in results if error is not None]
+        if errors:
+            raise min(errors, key=lambda error: error.position)
+        return self.joined(np.array([used for used, _ in results], dtype=np.int64).reshape(-1, 3))
+
+    def fill(self, number: int) -> tuple[tuple[int, int, int], TextError | None]:
+        """Parse one chunk; (rows, labels, features) it really has, and its error."""
+        chunk = self.chunks[number]
+        (rows, labels, features), (rows_end, labels_end, features_end) = self.bounds[number : number + 2].tolist()
+        label_ends = self.label_ends[rows + 1 : rows_end + 1]
+        feature_ends = self.feature_ends[rows + 1 : rows_end + 1]
+        label_indices = self.label_indices[labels:labels_end]
+        feature_indices = self.feature_indices[features:features_end]
+        values = self.values[features:features_end]
+        # Room for the worst case costs nothing as long as it is not touched.
+        undecided = np.empty((features_end - features, 3), dtype=np.int64)
+        unsorted_labels = np.empty((rows_end - rows, 2), dtype=np.int64)
+        unsorted_features = np.empty((rows_end - rows, 2), dtype=np.int64)
+        report = np.zeros(8, dtype=np.int64)
+        kernels.parse(
+            chunk.padded, chunk.length, *_limits(self.grammar),
+            label_ends, label_indices, feature_ends, feature_indices, values,
+            undecided, unsorted_labels, unsorted_features, report,
+        )  # fmt: skip
+        error = TextError(int(report[kernels.CODE]), int(report[kernels.POSITION])) if report[kernels.CODE] else None
+        error = error or _decide(chunk.text, undecided[: report[kernels.UNDECIDEDS]], values)
+        error = error or _sort(
+            kernels.DUPLICATE_LABEL,
+            unsorted_labels[: report[kernels.UNSORTED_LABELS]],
+            label_ends,
+            label_indices,
+            _NO_VALUES,
+        )
+        error = error or _sort(
+            kernels.DUPLICATE_INDEX,
+            unsorted_features[: report[kernels.UNSORTED_FEATURES]],
+            feature_ends,
+            feature_indices,
+            values,
+        )
+        if error is not None:
+            error = TextError(error.code, error.position + chunk.position)
+        self.advance(chunk.length)
+        return (int(report[kernels.ROWS]), int(report[kernels.LABELS]), int(report[kernels.FEATURES])), error
+
+    def joined(self, used: np.ndarray) -> SparseRows:
+        starts = np.vstack([np.zeros((1, 3), np.int64), np.cumsum(used, axis=0)])
+        rows, labels, features = (int(n) for n in starts[-1])
+        for number in range(len(self.chunks)):
+            old, new, size = self.bounds[number], starts[number], used[number]
+            _move(self.label_ends, int(old[0]) + 1, int(new[0]) + 1, int(size[0]))
+            _move(self.feature_ends, int(old[0]) + 1, int(new[0]) + 1, int(size[0]))
+            self.label_ends[new[0] + 1 : new[0] + 1 + size[0]] += new[1]
+            self.feature_ends[new[0] + 1 : new[0] + 1 + size[0]] += new[2]
+            _move(self.label_indices, int(old[1]), int(new[1]), int(size[1]))
+            _move(self.feature_indices, int(old[2]), int(new[2]), int(size[2]))
+            _move(self.values, int(old[2]), int(new[2]), int(size[2]))
+        return SparseRows(
+            rows,
+            _cut(self.label_ends, rows + 1),
+            _cut(self.label_indices, labels),
+            _cut(self.feature_ends, rows + 1),
+            _cut(self.feature_indices, features),
+            _cut(self.values, features),
+        )
+
+
+def _limits(grammar: Grammar) -> tuple[bool, bool, int, int, int, int]:
+    labels = LARGEST_INDEX + 1 if grammar.labels is None else grammar.labels
+    features = LARGEST_INDEX + 1 if grammar.features is None else grammar.features
+    return grammar.has_labels, grammar.annotated, grammar.first_label, labels, grammar.first_feature, features
+
+
+def _move(array: np.ndarray, old: int, new: int, size: int) -> None:
+    if old != new:
+        array[new : new + size] = array[old : old + size]
+
+
+def _cut(array: np.ndarray, size: int) -> np.ndarray:
+    return array if len(array) == size else array[:size].copy()
+
+
+def _decide(text: np.ndarray, undecided: np.ndarray, values: np.ndarray) -> TextError | None:
+    """Python's own `float` for the rare values that the kernel leaves open."""
+    for place, start, end in undecided.tolist():
+        with np.errstate(over="ignore"):
+            values[place] = np.float32(float(text[start:end].tobytes()))
+        if not np.isfinite(values[place]):
+            return TextError(kernels.NOT_FINITE, start)
+    return None
+
+
+def _sort(code: int, rows: np.ndarray, ends: np.ndarray, indices: np.ndarray, values: np.ndarray) -> TextError | None:
+    """Sort the rows (number, position) that were not in order; TextError for an index that comes twice."""
+    if not len(rows):
+        return None
+    twice = kernels.sort_rows(rows, ends, indices, values)
+    return TextError(code, int(rows[twice, 1])) if twice >= 0 else None
+
+
+def parse_integers(text: np.ndarray, columns: int | None = None) -> np.ndarray:
+    """A table of non-negative integers, one row a line, as int64 rows × columns; TextError for anything else.
+
+    Without `columns`, the first line decides. Blank lines are left out.
+    """
+    chunks = _chunks(text, 0, len(text) + 1)
+    parts: list[np.ndarray] = []
+    for chunk in chunks:
+        numbers = np.empty((chunk.length + 1) // 2, dtype=np.int64)
+        code, place, size, width = kernels.parse_integers(chunk.padded, chunk.length, columns or 0, numbers)
+        if code:
+            raise TextError(code, place + chunk.position)
+        columns = width or columns
+        parts.append(numbers[:size])
+    return np.concatenate([*parts, np.empty(0, dtype=np.int64)]).reshape(-1, columns or 1)

@@ -1,0 +1,16 @@
+"""The contracts as checks, for first-party and third-party components alike.
+
+    from xmckit.testing import check_component, summarise
+
+    results = check_component("head", "bsl")
+    assert summarise(results).ok, "\\n".join(map(str, results))
+
+or, as one pytest test per check, `parametrize_with_checks`.
+"""
+
+from __future__ import annotations
+
+from xmckit.testing.results import CheckResult, Summary, summarise
+from xmckit.testing.suite import Case, Check, check_component, parametrize_with_checks
+
+__all__ = ["Case", "Check", "CheckResult", "Summary", "check_component", "parametrize_with_checks", "summarise"]

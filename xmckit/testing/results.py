@@ -1,0 +1,53 @@
+"""What a check found, and the count of checks that really ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Status = Literal["passed", "failed", "skipped", "xfailed"]
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+SKIPPED: Final = "skipped"
+XFAILED: Final = "xfailed"
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One check of one component. `detail` says what was found, or why the check did not apply."""
+
+    name: str
+    status: Status
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status:7} {self.name}{': ' if self.detail else ''}{self.detail}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts by status. `ran` leaves out skipped checks: a suite in which nothing ran has shown nothing."""
+
+    passed: int
+    failed: int
+    skipped: int
+    xfailed: int
+
+    @property
+    def ran(self) -> int:
+        return self.passed + self.failed + self.xfailed
+
+    @property
+    def ok(self) -> bool:
+        return self.ran > 0 and self.failed == 0
+
+    def __str__(self) -> str:
+        counts = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped, {self.xfailed} xfailed"
+        return counts if self.ran else f"{counts}: nothing ran, which is a failure"
+
+
+def summarise(results: Iterable[CheckResult]) -> Summary:
+    counts = Counter(result.status for result in results)
+    return Summary(counts[PASSED], counts[FAILED], counts[SKIPPED], counts[XFAILED])
