@@ -33,18 +33,18 @@ from xmckit.sparse.topk import topk_dense
 LOGITS_AT_ONCE = 1 << 24
 # Adam moves every entry of a matrix by about the learning rate, so a matrix whose entries act together on all rows, as
 # the projection's do, moves its output far more per step than the table of features or one label's row.
-PROJECTION_RATE = 0.1
+PROJECTION_RATE = 0.03
 WEIGHTS, STATE = "weights.safetensors", "state.json"
 
 
 class TorchHeadParams(Params):
     """What every head of this family can be told."""
 
-    dim: int = Field(128, ge=1, le=65536, description="Width d of the vectors that the classifier multiplies.")
+    dim: int = Field(256, ge=1, le=65536, description="Width d of the vectors that the classifier multiplies.")
     encoder: EncoderSpec = Field(Spec(use="sparse-linear"), description="What turns features into vectors.")
-    epochs: int = Field(30, ge=1, description="Passes over the training rows, at most.")
+    epochs: int = Field(40, ge=1, description="Passes over the training rows, at most.")
     batch: int = Field(256, ge=1, description="Rows per step.")
-    learning_rate: float = Field(3e-3, gt=0, le=1, description="Adam's step size.")
+    learning_rate: float = Field(5e-3, gt=0, le=1, description="Adam's step size.")
     weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay of matrices, times the learning rate.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
     patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
@@ -371,7 +371,8 @@ def _training_rows(train: Split) -> Rows:
             f"nothing to learn from: {train.rows} training rows with {X.shape[1]} features and "
             f"{train.Y.nnz} labels among them"
         )
-    return Rows(X, train.Y.tocsr(), None if train.weights is None else train.weights.tocsr())
+    # weights share the pattern of Y, so with weights Y stays as it is
+    return Rows(X, as_csr(train.Y)) if train.weights is None else Rows(X, train.Y, train.weights)
 
 
 def _dropped(vectors: torch.Tensor, share: float, noise: torch.Generator) -> torch.Tensor:

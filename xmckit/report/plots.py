@@ -65,25 +65,19 @@ def _precision_at(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mappin
     axes.grid(alpha=0.25)
 
 
-def _precision_by_frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
-    _bars(axes, curves, "recall")
+def _recall_by_frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    occurring = [position for position, count in enumerate(curves["relevant"]) if count]
+    systems = curves["systems"]
+    width = 0.8 / len(systems)
+    for number, system in enumerate(systems):
+        shift = (number - (len(systems) - 1) / 2) * width
+        heights = [100 * system["recall"][position] for position in occurring]
+        places = [place + shift for place in range(len(occurring))]
+        axes.bar(places, heights, width, color=_colour(number), label=system["name"])
+    names = [f"{_range(curves['edges'], position)}\n({curves['relevant'][position]:,})" for position in occurring]
+    axes.set_xticks(range(len(occurring)), names, fontsize=8)
     axes.set_xlabel("training rows of the label\n(below: test occurrences)")
     axes.set_ylabel(f"found among the first {curves['bins_k']}, %")
-
-
-def _bars(axes: Axes, curves: Mapping[str, Any], what: str) -> None:
-    systems = curves["systems"]
-    edges = curves["edges"]
-    names = [_range(edges, position) for position in range(len(edges))]
-    relevant = curves["relevant"]
-    width = 0.8 / len(systems)
-    for position, system in enumerate(systems):
-        heights = [100 * value if value is not None else 0 for value in system[what]]
-        places = [place + (position - (len(systems) - 1) / 2) * width for place in range(len(edges))]
-        axes.bar(places, heights, width, color=_colour(position), label=system["name"])
-    axes.set_xticks(
-        range(len(edges)), [f"{name}\n({count:,})" for name, count in zip(names, relevant, strict=True)], fontsize=8
-    )
     axes.legend(frameon=False)
     axes.grid(alpha=0.25, axis="y")
 
@@ -112,6 +106,6 @@ def _colour(position: int) -> str:
 PLOTS = {
     "label-frequency": ("How often labels occur", _frequency),
     "precision-at-k": ("Precision of the first k labels", _precision_at),
-    "recall-by-frequency": ("Rare and frequent labels", _precision_by_frequency),
+    "recall-by-frequency": ("Rare and frequent labels", _recall_by_frequency),
     "time": ("Where the time went", _time),
 }

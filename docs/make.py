@@ -1,0 +1,50 @@
+"""Write the numbers and the picture of README.md anew.
+
+    python docs/make.py
+
+Runs the quickstart recipe in a temporary folder, puts its table between the marks in README.md, and takes the picture
+docs/report.png from its report with a headless Chromium (or Chrome) from the PATH.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def main() -> None:
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        raise SystemExit(f"no browser for the picture: install one of {', '.join(BROWSERS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-m", "xmckit", "-q", "run", "quickstart"],
+            check=True, capture_output=True, text=True, cwd=folder,
+        )  # fmt: skip
+        *table, report = done.stdout.rstrip().splitlines()
+        text = README.read_text("utf-8")
+        block = "\n".join("    " + line.rstrip() for line in [*table, "report: runs/quickstart/…/report.html"])
+        start, end = text.index("-->", text.index("<!-- quickstart:")) + 3, text.index("<!-- /quickstart -->")
+        README.write_text(f"{text[:start]}\n\n{block}\n\n{text[end:]}", "utf-8")
+        page = report.removeprefix("report: ")
+        subprocess.run(
+            [
+                browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+                "--disable-background-networking", f"--user-data-dir={folder}/browser", "--hide-scrollbars", "--window-size=1160,1500",
+                f"--screenshot={ROOT / 'docs' / 'report.png'}", f"file://{page}",
+            ],
+            check=True, capture_output=True,
+        )  # fmt: skip
+    print(re.sub(r"^    ", "", block, flags=re.MULTILINE))
+
+
+if __name__ == "__main__":
+    main()
