@@ -43,6 +43,7 @@ class RankingMetrics(params.Configured):
             ks=self.params.k,
             inverse_propensity=inverse_propensity(evaluation.train_counts, evaluation.train_rows, A, B),
             filtered=evaluation.filtered,
+            workers=evaluation.workers,
         )
 
 
@@ -94,21 +95,21 @@ def rank_metrics(
     ks: Sequence[int] = (1, 3, 5),
     inverse_propensity: np.ndarray | None = None,
     filtered: csr_matrix | None = None,
+    workers: int = 1,
 ) -> dict[str, float]:
     """Scores by name ("P@1", "nDCG@3", …) of rankings, or of a CSR matrix with scores as values.
 
     PSP and PSnDCG come when `inverse_propensity` (one number per label) is given. `filtered` pairs do not count.
+    `workers` threads share the work; the numbers have the same bits whatever their number.
     """
     ks = _cutoffs(ks)
     weights = _label_weights(inverse_propensity, truth.shape[1])
-    ranked = _Ranked.of(predictions, truth, filtered, deepest=ks[-1])
+    ranked = _Ranked.of(predictions, truth, filtered, deepest=ks[-1], workers=workers)
     if not len(ranked.labels):
         raise DataError("no row of the truth has a label to score")
     # Nothing is ranked beyond the widest row, so that a huge k costs nothing.
     deepest = max(ranked.width, int(np.diff(ranked.indptr).max()))
-    sums = scoring.ranking_sums(ranked.indptr, ranked.labels, ranked.ranks, weights, np.minimum(ks, deepest))
-    best_rank = scoring.best_rank_per_label(ranked.labels, ranked.ranks, truth.shape[1])
-    best_rank = best_rank[best_rank >= 0]
+    sums = scoring.ranking_sums(ranked.indptr, ranked.labels, ranked.ranks, weights, np.minimum(ks, deepest), workers)
     precision, recall = sums.hits / (ranked.rows * np.asarray(ks)), sums.recall / ranked.rows
     columns = {
         "P": precision,
@@ -118,7 +119,7 @@ def rank_metrics(
     }
     if inverse_propensity is not None:
         columns |= {"PSP": sums.gain / sums.best_gain, "PSnDCG": sums.weighted_ndcg / sums.best_weighted_ndcg}
-    columns["coverage"] = np.array([np.mean(best_rank < k) for k in ks])
+    columns["coverage"] = sums.covered / sums.occurring
     return {
         f"{name}@{k}": float(value) for name, values in columns.items() for k, value in zip(ks, values, strict=True)
     }
@@ -225,7 +226,14 @@ class _Ranked(NamedTuple):
         return int(self.predicted.shape[1])
 
     @staticmethod
-    def of(predictions: TopK | csr_matrix, truth: csr_matrix, filtered: csr_matrix | None, *, deepest: int) -> _Ranked:
+    def of(
+        predictions: TopK | csr_matrix,
+        truth: csr_matrix,
+        filtered: csr_matrix | None,
+        *,
+        deepest: int,
+        workers: int = 1,
+    ) -> _Ranked:
         dropped = np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
         if filtered is not None:
             _same_shape(filtered, truth, "the filter")
@@ -234,7 +242,7 @@ class _Ranked(NamedTuple):
         indptr, labels = _remaining(truth, filtered, "the truth")
         predicted = _label_ids(topk.indices)
         ranks, wrong, row = scoring.ranks_of_truth(
-            predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1]
+            predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1], workers
         )
         if wrong != scoring.SOUND:
             raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
@@ -296,7 +304,9 @@ def _remaining(matrix: csr_matrix, filtered: csr_matrix | None, what: str) -> tu
 
 
 def _sorted_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
-    csr_pattern(matrix, what)  # a broken matrix must be found before scipy's own code walks through it
+    indptr, labels = csr_pattern(matrix, what)  # a broken one must be found before scipy's own code walks through it
+    if scoring.rises_in_rows(indptr, labels) and matrix.data.all():
+        return indptr, labels
     return csr_pattern(as_csr(matrix), what)
 
 
@@ -312,7 +322,7 @@ def _label_weights(weights: np.ndarray | None, labels: int) -> np.ndarray:
     if weights is None:
         return np.ones(labels)
     weights = np.ascontiguousarray(weights, dtype=np.float64)
-    if weights.shape != (labels,) or not (np.isfinite(weights).all() and (weights > 0).all()):
+    if weights.shape != (labels,) or not (weights.min(initial=1) > 0 and weights.max(initial=1) < np.inf):
         raise DataError(f"inverse propensities have to be {labels} positive numbers, one per label")
     return weights
 

@@ -131,6 +131,7 @@ class Evaluation:
     propensity: tuple[float, float]
     sets: csr_matrix | None = None
     filtered: csr_matrix | None = None
+    workers: int = 1
 
 
 @runtime_checkable

@@ -66,6 +66,7 @@ def score(
             propensity=constants,
             sets=sets,
             filtered=dataset.test.filter,
+            workers=context.workers,
         )
         values: dict[str, float] = {}
         for measure in measures:

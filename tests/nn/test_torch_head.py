@@ -173,8 +173,11 @@ def test_divergence_is_explained_and_the_last_good_weights_are_kept(context, tmp
             self.calls = getattr(self, "calls", 0) + 1
             return super().loss(classifier, x, targets, threads) * (float("nan") if self.calls > 1 else 1.0)
 
+    head = Fails(**QUICK, batch=80)
     with pytest.raises(xmckit.XmckitError, match=r"epoch 2.*nan.*epoch 1 are in .*last-good.safetensors"):
-        fitted(context, cls=Fails, batch=80)
+        head.fit(train, context=context)
+    with pytest.raises(xmckit.UsageError, match="not been fitted"):
+        head.decision()
     from xmckit import store
 
     assert "classifier.W" in store.read_tensors(tmp_path / "last-good.safetensors")

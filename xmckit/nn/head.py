@@ -155,10 +155,14 @@ class TorchHead(Configured):
         network.classifier.start(train, generator)
         network.to(self._device)
         self._network, self.threshold = network, 0.0
-        with threads(context.workers) as pool:
-            self._train(network, rows, context, pool)
-            network.fold()
-            self.threshold = self._chosen_threshold(context, pool)
+        try:
+            with threads(context.workers) as pool:
+                self._train(network, rows, context, pool)
+                network.fold()
+                self.threshold = self._chosen_threshold(context, pool)
+        except BaseException:
+            self._network = None
+            raise
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
         if k < 1:
@@ -186,10 +190,9 @@ class TorchHead(Configured):
             structure = self.structure(network.classifier)
         assert W is not None
         assert b is not None
-        shifted = b.detach().cpu().numpy().astype(np.float64) - self.threshold
-        return LinearDecision(
-            W.detach().cpu().numpy(), shifted.astype(np.float32), "sign", structure, replay=self._replay
-        )
+        matrix, shifted = W.detach().cpu().numpy(), b.detach().cpu().numpy() - np.float32(self.threshold)
+        matrix.flags.writeable = False  # it is the memory that prediction uses
+        return LinearDecision(matrix, shifted, "sign", structure, replay=self._replay)
 
     def save(self, folder: Path) -> None:
         network = self._fitted()
@@ -249,7 +252,7 @@ class TorchHead(Configured):
 
     def _chosen_threshold(self, context: Context, pool: Threads) -> float:
         if self.params.threshold != "validation":
-            return float(self.params.threshold)
+            return float(np.float32(self.params.threshold))
         validation = self._validation(context)
         if validation is None:
             context.log("there is no validation share with labels: a label is output when its logit is above 0")
