@@ -2,48 +2,64 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+import json
+import types
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from xmckit.params import Spec
+from xmckit.params import KindOf, Spec
 
 _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multiple of"}
 
 
-def describe_params(params: type[BaseModel], prefix: str = "") -> list[dict[str, str]]:
-    """One row per parameter, nested models flattened as `outer.inner`."""
-    rows = []
-    for name, field in params.model_fields.items():
-        rows.append(
-            {
-                "name": prefix + name,
-                "type": _type_name(field.annotation, field.metadata),
-                "default": "required"
-                if field.is_required()
-                else _default(field.get_default(call_default_factory=True)),
-                "description": field.description or "",
-            }
-        )
-    return rows
+def describe_params(params: type[BaseModel]) -> list[dict[str, str]]:
+    """One row per parameter."""
+    return [
+        {
+            "name": name,
+            "type": _type_name(field.annotation, field.metadata),
+            "default": _default(field.get_default(call_default_factory=True)),
+            "description": field.description or "",
+        }
+        for name, field in params.model_fields.items()
+    ]
 
 
-def _type_name(annotation: Any, metadata: list[Any]) -> str:
-    text = (
-        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
-    )
-    text = re.sub(
-        r"typing\.|typing_extensions\.|<class '|'>|NoneType", lambda found: "None" if "None" in found[0] else "", text
-    )
-    text = re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", text)
-    text = re.sub(r"Annotated\[(\w+),.*\]", r"\1", text)
-    text = re.sub(r"Literal\[([^\]]*)\]", lambda found: " | ".join(part.strip() for part in found[1].split(",")), text)
+def _type_name(annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    """The type as people write it: `int (≥ 1)`, `float | "validation"`, `list of int`."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    for item in metadata:
+        if isinstance(item, KindOf):
+            return f"{item.kind} by name"
+    if origin is Annotated:
+        return _type_name(arguments[0], (*arguments[1:], *metadata))
+    if origin is Literal:
+        text = " | ".join(json.dumps(value, ensure_ascii=False) for value in arguments)
+    elif origin in (Union, types.UnionType):
+        text = " | ".join(_type_name(argument) for argument in arguments)
+    elif origin is not None:
+        inner = ", ".join(_type_name(argument) for argument in arguments if argument is not Ellipsis)
+        text = f"{origin.__name__} of {inner}"
+    elif annotation is type(None):
+        text = "none"
+    else:
+        text = getattr(annotation, "__name__", str(annotation))
     bounds = [
-        f"{sign} {getattr(item, key)}" for item in metadata for key, sign in _BOUNDS.items() if hasattr(item, key)
+        f"{sign} {getattr(item, key)}"
+        for item in _flat(metadata)
+        for key, sign in _BOUNDS.items()
+        if getattr(item, key, None) is not None
     ]
     return text + (f" ({', '.join(bounds)})" if bounds else "")
+
+
+def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
+    """Bounds stand alone or inside a nested `Field(…)`."""
+    for item in metadata:
+        yield from _flat(item.metadata) if hasattr(item, "metadata") else [item]
 
 
 def _default(value: Any) -> str:

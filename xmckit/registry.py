@@ -242,7 +242,10 @@ def _module_from(file: Path) -> ModuleType:
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return loaded
-    if loaded is not None or importlib.util.find_spec(name) is not None:
+    found = None if loaded is not None else importlib.util.find_spec(name)
+    # With the working folder on the path, Python would find the very same file.
+    same = found is not None and found.origin is not None and Path(found.origin).resolve() == file
+    if loaded is not None or (found is not None and not same):
         raise ImportError(f"a module named '{name}' exists already; rename the file")
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

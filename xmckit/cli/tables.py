@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
 
@@ -45,13 +46,20 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
     console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
     for position, column in enumerate(columns):
         table.add_column(
             column, justify="left" if position < left else "right", no_wrap=position >= left, overflow="fold"
         )
     for row in rows:
-        table.add_row(*row)
+        # Text, not markup: a cell may hold brackets.
+        table.add_row(*(Text(cell) for cell in row))
     console.print(table)
 
 

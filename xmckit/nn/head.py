@@ -6,6 +6,7 @@ layer then fits in one small file.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -107,7 +108,7 @@ class Network(torch.nn.Module):
             self.folded_W, self.folded_b = (W @ P).float(), (W @ shift + b).float()
 
 
-class TorchHead(Configured):
+class TorchHead(Configured, ABC):
     """A head over all labels, trained with mini-batches. See the module's text for what to override."""
 
     Params: ClassVar[type[Params]] = TorchHeadParams
@@ -136,9 +137,9 @@ class TorchHead(Configured):
         result: torch.Tensor = classifier(x, threads)
         return result
 
+    @abstractmethod
     def loss(self, classifier: Any, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
         """What training minimises, for one batch of vectors x."""
-        raise NotImplementedError
 
     def structure(self, classifier: Any) -> Alternating | None:
         """What `decision` says about W when no folding was needed."""
