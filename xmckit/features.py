@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Features, Matrix, Split, as_csr
+from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError, nearest
 from xmckit.params import Configured, Params
 
@@ -23,8 +23,6 @@ ROWS_AT_ONCE = 1 << 15
 TEXTS_AT_ONCE = 1 << 12
 # Words of two or more letters, digits or underscores.
 WORD = r"(?u)\b\w\w+\b"
-# A matrix that is not one of several named blocks goes by this name.
-ONLY_BLOCK = "X"
 
 
 class BlockParams(Params):
@@ -269,11 +267,8 @@ def _check_finite(matrix: Any, name: str) -> None:
 
 
 def _named_blocks(split: Split) -> dict[str, Matrix]:
-    X: Features | None = split.X
-    if isinstance(X, Mapping) and X:
-        return dict(X)
-    if X is not None and not isinstance(X, Mapping):
-        return {ONLY_BLOCK: X}
+    if split.blocks:
+        return dict(split.blocks)
     if split.texts is not None:
         raise DataError('these rows have texts but no feature matrix: add `[features] use = "tfidf"` to the recipe')
     raise DataError("these rows have neither features nor texts")

@@ -1,10 +1,12 @@
 """The data set `files`: choosing a reader, its options, and the fingerprint."""
 
 import hashlib
+import os
 from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
+from scipy.sparse import csr_matrix, save_npz
 
 from xmckit.context import Context
 from xmckit.data.files import Files
@@ -92,3 +94,27 @@ def test_readers_match_only_their_own(svm, tmp_path):
     assert [name for name, reader in READERS.items() if reader().matches(svm)] == ["svmlight"]
     for odd in (tmp_path / "missing", svm / "train.svm"):
         assert not any(reader().matches(odd) for reader in READERS.values())
+
+
+def test_wrong_options_come_with_the_nearest_name(svm):
+    with pytest.raises(UsageError, match=r"zerobased: unknown; did you mean 'zero_based'\? \(options: zero_based, "):
+        Files(path=svm, options={"zerobased": True}).read(context=CONTEXT)
+    with pytest.raises(UsageError, match=r"features: .*, found 'many'"):
+        Files(path=svm, options={"features": "many"}).read(context=CONTEXT)
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.svm", "train.jsonl", "X.trn.npz"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    for part in (name, name.replace("train", "test").replace("trn", "tst")):
+        os.mkfifo(tmp_path / part)
+    for part in ("trn", "tst") if name.endswith(".npz") else ():
+        save_npz(tmp_path / f"Y.{part}.npz", csr_matrix([[1.0]]))
+    with pytest.raises(DataError, match=r"no reader knows this|there is neither"):
+        Files(path=tmp_path).read(context=CONTEXT)
+
+
+def test_a_broken_link_is_named(tmp_path):
+    for part in ("train.txt", "test.txt"):
+        (tmp_path / part).symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"train\.txt: no such file"):
+        Files(path=tmp_path).read(context=CONTEXT)

@@ -240,3 +240,13 @@ def test_damaged_gzip(mutate):
         except DataError:
             return
         assert texts == ["one", "two", "three"]
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    assert_same_dataset(read(put(tmp_path, b"\xef\xbb\xbf" + TRAIN, TEST)), read(put(tmp_path, TRAIN, TEST)))
+
+
+def test_label_features_are_not_dropped_in_silence(tmp_path):
+    dataset = read(put(tmp_path, TRAIN, TEST))
+    with pytest.raises(UsageError, match="JSON lines cannot hold label features"):
+        JsonLines().write(replace(dataset, label_features=csr_matrix((3, 2))), tmp_path)

@@ -137,12 +137,13 @@ def test_other_sparse_formats_and_types_become_canonical_float32(folder):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
 def test_values_that_are_not_finite(folder, value):
-    save_npz(folder / "X.tst.npz", csr_matrix(np.array([[value, 0, 0, 0, 1]] * 3)))
-    with pytest.raises(DataError, match=r"X\.tst\.npz: a value is not a finite number"):
+    rows = np.array([[1, 0, 0, 0, 1], [0, 1, 0, 0, value], [value, 0, 0, 0, 1]])
+    save_npz(folder / "X.tst.npz", csr_matrix(rows))
+    with pytest.raises(DataError, match=r"X\.tst\.npz, row 1: a value is not a finite number in float32, found"):
         read(folder)
     (folder / "X.tst.npz").unlink()
-    np.save(folder / "X.tst.npy", np.full((3, 5), value))
-    with pytest.raises(DataError, match=r"X\.tst\.npy: a value is not a finite number"):
+    np.save(folder / "X.tst.npy", np.asfortranarray(rows))
+    with pytest.raises(DataError, match=r"X\.tst\.npy, row 1: a value is not a finite number in float32, found"):
         read(folder)
 
 
@@ -151,7 +152,7 @@ def test_wrong_contents(folder):
     with pytest.raises(DataError, match=r"X\.trn\.npz: 2 rows, but Y\.trn\.npz has 3"):
         read(folder)
     save_npz(folder / "X.trn.npz", csr_matrix(np.eye(3, 6)))
-    with pytest.raises(DataError, match="different features"):
+    with pytest.raises(DataError, match=r"train has features 6 but test has 5"):
         read(folder)
     save_npz(folder / "Y.trn.npz", csr_matrix(np.eye(3, 4) * 2))
     with pytest.raises(DataError, match=r"Y\.trn\.npz, row 0: a label's value must be 1, found 2"):
@@ -251,3 +252,36 @@ def test_real_data(name):
         X = load_npz(SHARED / name / f"X.{part}.npz")
         assert (abs(split.X - X)).nnz == 0
         assert split.rows == X.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"format": np.array("bsr")}, r"format 'bsr', expected csr, csc or coo"),
+        ({"shape": np.array([3.5, 5.0])}, "shape is not a list of whole numbers"),
+        ({"shape": np.array([3, 5, 1])}, r"shape \(3, 5, 1\), expected rows and columns"),
+        ({"data": np.ones((3, 1))}, "data is not a list of values"),
+    ],
+)
+def test_arrays_that_are_no_sparse_matrix(folder, change, words):
+    arrays = {"format": np.array("csr"), "shape": np.array([3, 5]), "data": np.ones(3), "indices": np.arange(3)}
+    np.savez(folder / "X.trn.npz", **{**arrays, "indptr": np.arange(4), **change})
+    with pytest.raises(DataError, match=words):
+        read(folder)
+
+
+@pytest.mark.parametrize("facts", ['"info": {"a": NaN}', '"info": {}, "propensity": [1, Infinity]'])
+def test_facts_hold_no_numbers_that_json_lacks(folder, facts):
+    (folder / "info.json").write_text(f'{{"name": "x", {facts}}}')
+    with pytest.raises(DataError, match=r"info\.json: not JSON: (NaN|Infinity) is not a number"):
+        read(folder)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(folder):
+    (folder / "labels.txt").write_bytes("\ufeffa\nb\nc\nd\n".encode())
+    dataset = read(folder)
+    assert dataset.label_names == list("abcd")
+    dataset = replace(dataset, label_names=["\ufeffa", "b", "c", "d"])
+    (folder / "copy").mkdir()
+    NpzFolder().write(dataset, folder / "copy")
+    assert read(folder / "copy").label_names == dataset.label_names

@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
 from xmckit.context import Context
+from xmckit.data.model import Dataset, Split
 from xmckit.data.svmlight import Svmlight
 from xmckit.errors import DataError, UsageError
 
@@ -77,12 +78,20 @@ def test_written_data_is_read_back_and_scikit_learn_agrees(dataset):
         assert [list(map(int, row)) for row in labels] == [row.indices.tolist() for row in dataset.train.Y]
 
 
+def test_empty_columns_at_the_end_are_not_lost_without_a_word(tmp_path):
+    Y = csr_matrix(np.array([[1, 0], [0, 0]], dtype=np.float32))
+    split = Split(X=csr_matrix(np.ones((2, 3), dtype=np.float32)), Y=Y)
+    with pytest.raises(UsageError, match=r"last 1 of 2 are empty.*labels = 2"):
+        Svmlight().write(Dataset("small", split, split), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(datasets(), mutations())
 def test_damaged_bytes_give_the_right_data_or_an_error(dataset, mutate):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        Svmlight().write(dataset, folder)
+        Svmlight(features=dataset.train.X.shape[1], labels=dataset.labels).write(dataset, folder)
         content = mutate((folder / "train.svm").read_bytes())
         put(folder, content, content)
         try:

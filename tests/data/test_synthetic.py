@@ -212,3 +212,9 @@ def test_more_labels_than_fit_a_dense_matrix():
     dataset = read(rows=2_000, test_rows=100, features=100_000, labels=670_000, topics=1_000)
     assert dataset.train.Y.shape == (2_000, 670_000)
     assert dataset.train.X.indices.max() < 100_000
+
+
+@pytest.mark.parametrize("name", ["labels_per_row", "words_per_row", "features", "labels"])
+def test_sizes_that_cannot_be_drawn_are_refused(name):
+    with pytest.raises(ValidationError, match=f"{name}\n.* less than or equal to"):
+        Synthetic(**{name: 2**40})

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from xmckit.errors import PluginError, RecipeError, nearest
 from xmckit.params import Configured, DataPath, EncoderSpec, HeadSpec, InputPath, Params, Spec
-from xmckit.recipe import Recipe, load_recipe, nested_specs, parse_sweep, shipped_recipes
+from xmckit.recipe import Recipe, load_recipe, load_section, nested_specs, parse_sweep, shipped_recipes
 from xmckit.recipe.layers import LONGEST_CHAIN
 from xmckit.recipe.schema import recipe_schema
 from xmckit.recipe.text import leaves
@@ -402,7 +402,14 @@ def test_all_sets_are_one_child(load):
 
 @pytest.mark.parametrize(
     ("value", "title"),
-    [("word", "word"), ("a/b-c_d.e:f", "a/b-c_d.e:f"), ('"two words"', "two words"), ("'x=y'", "x=y"), ('""', "")],
+    [
+        ("word", "word"),
+        ("a/b-c_d.e:f", "a/b-c_d.e:f"),
+        ("~/données+1", "~/données+1"),
+        ('"two words"', "two words"),
+        ("'x=y'", "x=y"),
+        ('""', ""),
+    ],
 )
 def test_set_takes_toml_or_a_bare_word(load, value, title):
     assert load(MINIMAL, f"title={value}").title == title
@@ -415,6 +422,10 @@ def test_set_refuses_what_it_could_misread_and_shows_how_to_quote(mistakes, valu
     assert "--set 'title=\"" in mistake
     with pytest.raises(RecipeError):
         parse_sweep([f"title={value}"])
+
+
+def test_set_shows_how_to_write_a_list(mistakes):
+    assert mistakes(MINIMAL, "score.k=1, 3")[0].endswith("a list needs brackets: --set 'score.k=[1, 3]'")
 
 
 def test_set_refuses_what_is_no_text(mistakes):
@@ -495,11 +506,22 @@ most = true
         "recipe.toml:19: head.second.use: required: the name of an encoder (known: linear)",
         "recipe.toml:22: score.k.0: expected a whole number of 1 or more, found 0",
         'recipe.toml:22: score.k.1: expected a whole number of 1 or more, found "a"',
-        "recipe.toml:23: score.propensity: expected 'wikipedia', 'amazon' or 'other' or a list of 2: a number of 0 or "
-        'more, a number of 0 or more, found ["x", 1]',
+        "recipe.toml:23: score.propensity: expected 'wikipedia', 'amazon' or 'other' or a list of 2: a number above "
+        '0, a number above 0, found ["x", 1]',
         "recipe.toml:26: verify.most: expected a whole number of 1 or more, found true",
         "--set workers=-1: workers: expected a whole number of 0 or more, found -1",
     ]
+
+
+def test_a_general_key_below_a_section_is_sent_to_the_top(mistakes):
+    (mistake,) = mistakes(MINIMAL + "seed = 3\n")
+    assert mistake.startswith(
+        "recipe.toml:5: head.seed: unknown key; 'seed' is a key of the recipe itself: write it above"
+    )
+
+
+def test_a_propensity_constant_of_zero_is_found_before_the_run(mistakes):
+    assert "score.propensity" in mistakes(MINIMAL + "[score]\npropensity = [0, 1.5]\n")[0]
 
 
 def test_what_is_required(mistakes):
@@ -624,7 +646,8 @@ def test_input_paths_are_found_beside_the_file_then_here_then_in_data_folders(tm
 
 def test_files_that_cannot_be_read(tmp_path, mistakes, registry):
     assert mistakes(b'seed = 1\ntitle = "\xff"\n') == ["recipe.toml:2: not UTF-8 text: found byte 0xff"]
-    assert mistakes("seed = 1\nseed = 2\n") == ["recipe.toml:2: not TOML: cannot overwrite a value"]
+    assert mistakes("seed = 1\nseed = 2\n") == ["recipe.toml:2: not TOML: cannot overwrite a value, found `seed = 2`"]
+    assert "text needs quotes" in mistakes("title = words\n")[0]
     assert "recipe.toml:3: not TOML" in mistakes('a = 1\n\nb = "unclosed')[0]
     assert "not TOML" in mistakes(b"\x00\x01\x02")[0]
     assert "at most 262,144 bytes" in mistakes("#" * (1 << 18) + "\n")[0]
@@ -640,6 +663,22 @@ def test_files_that_cannot_be_read(tmp_path, mistakes, registry):
         with pytest.raises(RecipeError) as raised:
             load_recipe(source, registry=registry)
         assert expected in str(raised.value)
+
+
+def test_a_file_with_the_name_is_pointed_out(tmp_path, monkeypatch, registry):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(MINIMAL)
+    with pytest.raises(RecipeError, match=r"no recipe named 'mine' .* write \./mine\.toml\."):
+        load_recipe("mine", registry=registry)
+    with pytest.raises(RecipeError, match=r"no recipe named '\.' \(recipes: [^)]*\)\.$"):
+        load_recipe(".", registry=registry)
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path, registry):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    with pytest.raises(RecipeError, match=r"data\.path: the name of '.*caf\\udce9' is not UTF-8 text: rename"):
+        load_section("data", {"use": "files", "path": str(folder)}, registry=registry)
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
@@ -802,6 +841,8 @@ def test_all_mistakes_of_a_sweep():
 
 def accepts(schema, value, root):
     """The part of JSON Schema that recipe_schema uses."""
+    if isinstance(schema, bool):
+        return schema
     if "$ref" in schema:
         found = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
         return accepts({**found, **{key: item for key, item in schema.items() if key != "$ref"}}, value, root)
@@ -843,6 +884,25 @@ def references(schema):
     if isinstance(schema, list):
         for item in schema:
             yield from references(item)
+
+
+def empty_choices(schema):
+    """Places where JSON Schema wants at least one item."""
+    if isinstance(schema, dict):
+        yield from (key for key in ("allOf", "anyOf", "oneOf", "enum") if schema.get(key) == [])
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for item in schema:
+            yield from empty_choices(item)
+
+
+def test_the_schema_is_valid_where_a_kind_has_no_component(registry):
+    registry.components["verifier"] = registry.components["indexer"] = {}
+    schema = recipe_schema(registry)
+    assert list(empty_choices(schema)) == []
+    minimal = tomllib.loads(MINIMAL)
+    assert accepts(schema, {**minimal, "verify": False}, schema)
+    assert not accepts(schema, {**minimal, "verify": {"use": "argmax"}}, schema)
 
 
 def test_the_schema_accepts_recipes_and_refuses_mistakes(registry, load):

@@ -91,15 +91,20 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
     """Write SOURCE into FOLDER in another format. FOLDER must not exist; it appears when it is complete."""
     from xmckit import store
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.errors import UsageError
+    from xmckit.errors import UsageError, nearest
 
     registry = common.get_registry()
     writers = [name for name in registry.names("reader") if hasattr(registry.resolve("reader", name), "write")]
     if target not in writers:
-        raise UsageError(f"cannot write '{target}'; formats that can be written: {', '.join(writers)}")
+        raise UsageError(
+            f"cannot write '{target}'{nearest(target, writers)} (formats that can be written: {', '.join(writers)})"
+        )
     destination = Path(folder).resolve()
     if destination.exists():
         raise UsageError(f"{destination} exists already; name a new folder")
+    above = next(parent for parent in destination.parents if parent.exists())
+    if not above.is_dir():
+        raise UsageError(f"{destination} cannot be a folder: {above} is a file")
     with TerminalProgress(quiet=common.quiet()) as progress:
         dataset = _read(source, params, data_folders, progress)
         with progress(f"writing {target}"), store.atomic_folder(destination) as temporary:
@@ -110,20 +115,14 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
 def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], progress: Any) -> Dataset:
     """A data set by its registered name, or the files at a path."""
     from xmckit.recipe import load_section
-    from xmckit.recipe.layers import parse_set
+    from xmckit.recipe.layers import merge, node_of, read_sets
     from xmckit.registry import make_context
 
     registry = common.get_registry()
     context: Context = make_context(progress=progress, registry=registry)
-    values: dict[str, Any] = (
-        {"use": source} if source in registry.names("dataset") else {"use": "files", "path": source}
-    )
-    for text in params:
-        (*outer, last), value = parse_set(text, "--param")
-        table = values
-        for part in outer:
-            table = table.setdefault(part, {})
-        table[last] = value
+    named = {"use": source} if source in registry.names("dataset") else {"use": "files", "path": source}
+    given = read_sets(params, "--param")
+    values = merge(node_of(named, given.origin), given).plain()
     section = load_section("data", values, registry=registry, data_roots=common.data_roots(data_folders))
     dataset: Dataset = registry.resolve("dataset", section.use)(**section.params).read(context=context)
     dataset.check()

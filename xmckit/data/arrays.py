@@ -26,6 +26,9 @@ from xmckit.errors import DataError
 _LARGEST_RATIO = 1040
 _LARGEST_HEADER = 10_000
 
+# Where the values of each format stand.
+_PLACES = {"csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "coo": ("row", "col")}
+
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
     ValueError, TypeError, KeyError, IndexError, EOFError, RuntimeError, OverflowError, SyntaxError, OSError,
@@ -41,26 +44,27 @@ def read_sparse(path: Path) -> csr_matrix:
         matrix = _matrix(str(kind), arrays)
     except _DAMAGE as error:
         raise DataError(f"not a sparse matrix as scipy.sparse.save_npz writes it: {_said(error)}", path=path) from None
-    finite_float32(matrix.data, path)
+    _check_values(matrix, path)
     return as_csr(matrix)
 
 
 def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
-    rows, columns = (int(size) for size in arrays["shape"])
-    if rows < 0 or columns < 0 or arrays["data"].ndim != 1:
-        raise ValueError(f"shape {rows} × {columns}")
-    compressed = {"csr": csr_matrix, "csc": csc_matrix}
-    places = ("indices", "indptr") if kind in compressed else ("row", "col")
-    for name in places:
+    if kind not in _PLACES:
+        raise ValueError(f"format {kind!r}, expected csr, csc or coo")
+    for name in ("shape", *_PLACES[kind]):
         if arrays[name].dtype.kind not in "iu" or arrays[name].ndim != 1:
             raise ValueError(f"{name} is not a list of whole numbers")
-    if kind in compressed:
-        matrix = compressed[kind]((arrays["data"], arrays["indices"], arrays["indptr"]), shape=(rows, columns))
-        matrix.check_format(full_check=True)
-        return matrix.tocsr()
+    if arrays["data"].ndim != 1:
+        raise ValueError("data is not a list of values")
+    shape = tuple(arrays["shape"].tolist())
+    if len(shape) != 2 or min(shape) < 0:
+        raise ValueError(f"shape {shape}, expected rows and columns")
+    places = [arrays[name] for name in _PLACES[kind]]
     if kind == "coo":
-        return coo_matrix((arrays["data"], (arrays["row"], arrays["col"])), shape=(rows, columns)).tocsr()
-    raise ValueError(f"format {kind!r}, expected csr, csc or coo")
+        return coo_matrix((arrays["data"], tuple(places)), shape=shape).tocsr()
+    matrix = (csr_matrix if kind == "csr" else csc_matrix)((arrays["data"], *places), shape=shape)
+    matrix.check_format(full_check=True)
+    return matrix.tocsr()
 
 
 def _read_archive(path: Path) -> dict[str, np.ndarray]:
@@ -129,16 +133,24 @@ def read_dense(path: Path) -> np.ndarray:
         raise DataError(f"this npy file is damaged or breaks off: {_said(error)}", path=path) from None
     if array.ndim != 2:
         raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
-    finite_float32(array, path)
+    _check_values(array, path)
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def finite_float32(values: np.ndarray, path: Path) -> None:
+def _check_values(matrix: csr_matrix | np.ndarray, path: Path) -> None:
     """DataError unless the values are real numbers that are finite in float32."""
+    values = matrix if isinstance(matrix, np.ndarray) else matrix.data
     if values.dtype.kind not in "biuf":
         raise DataError(f"expected numbers, found {values.dtype}", path=path)
-    if values.size and not np.abs(values).max() <= np.finfo(np.float32).max:
-        raise DataError("a value is not a finite number in float32", path=path)
+    largest = np.finfo(np.float32).max
+    if values.size and not np.abs(values).max() <= largest:
+        place = int(np.argmin(np.abs(values) <= largest))
+        row = (
+            place // values.shape[1]
+            if isinstance(matrix, np.ndarray)
+            else int(np.searchsorted(matrix.indptr, place, side="right")) - 1
+        )
+        raise DataError(f"a value is not a finite number in float32, found {values.flat[place]}", path=path, row=row)
 
 
 def _said(error: BaseException) -> str:

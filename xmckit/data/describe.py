@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,7 @@ def _describe_split(split: Split, hashes: np.ndarray) -> dict[str, Any]:
     per_row = np.diff(split.Y.indptr)
     return {
         "rows": split.rows,
-        "features": {name: _describe_block(block) for name, block in _blocks(split).items()},
+        "features": {name: _describe_block(block) for name, block in split.blocks.items()},
         "texts": split.texts is not None,
         "labels_per_row": {"mean": _mean(per_row), "max": int(per_row.max(initial=0))},
         "rows_without_labels": int((per_row == 0).sum()),
@@ -110,15 +109,9 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _blocks(split: Split) -> Mapping[str, Matrix]:
-    if split.X is None:
-        return {}
-    return split.X if isinstance(split.X, Mapping) else {"X": split.X}
-
-
 def _row_hashes(split: Split) -> np.ndarray:
     """One uint64 per row, equal for equal rows, 0 for a row with nothing in it."""
-    blocks = _blocks(split)
+    blocks = split.blocks
     if not blocks:
         return _text_hashes(split)
     hashes = np.zeros(split.rows, dtype=np.uint64)

@@ -81,10 +81,16 @@ def _configured(name: str, options: Mapping[str, Any], context: Context) -> Read
     try:
         return context.resolve("reader", name)(**options)
     except ValidationError as error:
-        mistakes = "; ".join(
-            f"{'.'.join(str(place) for place in mistake['loc'])}: {mistake['msg']}" for mistake in error.errors()
-        )
+        known = list(context.resolve("reader", name).Params.model_fields)
+        mistakes = "; ".join(_mistake(mistake, known) for mistake in error.errors())
         raise UsageError(f"the options of the reader {name} are wrong: {mistakes}") from None
+
+
+def _mistake(mistake: Any, known: list[str]) -> str:
+    place = ".".join(str(part) for part in mistake["loc"])
+    if mistake["type"] == "extra_forbidden":
+        return f"{place}: unknown{nearest(place, known)} (options: {', '.join(known) or 'none'})"
+    return f"{place}: {mistake['msg']}, found {mistake['input']!r}"
 
 
 def _looks_for(reader: type) -> str:

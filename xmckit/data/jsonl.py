@@ -3,8 +3,8 @@
 A folder holds `train.jsonl` and `test.jsonl` (`.gz` too). A single file, or a folder with one `.jsonl` file, is cut
 into train and test by its `split` field ("train" or "test"), or, when no row has one, by a seeded share of the rows
 (whole groups where there are groups). `group` is a string or a list of strings; a group's labels are those of its
-rows, with how often each was given. `id` becomes the name of the row, and is on every row or on none. Blank lines are
-skipped.
+rows, with how often each was given. `id` becomes the name of the row, and is on every row or on none. Blank lines and a
+byte order mark are skipped.
 
 Labels are numbered by their sorted names over train and test, unless a `labels.txt` beside the files gives the names
 in order; then no other label may occur.
@@ -152,6 +152,8 @@ class JsonLines(Configured):
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """`train.jsonl`, `test.jsonl` and `labels.txt`."""
+        if dataset.label_features is not None:
+            raise UsageError("JSON lines cannot hold label features: use npz")
         for split in (dataset.train, dataset.test):
             _refuse_what_json_lines_cannot_hold(split)
         for part, split in (("train", dataset.train), ("test", dataset.test)):

@@ -15,6 +15,10 @@ Matrix: TypeAlias = "csr_matrix | np.ndarray"
 Features: TypeAlias = "csr_matrix | np.ndarray | Mapping[str, csr_matrix | np.ndarray]"
 
 
+# A matrix that is not one of several named blocks goes by this name.
+ONLY_BLOCK = "X"
+
+
 def rows_of(X: Features) -> int:
     """The number of rows of a matrix or of blocks side by side."""
     if isinstance(X, Mapping):
@@ -83,6 +87,13 @@ class Split:
         return int(self.Y.shape[1])
 
     @property
+    def blocks(self) -> Mapping[str, Matrix]:
+        """X as named blocks: one matrix is the block `X`, no features are no block."""
+        if self.X is None:
+            return {}
+        return self.X if isinstance(self.X, Mapping) else {ONLY_BLOCK: self.X}
+
+    @property
     def matrix(self) -> Matrix:
         """X as the one matrix that the features stage made of it."""
         if self.X is None or isinstance(self.X, Mapping):
@@ -105,10 +116,9 @@ class Split:
         """Raise DataError unless every part has the same rows, finite values and the pattern it must have."""
         if self.X is None and self.texts is None:
             raise DataError(f"{what} has neither features nor texts")
-        blocks = {} if self.X is None else self.X if isinstance(self.X, Mapping) else {"X": self.X}
-        if self.X is not None and not blocks:
+        if self.X is not None and not self.blocks:
             raise DataError(f"{what} has an empty set of feature blocks")
-        for name, block in blocks.items():
+        for name, block in self.blocks.items():
             if block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")
             values: Any = block.data if issparse(block) else block

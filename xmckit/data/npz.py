@@ -142,11 +142,15 @@ def _matrix(folder: Path, stem: str) -> Matrix | None:
     return _sparse(folder / f"{stem}.npz")
 
 
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number that JSON knows")
+
+
 def _read_info(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        facts = json.loads(reading.read_bytes(path).tobytes())
+        facts = json.loads(reading.read_bytes(path).tobytes(), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON: {error}", path=path) from None
     propensity = facts.get("propensity") if isinstance(facts, Mapping) else None

@@ -23,6 +23,9 @@ from xmckit.sparse import parse_kernels as kernels
 
 _BLOCK = 1 << 22
 _SHOWN = 40
+_BYTE_ORDER_MARK = "\ufeff"
+# Errors for which the bytes at their position say nothing.
+_UNQUOTED = (kernels.DUPLICATE_LABEL, kernels.DUPLICATE_INDEX, kernels.COLUMNS)
 
 _MEANING = {
     kernels.BAD_LABEL: "expected a label number",
@@ -32,7 +35,7 @@ _MEANING = {
     kernels.BAD_INDEX: "expected index:value",
     kernels.NEGATIVE_INDEX: "an index is negative",
     kernels.INDEX_RANGE: "an index is out of range",
-    kernels.NO_COLON: "expected index:value, found no colon after the index",
+    kernels.NO_COLON: "expected index:value, with the colon right after the index",
     kernels.BAD_VALUE: "expected a decimal number as value",
     kernels.NOT_FINITE: "a value is not a finite number in float32",
     kernels.VALUE_END: "expected a space after a value",
@@ -40,7 +43,7 @@ _MEANING = {
     kernels.DUPLICATE_LABEL: "the row has one label twice",
     kernels.DUPLICATE_INDEX: "the row has one index twice",
     kernels.BAD_INTEGER: "expected non-negative whole numbers",
-    kernels.COLUMNS: "another number of columns than in the lines before",
+    kernels.COLUMNS: "this line has too few or too many numbers",
 }
 
 
@@ -54,17 +57,25 @@ def existing(folder: Path, *names: str) -> Path | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names in a folder, sorted; empty when it cannot be listed."""
+    """The names of the files in a folder, sorted; empty when it cannot be listed."""
     try:
-        return sorted(os.listdir(folder))
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if _is_file(entry))
     except OSError:
         return []
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Not so a pipe or a device, which might never end; but a broken link, so that the error names it."""
+    if not entry.is_symlink():
+        return entry.is_file()
+    return os.path.isfile(entry.path) or not os.path.exists(entry.path)
 
 
 def read_bytes(path: Path) -> np.ndarray:
     """The content as read-only bytes: mapped, or decompressed when the name ends with `.gz`."""
     try:
-        return _decompressed(path) if path.suffix == ".gz" else _mapped(path)
+        return _decompressed(path) if path.suffix.lower() == ".gz" else _mapped(path)
     except FileNotFoundError:
         raise DataError("no such file", path=path) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -103,20 +114,22 @@ def line_of_entry(text: np.ndarray, entry: int) -> int:
     return filled[entry]
 
 
-def shown(text: np.ndarray, position: int) -> str:
-    """The word at `position` as an error message quotes it."""
-    window = text[position : position + _SHOWN + 1].tobytes()
-    word = window.split(b"\n")[0].split(b" ")[0]
-    quoted = word[:_SHOWN].decode("ascii", "backslashreplace")
-    return f"{quoted!r}" + ("…" if len(word) > _SHOWN else "")
+def shown(text: np.ndarray, position: int, *, whole_line: bool = False) -> str:
+    """The word or the rest of the line at `position` as an error message quotes it."""
+    line = text[position : position + _SHOWN + 1].tobytes().split(b"\n")[0].removesuffix(b"\r")
+    found = line if whole_line else line.split(b" ")[0]
+    quoted = found[:_SHOWN].decode("utf-8", "backslashreplace")
+    printable = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in quoted)
+    return f"'{printable}'" + ("…" if len(found) > _SHOWN else "")
+
+
+def shown_number(number: int) -> str:
+    """A number that `read_integers` gave; it does not tell the largest ones apart."""
+    return f"a number above {kernels.LARGEST_INTEGER - 1}" if number == kernels.LARGEST_INTEGER else str(number)
 
 
 def fail(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
-    found = (
-        ""
-        if error.code in (kernels.DUPLICATE_LABEL, kernels.DUPLICATE_INDEX)
-        else f", found {shown(text, error.position)}"
-    )
+    found = "" if error.code in _UNQUOTED else f", found {shown(text, error.position)}"
     hint = f" ({expected})" if expected else ""
     raise DataError(f"{_MEANING[error.code]}{found}{hint}", path=path, line=line_of(text, error.position)) from None
 
@@ -155,7 +168,7 @@ def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, n
     try:
         return parse.parse_integers(text, columns), text
     except parse.TextError as error:
-        fail(path, text, error, f"{columns} a line" if columns else "the same number on every line")
+        fail(path, text, error, f"expected {columns} on every line" if columns else "expected as many on every line")
 
 
 def decoded(path: Path, content: bytes, line: int) -> str:
@@ -168,8 +181,8 @@ def decoded(path: Path, content: bytes, line: int) -> str:
 
 
 def content_lines(path: Path) -> list[bytes]:
-    """The lines of a file without their ends; only a line feed, or both, ends a line."""
-    lines = read_bytes(path).tobytes().split(b"\n")
+    """The lines of a UTF-8 file without their ends and byte order mark; only a line feed, or both, ends a line."""
+    lines = read_bytes(path).tobytes().removeprefix(_BYTE_ORDER_MARK.encode()).split(b"\n")
     if not lines[-1]:
         lines.pop()
     return [line.removesuffix(b"\r") for line in lines]
@@ -207,9 +220,10 @@ def encodable(string: str, path: Path, line: int) -> str:
 
 
 def write_strings(folder: Path, stem: str, strings: Iterable[str]) -> None:
-    """`stem.txt` with one string a line, or `stem.jsonl` with JSON strings when some string holds a line end."""
+    """`stem.txt` with one string a line, or `stem.jsonl` with JSON strings when a text file would not keep them."""
     strings = list(strings)
-    if any("\n" in string or "\r" in string for string in strings):
+    mistaken = strings[:1] != [] and strings[0].startswith(_BYTE_ORDER_MARK)
+    if mistaken or any("\n" in string or "\r" in string for string in strings):
         store.write_text(folder / f"{stem}.jsonl", "".join(json.dumps(string) + "\n" for string in strings))
     else:
         store.write_text(folder / f"{stem}.txt", "".join(string + "\n" for string in strings))
@@ -240,5 +254,8 @@ def whole(dataset: Dataset, *paths: Path) -> Dataset:
             raise DataError("there are no rows", path=path)
         if not split.Y.nnz:
             raise DataError("no row has a label", path=path)
-    dataset.check()
+    try:
+        dataset.check()
+    except DataError as error:
+        raise DataError(str(error), path=paths[0].parent) from None
     return dataset

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix
 
 from xmckit import store
-from xmckit.data.model import Dataset, Features, Groups, Matrix, Split
+from xmckit.data.model import Dataset, Groups, Split
 
 _VERSION = 1
 
@@ -23,7 +22,7 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
     if dataset.label_names is not None:
         store.write_strings(folder / "label_names.npz", dataset.label_names)
     if dataset.label_features is not None:
-        _save_matrix(folder / "label_features", dataset.label_features)
+        store.write_matrix(folder / "label_features.npz", dataset.label_features)
     propensity = dataset.propensity
     facts = {
         "version": _VERSION,
@@ -31,7 +30,7 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
         "propensity": list(propensity) if isinstance(propensity, tuple) else propensity,
         "info": dict(dataset.info),
         "label_names": dataset.label_names is not None,
-        "label_features": _kind(dataset.label_features),
+        "label_features": dataset.label_features is not None,
     }
     store.write_json(folder / "dataset.json", facts)
 
@@ -45,7 +44,7 @@ def load_dataset(folder: Path) -> Dataset:
         train=load_split(folder / "train"),
         test=load_split(folder / "test"),
         label_names=store.read_strings(folder / "label_names.npz") if facts["label_names"] else None,
-        label_features=_load_matrix(folder / "label_features", facts["label_features"]),
+        label_features=store.read_matrix(folder / "label_features.npz") if facts["label_features"] else None,
         propensity=(propensity[0], propensity[1]) if isinstance(propensity, list) else propensity,
         info=facts["info"],
     )
@@ -62,9 +61,9 @@ def load_label_names(folder: Path) -> list[str]:
 def save_split(split: Split, folder: Path) -> None:
     """Write the split into the existing, empty `folder`."""
     store.write_csr(folder / "Y.npz", split.Y)
-    blocks = _blocks(split.X)
+    blocks = split.blocks
     for number, block in enumerate(blocks.values()):
-        _save_matrix(folder / f"X{number}", block)
+        store.write_matrix(folder / f"X{number}.npz", block)
     for name, strings in (("texts", split.texts), ("names", split.names)):
         if strings is not None:
             store.write_strings(folder / f"{name}.npz", strings)
@@ -74,7 +73,7 @@ def save_split(split: Split, folder: Path) -> None:
     facts = {
         "version": _VERSION,
         "one_matrix": split.X is not None and not isinstance(split.X, Mapping),
-        "blocks": [[name, _kind(block)] for name, block in blocks.items()],
+        "blocks": list(blocks),
         "strings": [name for name in ("texts", "names") if getattr(split, name) is not None],
         "matrices": list(matrices),
     }
@@ -84,7 +83,7 @@ def save_split(split: Split, folder: Path) -> None:
 def load_split(folder: Path) -> Split:
     """The split that `save_split` left in `folder`."""
     facts = _facts(folder / "split.json", "one_matrix", "blocks", "strings", "matrices")
-    blocks = {name: _load_matrix(folder / f"X{number}", kind) for number, (name, kind) in enumerate(facts["blocks"])}
+    blocks = {name: store.read_matrix(folder / f"X{number}.npz") for number, name in enumerate(facts["blocks"])}
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
     strings = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
     matrices = {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
@@ -105,31 +104,6 @@ def _optional_matrices(split: Split) -> dict[str, csr_matrix]:
     if split.groups is not None:
         matrices |= {"groups": split.groups.membership, "group_labels": split.groups.labels}
     return {name: matrix for name, matrix in matrices.items() if matrix is not None}
-
-
-def _blocks(X: Features | None) -> Mapping[str, Matrix]:
-    if X is None:
-        return {}
-    return X if isinstance(X, Mapping) else {"X": X}
-
-
-def _kind(matrix: Matrix | None) -> str | None:
-    return None if matrix is None else "csr" if issparse(matrix) else "dense"
-
-
-def _save_matrix(stem: Path, matrix: Matrix) -> None:
-    path = stem.with_name(f"{stem.name}.npz")
-    if isinstance(matrix, np.ndarray):
-        store.write_arrays(path, {"dense": matrix})
-    else:
-        store.write_csr(path, matrix)
-
-
-def _load_matrix(stem: Path, kind: str | None) -> Matrix | None:
-    path = stem.with_name(f"{stem.name}.npz")
-    if kind is None:
-        return None
-    return store.read_csr(path) if kind == "csr" else store.read_arrays(path, "dense")["dense"]
 
 
 def _facts(path: Path, *keys: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ neither labels nor features can be written as `1:0`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -79,8 +79,11 @@ class Svmlight(Configured):
         """`train.svm` and `test.svm`, numbered as the parameters say."""
         first_label = 0 if self.params.zero_based_labels else 1
         first_feature = 0 if self.params.zero_based else 1
-        for part, split in (("train", dataset.train), ("test", dataset.test)):
+        splits = {"train": dataset.train, "test": dataset.test}
+        for split in splits.values():
             _refuse_what_svmlight_cannot_hold(dataset, split)
+        _refuse_lost_columns(dataset, {"features": self.params.features, "labels": self.params.labels})
+        for part, split in splits.items():
             X = as_csr(split.X)
             with store.atomic_file(folder / f"{part}.svm") as stream:
                 for row in range(split.rows):
@@ -96,6 +99,19 @@ def _pairs(path: Path) -> list[tuple[Path, Path]]:
         if match := _NAME.fullmatch(name):
             found.setdefault(match[1] or "", {})[match[2]] = path / name
     return [(parts["train"], parts["test"]) for _, parts in sorted(found.items()) if len(parts) == 2]
+
+
+def _refuse_lost_columns(dataset: Dataset, told: Mapping[str, int | None]) -> None:
+    """Unless the sizes are told, a reader takes the largest numbers that occur: what is empty at the end is lost."""
+    splits = (dataset.train, dataset.test)
+    matrices = {"features": [as_csr(split.X) for split in splits], "labels": [split.Y for split in splits]}
+    for what, parts in matrices.items():
+        size, used = parts[0].shape[1], 1 + max(int(part.indices.max(initial=-1)) for part in parts)
+        if size not in (used, told[what]):
+            raise UsageError(
+                f"svmlight does not say how many {what} there are, and the last {size - used} of {size} are empty: use "
+                f"npz or xmc, or write and read it with the parameter {what} = {size}"
+            )
 
 
 def _refuse_what_svmlight_cannot_hold(dataset: Dataset, split: Split) -> None:

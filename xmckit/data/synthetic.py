@@ -32,18 +32,26 @@ TOPIC_SHARE = 0.2
 MOST_DRAWS = 10
 # Bimodal labels are drawn among this many times their number of the most frequent labels: a rare one says nothing.
 BIMODAL_AMONG = 4
+# Columns are int32, and a block of rows has to fit into memory.
+MOST_COLUMNS = 2**31 - 1
+MOST_PER_ROW = 100_000
 
 
 class SyntheticParams(Params):
     rows: int = Field(10_000, ge=1, description="Training rows.")
     test_rows: int = Field(2_000, ge=1, description="Test rows.")
-    features: int = Field(5_000, ge=2, description="Words.")
-    labels: int = Field(1_000, ge=1, description="Labels; rare ones may have no row.")
+    features: int = Field(5_000, ge=2, le=MOST_COLUMNS, description="Words.")
+    labels: int = Field(1_000, ge=1, le=MOST_COLUMNS, description="Labels; rare ones may have no row.")
     topics: int = Field(50, ge=1, description="Topics; the labels of a row share one, except for general labels.")
     labels_per_row: float = Field(
-        3.0, ge=1, description="Labels per row on average. Fewer come out where topics have too few labels of weight."
+        3.0,
+        ge=1,
+        le=MOST_PER_ROW,
+        description="Labels per row on average. Fewer come out where topics have too few labels of weight.",
     )
-    words_per_row: float = Field(40.0, ge=1, description="Words drawn per row on average; repeats are counted.")
+    words_per_row: float = Field(
+        40.0, ge=1, le=MOST_PER_ROW, description="Words drawn per row on average; repeats are counted."
+    )
     exponent: float = Field(
         1.0, ge=0, le=10, description="The label of rank r is drawn with a share proportional to r^−exponent."
     )

@@ -175,7 +175,9 @@ def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
         or not all(re.fullmatch(rb"[0-9]{1,18}", field) for field in fields)
     ):
         raise DataError(
-            f"expected a first line `{what}` of whole numbers, found {reading.shown(text, 0)}", path=path, line=1
+            f"expected a first line `{what}` of whole numbers, found {reading.shown(text, 0, whole_line=True)}",
+            path=path,
+            line=1,
         )
     sizes = [int(field) for field in fields]
     if min(sizes) < 1 or max(sizes[1:]) > LARGEST_INDEX + 1:
@@ -259,7 +261,8 @@ def _split_column(file: Path, column: int, rows: int) -> np.ndarray:
     wrong = np.flatnonzero((chosen < 1) | (chosen > rows))
     if len(wrong):
         line = reading.line_of_entry(text, int(wrong[0]))
-        raise DataError(f"row numbers go from 1 to {rows}, found {chosen[wrong[0]]}", path=file, line=line)
+        found = reading.shown_number(chosen[wrong[0]])
+        raise DataError(f"row numbers go from 1 to {rows}, found {found}", path=file, line=line)
     return chosen - 1
 
 
@@ -274,7 +277,7 @@ def _read_filter(path: Path, shape: tuple[int, int]) -> csr_matrix:
     pairs, text = reading.read_integers(path, 2)
     wrong = np.flatnonzero((pairs >= np.asarray(shape)).any(axis=1))
     if len(wrong):
-        row, label = pairs[wrong[0]]
+        row, label = (reading.shown_number(number) for number in pairs[wrong[0]])
         line = reading.line_of_entry(text, int(wrong[0]))
         raise DataError(
             f"there are {shape[0]} rows and {shape[1]} labels, numbered from 0, found the pair {row} {label}",
@@ -297,7 +300,6 @@ def _refuse_what_text_cannot_hold(dataset: Dataset) -> None:
 
 
 def _write_rows(path: Path, header: str, X: csr_matrix, Y: csr_matrix | None) -> None:
-    X.sort_indices()
     with store.atomic_file(path) as stream:
         stream.write(header.encode("ascii"))
         for row in range(X.shape[0]):

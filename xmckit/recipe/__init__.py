@@ -252,7 +252,7 @@ class _Reader:
         if what.optional and (value is None or value is False):
             return None
         if value is None:
-            known = ", ".join(self._registry.names(what.kind))
+            known = ", ".join(self._registry.names(what.kind)) or "none"
             self._mistakes.add(path, f"required: a table with `use`, the name of {a(what.kind)} (known: {known})")
             return None
         return self._section(what, value, path)
@@ -283,7 +283,7 @@ class _Reader:
     def _items(self, what: SectionKind, value: Any, path: KeyPath) -> tuple[Section | None, ...]:
         if not value and isinstance(value, (list, type(None))):
             if not what.optional:
-                known = ", ".join(self._registry.names(what.kind))
+                known = ", ".join(self._registry.names(what.kind)) or "none"
                 self._mistakes.add(
                     path, f"required: at least one table with `use`, the name of {a(what.kind)} (known: {known})"
                 )

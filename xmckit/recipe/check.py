@@ -24,6 +24,7 @@ from xmckit.errors import PluginError, RecipeError, nearest
 from xmckit.params import InputPath, KindOf, Spec
 from xmckit.recipe.expectations import at_path, describe, found
 from xmckit.recipe.layers import DEEPEST_NESTING, LISTED, Node, Origin, one_line
+from xmckit.recipe.sections import GeneralKeys
 from xmckit.recipe.toml_lines import KeyPath
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Checker:
     def _resolve(self, kind: str, value: dict[str, Any], path: KeyPath) -> Any:
         known = self._registry.names(kind)
         if "use" not in value:
-            self.mistakes.add((*path, "use"), f"required: the name of {a(kind)} (known: {', '.join(known)})")
+            self.mistakes.add((*path, "use"), f"required: the name of {a(kind)} (known: {', '.join(known) or 'none'})")
             return None
         use = value["use"]
         if not isinstance(use, str):
@@ -154,7 +155,7 @@ class Checker:
             return None
         if use not in known:
             self.mistakes.add(
-                (*path, "use"), f"no {kind} named '{use}'{nearest(use, known)} (known: {', '.join(known)})"
+                (*path, "use"), f"no {kind} named '{use}'{nearest(use, known)} (known: {', '.join(known) or 'none'})"
             )
             for plugin in self._registry.problems:
                 self.mistakes.note(f"{plugin.described} was set aside: {plugin.problem}")
@@ -207,7 +208,10 @@ class Checker:
         places = list(dict.fromkeys(os.path.abspath(folder / given) for folder in folders if folder is not None))
         for place in places:
             if os.path.exists(place):
-                return place
+                if _is_text(place):
+                    return place
+                self.mistakes.add(path, f"the name of {place!a} is not UTF-8 text: rename the folder or file")
+                return value
         self.mistakes.add(path, f"there is no {found(value)}; looked for {', '.join(places)}")
         return value
 
@@ -233,7 +237,19 @@ class Checker:
 
     def unknown_key(self, path: KeyPath, known: Iterable[str]) -> None:
         keys = list(dict.fromkeys(known))
-        self.mistakes.add(path, f"unknown key{nearest(str(path[-1]), keys)} (keys: {', '.join(keys)})")
+        # In TOML a key belongs to the [section] above it, also when it is meant for the whole recipe.
+        stray = len(path) > 1 and path[-1] in GeneralKeys.model_fields
+        hint = f"; '{path[-1]}' is a key of the recipe itself: write it above the first [section]" if stray else ""
+        closest = hint or nearest(str(path[-1]), keys)
+        self.mistakes.add(path, f"unknown key{closest} (keys: {', '.join(keys)})")
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def a(kind: str) -> str:

@@ -33,10 +33,12 @@ LARGEST_FILE = 1 << 18
 DEEPEST_NESTING = 32
 LONGEST_CHAIN = 16
 
-_BARE_WORD = re.compile(r"[A-Za-z0-9_\-./:]+")
+_BARE_WORD = re.compile(r"[\w\-./:~+@%]+")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _ERROR_LINE = re.compile(r"^(.*) \(at line (\d+), column \d+\)$", re.DOTALL)
 _ERROR_AT_END = " (at end of document)"
+_INVALID_VALUE_HINT = " (text needs quotes; true and false are in lower case)"
+_LONGEST_QUOTE = 60
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def locate(source: str | Path, beside: Path | None = None) -> Path:
     known = shipped_recipes()
     if text in known:
         return known[text]
-    hint = f" To use the file of that name, write ./{text}." if os.path.exists(text) else ""
+    file = next((name for name in (text, f"{text}.toml") if os.path.isfile(name)), None)
+    hint = f" To use the file {file}, write ./{file}." if file else ""
     raise RecipeError(f"no recipe named '{text}'{nearest(text, known)} (recipes: {', '.join(known) or 'none'}).{hint}")
 
 
@@ -217,7 +220,10 @@ def _not_toml(error: ValueError, text: str, name: str) -> str:
     message = str(error)
     match = _ERROR_LINE.match(message)
     if match:
-        return f"{name}:{match.group(2)}: not TOML: {_lowered(match.group(1))}"
+        reason, number = match.group(1), int(match.group(2))
+        hint = _INVALID_VALUE_HINT if reason == "Invalid value" else ""
+        quote = one_line(text.split("\n")[number - 1].strip()[:_LONGEST_QUOTE])
+        return f"{name}:{number}: not TOML: {_lowered(reason)}{hint}, found `{quote}`"
     if message.endswith(_ERROR_AT_END):
         line = text.count("\n") + (not text.endswith("\n"))
         return f"{name}:{line}: not TOML: {_lowered(message.removesuffix(_ERROR_AT_END))} at the end of the file"
@@ -239,14 +245,14 @@ def _too_deep(document: dict[str, Any]) -> bool:
     return True
 
 
-def read_sets(sets: Sequence[str]) -> Node:
+def read_sets(sets: Sequence[str], option: str = "--set") -> Node:
     """All `--set` as one child recipe; RecipeError with all that cannot be read."""
     folder, mistakes = Path.cwd(), []
     child = Node({}, DEFAULT)
     for text in sets:
         try:
-            parts, value = parse_set(text)
-            node = node_of(value, Origin(f"--set {one_line(text)}", None, folder))
+            parts, value = parse_set(text, option)
+            node = node_of(value, Origin(f"{option} {one_line(text)}", None, folder))
             for part in reversed(parts):
                 node = Node({part: node}, node.origin)
             child = merge(child, node)
@@ -291,12 +297,18 @@ def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
         raise RecipeError(f"{at}: expected a key of at most {DEEPEST_NESTING} parts")
     found = _toml_value(value) if longest_key(value, DEEPEST_NESTING)[0] <= DEEPEST_NESTING else None
     if found is None:
-        quoted = shlex.quote(f"{key}={json.dumps(value, ensure_ascii=False)}")
         raise RecipeError(
-            f'{at}: expected a TOML value (12, 0.5, true, "text", [1, 2]) or one word; other text needs '
-            f"quotes: {option} {one_line(quoted)}"
+            f'{at}: expected a TOML value (12, 0.5, true, "text", [1, 2]) or one word; {_needed(key, value, option)}'
         )
     return parts, found
+
+
+def _needed(key: str, value: str, option: str) -> str:
+    as_list = f"[{value}]"
+    if "," in value and _toml_value(as_list) is not None:
+        return f"a list needs brackets: {option} {one_line(shlex.quote(f'{key}={as_list}'))}"
+    quoted = shlex.quote(f"{key}={json.dumps(value, ensure_ascii=False)}")
+    return f"other text needs quotes: {option} {one_line(quoted)}"
 
 
 def _toml_value(text: str) -> Any:

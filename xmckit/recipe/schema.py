@@ -87,6 +87,9 @@ class _SchemaWriter:
     def _table(self, kind: str, reserved: Mapping[str, Any]) -> dict[str, Any]:
         """A table whose other keys depend on `use`."""
         names = self._registry.names(kind)
+        if not names:
+            # JSON Schema has no empty choice.
+            return {"type": "object", "properties": {"use": False}, "description": f"No {kind} is installed."}
         summaries = [self._registry.component(kind, name).component.summary for name in names]
         choices = [{"const": name, "description": summary} for name, summary in zip(names, summaries, strict=True)]
         return {

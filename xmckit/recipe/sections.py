@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, NonNegativeFloat
+from pydantic import BaseModel, Field, PositiveFloat
 
 from xmckit.params import Params
 
@@ -32,7 +32,7 @@ class ScoreKeys(Params):
 
     k: list[Annotated[int, Field(ge=1)]] = Field([1, 3, 5], min_length=1, description="Depths of the ranking.")
     top: int = Field(100, ge=1, description="Predictions kept for each row.")
-    propensity: Literal["wikipedia", "amazon", "other"] | tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
+    propensity: Literal["wikipedia", "amazon", "other"] | tuple[PositiveFloat, PositiveFloat] | None = Field(
         None, description="Family or [A, B] of the propensity model; by default the data set's own, else 'other'."
     )
 
@@ -41,6 +41,14 @@ class ReportKeys(Params):
     """The keys of `[report]`."""
 
     title: str = Field("", description="Title of the report; by default that of the recipe.")
+
+
+class DataKeys(Params):
+    """Keys of `[data]` besides the component's own."""
+
+    seed: int = Field(
+        0, ge=0, description="Seed of random splits and synthetic data. The recipe's own seed leaves the data as it is."
+    )
 
 
 class NamedKeys(Params):
@@ -75,7 +83,7 @@ class SectionKind:
 
 SECTIONS: dict[str, SectionKind] = {
     "executor": SectionKind("executor", default="threads"),
-    "data": SectionKind("dataset"),
+    "data": SectionKind("dataset", DataKeys),
     "features": SectionKind("featurizer", default="blocks"),
     "labels": SectionKind("label-preprocessor", NamedKeys, optional=True, repeats=True),
     "index": SectionKind("indexer", NamedKeys, optional=True, repeats=True),

@@ -4,7 +4,7 @@ The bytes (a mapped file or a decompressed one) are cut into chunks at line ends
 can hold at most, so that the arrays are allocated once; a second pass fills them. Chunks do not depend on the number
 of workers, so neither does the result.
 
-A number becomes the float32 that `np.float32(float(text))` gives: see `_value`.
+A number becomes the float32 that `np.float32(float(text))` gives: see `parse_kernels._value`.
 
 The grammar: fields are separated by spaces or tabs; a line ends with a line feed, a carriage return before it is
 ignored, and the last line may lack both. Labels are the first field, separated by commas, and need no place when
@@ -156,10 +156,13 @@ def _chunks(text: np.ndarray, start: int, chunk_bytes: int) -> list[_Chunk]:
 
 def _last_chunk(text: np.ndarray, start: int) -> _Chunk:
     """What is left, copied, so that it has a last line feed and room behind it."""
-    missing = b"" if text[-1] == _LINE_FEED else b"\n"
-    content = text[start:].tobytes() + missing
-    padded = np.frombuffer(content + bytes(kernels.PADDING), dtype=np.uint8)
-    return _Chunk(padded, len(content), start)
+    rest = len(text) - start
+    length = rest + (text[-1] != _LINE_FEED)
+    padded = np.zeros(length + kernels.PADDING, dtype=np.uint8)
+    padded[:rest] = text[start:]
+    padded[length - 1] = _LINE_FEED
+    padded.flags.writeable = False  # like a mapped file, so that the kernels are compiled once
+    return _Chunk(padded, length, start)
 
 
 def _after_line(text: np.ndarray, position: int, window: int = 1 << 16) -> int:

@@ -25,6 +25,8 @@ _LARGEST_POWER = 280
 _POWERS_OF_TEN = np.array([float(f"1e{power}") for power in range(_LARGEST_POWER + 1)])
 _POWERS_UP_TO_EIGHT = 10 ** np.arange(9)
 _EXPONENT_LIMIT = 10**17
+# What stands for any larger number: it is beyond every index.
+LARGEST_INTEGER = 2**40
 
 # Eight bytes side by side, for `_digits_at`.
 _ASCII_ZEROS = np.uint64(0x3030303030303030)
@@ -131,13 +133,13 @@ def _digits_at(text: np.ndarray, at: int) -> tuple[int, int]:
 def _integer(text: np.ndarray, at: int) -> tuple[int, int]:
     """(position behind the digits, their number); the position does not move when there is no digit.
 
-    Numbers beyond any index come back as 2^40.
+    Numbers beyond any index come back as LARGEST_INTEGER.
     """
     digits, number = _digits_at(text, at)
     at += digits
     if digits == 8:
         while _is_digit(text[at]):
-            number = min(number * 10 + (text[at] - _ZERO), 1 << 40)
+            number = min(number * 10 + (text[at] - _ZERO), LARGEST_INTEGER)
             at += 1
     return at, number
 
