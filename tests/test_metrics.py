@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from xmckit.metrics import (
     set_metrics,
 )
 from xmckit.protocols import Evaluation, Metric, TopK
+from xmckit.sparse import scoring
 
 KS = [1, 2, 3, 5, 9]
 
@@ -275,6 +277,74 @@ def test_wide_rankings_with_colliding_labels():
         rank_metrics(to_topk(rankings), to_csr(truth, labels))
 
 
+def large_problem(rows=5000, labels=700, width=30):
+    """Rows for several blocks of work; some rows are padded, without labels, or filtered."""
+    rng = np.random.default_rng(5)
+    indices = np.argsort(rng.random((rows, labels)), axis=1)[:, :width].astype(np.int32)
+    filled = rng.integers(0, 2 * width, rows)
+    indices[np.arange(width) >= filled[:, None]] = -1
+    scores = -np.sort(rng.random((rows, width), dtype=np.float32), axis=1)
+    truth, filtered = (csr_matrix(rng.random((rows, labels)) < share, dtype=np.float32) for share in (0.02, 0.005))
+    return TopK(indices, scores), truth, filtered, 1 + rng.random(labels)
+
+
+def test_blocks_of_rows_equal_brute_force_and_workers_do_not_change_a_bit():
+    topk, truth, filtered, weights = large_problem()
+    options = {"ks": [1, 5, 17, 30], "inverse_propensity": weights, "filtered": filtered}
+    alone, *others = (rank_metrics(topk, truth, **options, workers=workers) for workers in (1, 2, 3))
+    assert all(list(other.items()) == list(alone.items()) for other in others)
+    rankings = [[label for label in row if label >= 0] for row in topk.indices.tolist()]
+    true, dropped = ([row.tolist() for row in np.split(m.indices, m.indptr[1:-1])] for m in (truth, filtered))
+    assert alone == pytest.approx(brute_force(rankings, true, [1, 5, 17, 30], weights, dropped), rel=1e-10)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_first_wrong_row_is_reported(workers):
+    topk, truth, _, _ = large_problem()
+    indices, scores = topk.indices.copy(), topk.scores.copy()
+    indices[[2000, 2010, 4500], :2] = [[7, 7], [0, 700], [700, 0]]
+    indices[2000, 2:] = indices[2010, 2:] = -1
+    for row, message in [
+        (2000, "label 7 is predicted twice"),
+        (2010, "label 700 is predicted"),
+        (4500, "label 700 is"),
+    ]:
+        with pytest.raises(DataError, match=f"row {row}: {message}"):
+            rank_metrics(TopK(indices, scores), truth, workers=workers)
+        indices[row] = -1
+    rank_metrics(TopK(indices, scores), truth, workers=workers)
+
+
+def test_labels_that_share_a_slot_are_told_apart():
+    """Labels that the hash of the kernel cannot tell apart, few (scanned one by one) and many (an exact table)."""
+    slots = [int(scoring._slot(np.int32(label))) for label in range(300_000)]
+    together = np.flatnonzero(np.array(slots) == slots[0])
+    assert len(together) > 12
+    for size in (3, 12):
+        ranking, absent = together[:size].tolist(), int(together[size])
+        truth = [{ranking[0], ranking[-1], absent}]
+        got = rank_metrics(to_topk([ranking]), to_csr(truth, 300_000), ks=[1, size])
+        assert got["P@1"] == 1
+        assert got[f"P@{size}"] == pytest.approx(2 / size)
+        for again in (ranking[0], ranking[size // 2], ranking[-1]):
+            with pytest.raises(DataError, match=f"label {again} is predicted twice"):
+                rank_metrics(to_topk([[*ranking, again]]), to_csr(truth, 300_000))
+
+
+def test_hundreds_of_cutoffs():
+    rng = np.random.default_rng(1)
+    rankings = [rng.permutation(600)[:400].tolist() for _ in range(20)]
+    truth = [set(rng.permutation(600)[: rng.integers(0, 40)].tolist()) for _ in rankings]
+    weights, ks = 1 + rng.random(600), list(range(1, 401))
+    got = rank_metrics(to_topk(rankings), to_csr(truth, 600), ks=ks, inverse_propensity=weights)
+    assert got == pytest.approx(brute_force(rankings, truth, ks, weights, [set()] * 20), rel=1e-10)
+
+
+def test_rankings_without_places():
+    empty = TopK(np.zeros((2, 0), np.int32), np.zeros((2, 0), np.float32))
+    assert set(rank_metrics(empty, to_csr([{0, 1}, {2}], 3), ks=[1]).values()) == {0.0}
+
+
 def test_propensity_of_jain_et_al():
     assert propensity_constants("Wikipedia") == (0.5, 0.4)
     assert propensity_constants("amazon") == (0.6, 2.6)
@@ -380,7 +450,7 @@ def test_components():
     got = ranking.compute(evaluation)
     weights = inverse_propensity(counts, 500, 0.6, 2.6)
     expected = rank_metrics(evaluation.topk, evaluation.truth, ks=[1, 5], inverse_propensity=weights)
-    assert got == expected
+    assert got == expected == ranking.compute(replace(evaluation, workers=2))
     names = ["P", "nDCG", "R", "F1", "PSP", "PSnDCG", "coverage"]
     assert set(expected) == {f"{m}@{k}" for m in names for k in (1, 5)}
     assert sets.compute(evaluation) == set_metrics(evaluation.sets, evaluation.truth)

@@ -3,6 +3,9 @@
 Everything after `ranks_of_truth` touches only the true pairs, of which there are few; nothing is rows × labels.
 Work is spread over blocks of rows that do not depend on the number of workers; sums are float64, over the rows of a
 block in order and then over the blocks in order, so they have the same bits on every call.
+
+numba counts references, atomically, to every array that it slices or passes on: kernels therefore do neither once per
+row, except in rare rows.
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ MISSED = np.iinfo(np.int32).max  # the rank of a true label that is not in the r
 
 SOUND, OUT_OF_RANGE, REPEATED, AFTER_PADDING, NOT_DESCENDING = range(5)
 
-_SLOT_BITS = 15  # a table of 128 KiB: most rows of 100 labels without a collision, and it stays in a core's cache
+_SLOT_BITS = 14  # a table of 64 KiB, close to a core; three of four rows of 100 labels have no collision in it
 _SCANS = 8  # collisions of a row that are looked at one by one
-_REPEAT = -1
+_BATCH = 64  # rows that are checked and then, still in the cache, searched
 
 
 def row_blocks(rows: int, most: int = 32) -> list[slice]:
@@ -46,10 +49,12 @@ def ranks_of_truth(
 
     A rank counts only what is not dropped; no true label is to be dropped.
     """
-    ranks = np.empty(len(labels), np.int32)
+    ranks = np.full(len(labels), MISSED, np.int32)
+    if not predicted.shape[1]:
+        return ranks, SOUND, -1
 
     def rank_block(block: slice) -> tuple[int, int]:
-        return _rank_rows(  # type: ignore[no-any-return]
+        return _rank_rows(
             predicted, scores, indptr, labels, drop_indptr, drop_labels, label_count, block.start, block.stop, ranks
         )
 
@@ -78,38 +83,104 @@ def _rank_rows(
     smaller belongs to another row, and nothing is cleared between rows.
     """
     width = predicted.shape[1]
-    drop_ranks, hashes = np.empty(_longest(drop_indptr, start, stop), np.int32), np.empty(width, np.uint16)
+    filled, hashes = np.empty(_BATCH, np.int64), np.empty(width, np.uint16)
     slots, exact = np.zeros(1 << _SLOT_BITS, np.int32), np.zeros(slots_for(width), np.int64)
-    first = 1 - width
-    for row in range(start, stop):
-        first += width
-        if first > MISSED - width:
+    first = 1
+    for batch in range(start, stop, _BATCH):
+        if first > MISSED - _BATCH * width:
             slots[:] = 0
             first = 1
-        filled, wrong = _filled(predicted[row], label_count)
-        ranking = predicted[row, :filled]
-        if wrong == SOUND and not _descending(scores[row, :filled]):
-            wrong = NOT_DESCENDING
+        wrong, sound_until = _check_rows(predicted, scores, label_count, batch, min(batch + _BATCH, stop), filled)
+        repeated = _find_rows(predicted, filled, indptr, labels, batch, sound_until, first, slots, hashes, exact, ranks)
+        if repeated >= 0:
+            return REPEATED, repeated
         if wrong != SOUND:
-            return wrong, row
-        collisions = _enter(ranking, first, slots, hashes)
-        if collisions == _REPEAT or (collisions > _SCANS and has_repeats(ranking, row, exact)):
-            return REPEATED, row
-        true = slice(indptr[row], indptr[row + 1])
-        _find(labels[true], ranking, first, slots, collisions, ranks[true])
-        drop = drop_labels[drop_indptr[row] : drop_indptr[row + 1]]
-        if len(drop):
-            _find(drop, ranking, first, slots, collisions, drop_ranks)
-            _move_up(ranks[true], drop_ranks[: len(drop)])
+            return wrong, sound_until
+        first += _BATCH * width
+    if drop_indptr[start] < drop_indptr[stop]:
+        _move_up(predicted, indptr, drop_indptr, drop_labels, start, stop, ranks)
     return SOUND, -1
 
 
+# The loops over one row without a call and an early exit stay in 32 bits: the compiler makes vector code of them.
 @njit(cache=True, nogil=True)
-def _longest(indptr: np.ndarray, start: int, stop: int) -> int:
-    longest = 0
+def _check_rows(
+    predicted: np.ndarray, scores: np.ndarray, label_count: int, start: int, stop: int, filled: np.ndarray
+) -> tuple[int, int]:
+    """(what is wrong, the row before which all is sound); the number of labels of each row into `filled`."""
+    width = predicted.shape[1]
     for row in range(start, stop):
-        longest = max(longest, indptr[row + 1] - indptr[row])
-    return longest
+        lowest, highest = np.int32(0), np.int32(0)
+        for rank in range(width):
+            lowest = min(lowest, predicted[row, rank])
+            highest = max(highest, predicted[row, rank])
+        count = width
+        if lowest < -1 or highest >= label_count:
+            return OUT_OF_RANGE, row
+        if lowest == -1:
+            count = _count_before_padding(predicted, row)
+            if count < 0:
+                return AFTER_PADDING, row
+        wrong = count == 1 and np.isnan(scores[row, 0])
+        for rank in range(count - 1):
+            wrong |= not (scores[row, rank] >= scores[row, rank + 1])
+        if wrong:
+            return NOT_DESCENDING, row
+        filled[row - start] = count
+    return SOUND, stop
+
+
+@njit(cache=True, nogil=True)
+def _count_before_padding(predicted: np.ndarray, row: int) -> int:
+    """−1 if a label follows the padding."""
+    count = 0
+    while predicted[row, count] != -1:
+        count += 1
+    for rank in range(count, predicted.shape[1]):
+        if predicted[row, rank] != -1:
+            return -1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _find_rows(
+    predicted: np.ndarray,
+    filled: np.ndarray,
+    indptr: np.ndarray,
+    labels: np.ndarray,
+    start: int,
+    stop: int,
+    first: int,
+    slots: np.ndarray,
+    hashes: np.ndarray,
+    exact: np.ndarray,
+    ranks: np.ndarray,
+) -> int:
+    """Fill `ranks` for sound rows of `filled` labels each; the first row with a label that comes twice, or −1."""
+    width = predicted.shape[1]
+    for row in range(start, stop):
+        for rank in range(width):
+            hashes[rank] = _slot(predicted[row, rank])
+        collisions = 0
+        for rank in range(filled[row - start]):
+            slot = hashes[rank]
+            if slots[slot] >= first:
+                collisions += 1
+                if collisions <= _SCANS and _place_of(predicted[row, rank], predicted, row, rank) >= 0:
+                    return row
+            slots[slot] = first + rank
+        if collisions > _SCANS and has_repeats(predicted[row, : filled[row - start]], row, exact):
+            return row
+        # Whether a label is a hit is hard to guess, so it is a number here, not a branch.
+        for place in range(indptr[row], indptr[row + 1]):
+            slot_rank = np.int64(slots[_slot(labels[place])]) - first
+            known = slot_rank if slot_rank >= 0 else 0
+            hit = np.int64(slot_rank >= 0) & np.int64(predicted[row, known] == labels[place])
+            ranks[place] = slot_rank if hit else MISSED
+        if collisions:
+            _find_overwritten(predicted, row, filled[row - start], indptr, labels, first, slots, ranks)
+        first += width
+    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -119,120 +190,53 @@ def _slot(label: int) -> np.uint16:
 
 
 @njit(cache=True, nogil=True)
-def _enter(ranking: np.ndarray, first: int, slots: np.ndarray, hashes: np.ndarray) -> int:
-    """Put `first` + rank into the slot of every label; how many slots were taken already, or _REPEAT.
-
-    A label that comes twice is found here unless there are more than _SCANS collisions.
-    """
-    for rank in range(len(ranking)):
-        hashes[rank] = _slot(ranking[rank])
-    collisions = 0
-    for rank in range(len(ranking)):
-        slot = hashes[rank]
-        if slots[slot] >= first:
-            collisions += 1
-            if collisions <= _SCANS and _place_of(ranking[rank], ranking[:rank]) >= 0:
-                return _REPEAT
-        slots[slot] = first + rank
-    return collisions
-
-
-@njit(cache=True, nogil=True)
-def _find(
-    labels: np.ndarray, ranking: np.ndarray, first: int, slots: np.ndarray, collisions: int, ranks: np.ndarray
+def _find_overwritten(
+    predicted: np.ndarray,
+    row: int,
+    filled: int,
+    indptr: np.ndarray,
+    labels: np.ndarray,
+    first: int,
+    slots: np.ndarray,
+    ranks: np.ndarray,
 ) -> None:
-    """The rank of each label, or MISSED, into `ranks`."""
-    if not len(ranking):
-        ranks[: len(labels)] = MISSED
-        return
-    # Whether a label is a hit is hard to guess: numbers instead of branches, which the processor would guess.
-    for place in range(len(labels)):
-        rank = np.int64(slots[_slot(labels[place])]) - first
-        hit = np.int64(rank >= 0) & np.int64(ranking[max(rank, 0)] == labels[place])
-        ranks[place] = rank if hit else MISSED
-    if collisions:
-        for place in range(len(labels)):
-            # A label that shares its slot with a later one was overwritten.
-            if ranks[place] == MISSED and slots[_slot(labels[place])] >= first:
-                found = _place_of(labels[place], ranking)
-                ranks[place] = found if found >= 0 else MISSED
+    """A label that seems to be missed may have shared its slot with a later one."""
+    for place in range(indptr[row], indptr[row + 1]):
+        if ranks[place] == MISSED and slots[_slot(labels[place])] >= first:
+            rank = _place_of(labels[place], predicted, row, filled)
+            ranks[place] = rank if rank >= 0 else MISSED
 
 
 @njit(cache=True, nogil=True)
-def _move_up(ranks: np.ndarray, drop_ranks: np.ndarray) -> None:
-    """Count only what is not dropped. MISSED is above every rank and stays."""
-    for place in range(len(ranks)):
-        if ranks[place] != MISSED:
-            ranks[place] -= _count_below(drop_ranks, ranks[place])
-
-
-@njit(cache=True, nogil=True)
-def _filled(ranking: np.ndarray, label_count: int) -> tuple[int, int]:
-    """(the number of labels before the padding, what is wrong)."""
-    lowest, highest = _range(ranking)
-    if lowest >= 0 and highest < label_count:
-        return len(ranking), SOUND
-    if lowest < -1 or highest >= label_count:
-        return 0, OUT_OF_RANGE
-    filled = 0
-    while ranking[filled] != -1:
-        filled += 1
-    for rank in range(filled, len(ranking)):
-        if ranking[rank] != -1:
-            return filled, AFTER_PADDING
-    return filled, SOUND
-
-
-# The next three have no early exit and stay in 32 bits: that lets the compiler turn them into vector code.
-@njit(cache=True, nogil=True)
-def _place_of(label: int, ranking: np.ndarray) -> int:
+def _place_of(label: int, predicted: np.ndarray, row: int, filled: int) -> int:
     """The place of a label that comes once, or −1."""
     found = np.int32(-1)
-    for place in range(len(ranking)):
-        found = max(found, np.int32(place) if ranking[place] == label else np.int32(-1))
+    for place in range(filled):
+        found = max(found, np.int32(place) if predicted[row, place] == label else np.int32(-1))
     return int(found)
 
 
 @njit(cache=True, nogil=True)
-def _range(labels: np.ndarray) -> tuple[np.int32, np.int32]:
-    lowest, highest = np.int32(0), np.int32(0)
-    for place in range(len(labels)):
-        lowest = min(lowest, labels[place])
-        highest = max(highest, labels[place])
-    return lowest, highest
-
-
-@njit(cache=True, nogil=True)
-def _descending(scores: np.ndarray) -> bool:
-    """Whether no score is NaN or above the one before it."""
-    wrong = len(scores) == 1 and np.isnan(scores[0])
-    for place in range(len(scores) - 1):
-        wrong |= not (scores[place] >= scores[place + 1])
-    return not wrong
-
-
-@njit(cache=True, nogil=True)
-def _count_below(values: np.ndarray, limit: int) -> int:
-    below = 0
-    for place in range(len(values)):
-        below += values[place] < limit
-    return below
-
-
-@njit(cache=True, nogil=True)
-def _put_best(value: float, size: int, best: np.ndarray) -> int:
-    """Put `value` into `best`, whose first `size` values descend and which drops what does not fit; the new size."""
-    if size == len(best) and value <= best[size - 1]:
-        return size
-    # Comparing with every value in turn needs no branch, which is faster than to look for the place.
-    for place in range(size):
-        other = best[place]
-        best[place] = other if other > value else value
-        value = value if other > value else other
-    if size < len(best):
-        best[size] = value
-        size += 1
-    return size
+def _move_up(
+    predicted: np.ndarray,
+    indptr: np.ndarray,
+    drop_indptr: np.ndarray,
+    drop_labels: np.ndarray,
+    start: int,
+    stop: int,
+    ranks: np.ndarray,
+) -> None:
+    """Make ranks count only what is not dropped."""
+    width, offset = predicted.shape[1], drop_indptr[start]
+    drop_ranks = np.empty(drop_indptr[stop] - offset, np.int32)
+    for row in range(start, stop):
+        for drop in range(drop_indptr[row], drop_indptr[row + 1]):
+            drop_ranks[drop - offset] = _place_of(drop_labels[drop], predicted, row, width)
+        for place in range(indptr[row], indptr[row + 1]):
+            rank = ranks[place]
+            if rank != MISSED:
+                for drop in range(drop_indptr[row], drop_indptr[row + 1]):
+                    ranks[place] -= 0 <= drop_ranks[drop - offset] < rank
 
 
 class RankingSums(NamedTuple):
@@ -332,18 +336,25 @@ def _add_rows(
     for row in range(start, stop):
         group, size = group_of_size[indptr[row + 1] - indptr[row]], 0
         for place in range(indptr[row], indptr[row + 1]):
-            rank, weight = ranks[place], weights[labels[place]]
-            if rank < deepest:
-                sums = found[group, first_cut[rank]]
-                sums[0] += 1
-                sums[1] += weight
-                sums[2] += discount[rank]
-                sums[3] += weight * discount[rank]
-            size = _put_best(weight, size, heaviest)
+            rank, weight = min(ranks[place], deepest), weights[labels[place]]
+            cut = first_cut[rank]
+            found[group, cut, 0] += 1
+            found[group, cut, 1] += weight
+            found[group, cut, 2] += discount[rank]
+            found[group, cut, 3] += weight * discount[rank]
+            if size == len(heaviest) and weight <= heaviest[size - 1]:
+                continue
+            # To compare with every weight in turn needs no branch: faster than to look for the place and move the rest.
+            for other in range(size):
+                before = heaviest[other]
+                heaviest[other] = before if before > weight else weight
+                weight = weight if before > weight else before
+            if size < len(heaviest):
+                heaviest[size] = weight
+                size += 1
         for rank in range(size):
-            sums = best[group, first_cut[rank]]
-            sums[0] += heaviest[rank]
-            sums[1] += heaviest[rank] * discount[rank]
+            best[group, first_cut[rank], 0] += heaviest[rank]
+            best[group, first_cut[rank], 1] += heaviest[rank] * discount[rank]
 
 
 def _covered_labels(labels: np.ndarray, ranks: np.ndarray, first_cut: np.ndarray, label_count: int) -> np.ndarray:
@@ -353,7 +364,7 @@ def _covered_labels(labels: np.ndarray, ranks: np.ndarray, first_cut: np.ndarray
     kind = np.min_scalar_type(missed + 1)
     level = np.full(label_count, missed + 1, kind)
     _lower_levels(labels, ranks, first_cut.astype(kind), level)
-    return np.asarray(_count_levels(level, missed + 2)[: missed + 1])
+    return np.asarray(_count_levels(level, missed + 2).sum(axis=0)[: missed + 1])
 
 
 @njit(cache=True, nogil=True)
@@ -370,7 +381,7 @@ def _count_levels(level: np.ndarray, levels: int) -> np.ndarray:
     counts = np.zeros((4, levels), np.int64)
     for label in range(len(level)):
         counts[label & 3, level[label]] += 1
-    return counts.sum(axis=0)
+    return counts
 
 
 @njit(cache=True, nogil=True)
