@@ -263,8 +263,7 @@ def test_stored_zeros_and_doubled_entries_of_the_truth():
     assert truth.nnz == 4
 
 
-def test_wide_rankings_with_colliding_labels():
-    """More labels than any bucket table holds without collisions, so that the exact path runs, too."""
+def test_wide_rankings():
     rng = np.random.default_rng(0)
     labels = 50_000
     rankings = [rng.permutation(labels)[:2000].tolist() for _ in range(4)]
@@ -273,6 +272,7 @@ def test_wide_rankings_with_colliding_labels():
     got = rank_metrics(to_topk(rankings), to_csr(truth, labels), ks=[5, 700, 2000], inverse_propensity=weights)
     assert got == pytest.approx(brute_force(rankings, truth, [5, 700, 2000], weights, [set()] * 4), rel=1e-10)
     rankings[2][1999] = rankings[2][0]
+    assert rankings[2][0] in truth[2]
     with pytest.raises(DataError, match=rf"row 2: label {rankings[2][0]} is predicted twice"):
         rank_metrics(to_topk(rankings), to_csr(truth, labels))
 
@@ -302,10 +302,11 @@ def test_blocks_of_rows_equal_brute_force_and_workers_do_not_change_a_bit():
 def test_the_first_wrong_row_is_reported(workers):
     topk, truth, _, _ = large_problem()
     indices, scores = topk.indices.copy(), topk.scores.copy()
-    indices[[2000, 2010, 4500], :2] = [[7, 7], [0, 700], [700, 0]]
+    again = truth[2000].indices[0]
+    indices[[2000, 2010, 4500], :2] = [[again, again], [0, 700], [700, 0]]
     indices[2000, 2:] = indices[2010, 2:] = -1
     for row, message in [
-        (2000, "label 7 is predicted twice"),
+        (2000, f"label {again} is predicted twice"),
         (2010, "label 700 is predicted"),
         (4500, "label 700 is"),
     ]:
@@ -315,20 +316,25 @@ def test_the_first_wrong_row_is_reported(workers):
     rank_metrics(TopK(indices, scores), truth, workers=workers)
 
 
-def test_labels_that_share_a_slot_are_told_apart():
-    """Labels that the hash of the kernel cannot tell apart, few (scanned one by one) and many (an exact table)."""
-    slots = [int(scoring._slot(np.int32(label))) for label in range(300_000)]
-    together = np.flatnonzero(np.array(slots) == slots[0])
-    assert len(together) > 12
-    for size in (3, 12):
-        ranking, absent = together[:size].tolist(), int(together[size])
-        truth = [{ranking[0], ranking[-1], absent}]
-        got = rank_metrics(to_topk([ranking]), to_csr(truth, 300_000), ks=[1, size])
-        assert got["P@1"] == 1
-        assert got[f"P@{size}"] == pytest.approx(2 / size)
-        for again in (ranking[0], ranking[size // 2], ranking[-1]):
-            with pytest.raises(DataError, match=f"label {again} is predicted twice"):
-                rank_metrics(to_topk([[*ranking, again]]), to_csr(truth, 300_000))
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 200])
+def test_few_and_many_true_labels_are_found_alike(size):
+    """Few are scanned for, many are searched among."""
+    rng = np.random.default_rng(size)
+    rankings = [rng.permutation(300)[:50].tolist() for _ in range(20)]
+    truth = [set(rng.permutation(300)[:size].tolist()) for _ in rankings]
+    weights = 1 + rng.random(300)
+    got = rank_metrics(to_topk(rankings), to_csr(truth, 300), ks=[1, 7, 50], inverse_propensity=weights)
+    assert got == pytest.approx(brute_force(rankings, truth, [1, 7, 50], weights, [set()] * 20), rel=1e-10)
+    hit = next(iter(truth[3]))
+    rankings[3] = [label for label in rankings[3] if label != hit][:48]
+    rankings[3] = [hit, *rankings[3], hit]
+    with pytest.raises(DataError, match=f"row 3: label {hit} is predicted twice"):
+        rank_metrics(to_topk(rankings), to_csr(truth, 300))
+
+
+def test_a_wrong_label_that_is_predicted_twice_is_two_misses():
+    got = rank_metrics(to_topk([[4, 4, 1]]), to_csr([{1}], 5), ks=[2, 3])
+    assert (got["P@2"], got["P@3"]) == (0, pytest.approx(1 / 3))
 
 
 def test_hundreds_of_cutoffs():
@@ -378,7 +384,7 @@ def test_wrong_training_counts(counts, rows, message):
 @pytest.mark.parametrize(
     ("indices", "scores", "message"),
     [
-        ([[0, 1], [2, 2]], [[2, 1], [2, 1]], "row 1: label 2 is predicted twice"),
+        ([[0, 1], [1, 1]], [[2, 1], [2, 1]], "row 1: label 1 is predicted twice"),
         ([[0, 1], [0, 4]], [[2, 1], [2, 1]], "row 1: label 4 is predicted, expected 0 to 3"),
         ([[0, 1], [0, -2]], [[2, 1], [2, 1]], "row 1: label -2 is predicted"),
         ([[0, 1], [-1, 2]], [[2, 1], [2, 1]], r"row 1: a label follows the padding \(−1\) at rank 1"),

@@ -5,7 +5,7 @@ Work is spread over blocks of rows that do not depend on the number of workers; 
 block in order and then over the blocks in order, so they have the same bits on every call.
 
 numba counts references, atomically, to every array that it slices or passes on: kernels therefore do neither once per
-row, except in rare rows.
+row, or are put in line.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import numpy as np
 from numba import njit
 
 from xmckit.executors import Threads
-from xmckit.sparse.topk import has_repeats, slots_for
 
 MISSED = np.iinfo(np.int32).max  # the rank of a true label that is not in the ranking
 
 SOUND, OUT_OF_RANGE, REPEATED, AFTER_PADDING, NOT_DESCENDING = range(5)
 
-_SLOT_BITS = 14  # a table of 64 KiB, close to a core; three of four rows of 100 labels have no collision in it
-_SCANS = 8  # collisions of a row that are looked at one by one
+_FEW = 32  # up to so many true labels a row, each is looked for by scanning the row's ranking
 _BATCH = 64  # rows that are checked and then, still in the cache, searched
 
 
@@ -77,26 +75,14 @@ def _rank_rows(
     stop: int,
     ranks: np.ndarray,
 ) -> tuple[int, int]:
-    """Fill `ranks` for rows start … stop − 1; (what is wrong, the row where it is wrong).
-
-    Each row leaves `first` + rank in the slots of its labels. `first` grows from row to row, so that whatever is
-    smaller belongs to another row, and nothing is cleared between rows.
-    """
-    width = predicted.shape[1]
-    filled, hashes = np.empty(_BATCH, np.int64), np.empty(width, np.uint16)
-    slots, exact = np.zeros(1 << _SLOT_BITS, np.int32), np.zeros(slots_for(width), np.int64)
-    first = 1
+    """Fill `ranks` for rows start … stop − 1; (what is wrong, the row where it is wrong)."""
     for batch in range(start, stop, _BATCH):
-        if first > MISSED - _BATCH * width:
-            slots[:] = 0
-            first = 1
-        wrong, sound_until = _check_rows(predicted, scores, label_count, batch, min(batch + _BATCH, stop), filled)
-        repeated = _find_rows(predicted, filled, indptr, labels, batch, sound_until, first, slots, hashes, exact, ranks)
+        wrong, sound_until = _check_rows(predicted, scores, label_count, batch, min(batch + _BATCH, stop))
+        repeated = _find_rows(predicted, indptr, labels, batch, sound_until, ranks)
         if repeated >= 0:
             return REPEATED, repeated
         if wrong != SOUND:
             return wrong, sound_until
-        first += _BATCH * width
     if drop_indptr[start] < drop_indptr[stop]:
         _move_up(predicted, indptr, drop_indptr, drop_labels, start, stop, ranks)
     return SOUND, -1
@@ -104,10 +90,8 @@ def _rank_rows(
 
 # The loops over one row without a call and an early exit stay in 32 bits: the compiler makes vector code of them.
 @njit(cache=True, nogil=True)
-def _check_rows(
-    predicted: np.ndarray, scores: np.ndarray, label_count: int, start: int, stop: int, filled: np.ndarray
-) -> tuple[int, int]:
-    """(what is wrong, the row before which all is sound); the number of labels of each row into `filled`."""
+def _check_rows(predicted: np.ndarray, scores: np.ndarray, label_count: int, start: int, stop: int) -> tuple[int, int]:
+    """(what is wrong, the row before which all is sound)."""
     width = predicted.shape[1]
     for row in range(start, stop):
         lowest, highest = np.int32(0), np.int32(0)
@@ -126,7 +110,6 @@ def _check_rows(
             wrong |= not (scores[row, rank] >= scores[row, rank + 1])
         if wrong:
             return NOT_DESCENDING, row
-        filled[row - start] = count
     return SOUND, stop
 
 
@@ -144,67 +127,49 @@ def _count_before_padding(predicted: np.ndarray, row: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _find_rows(
-    predicted: np.ndarray,
-    filled: np.ndarray,
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    start: int,
-    stop: int,
-    first: int,
-    slots: np.ndarray,
-    hashes: np.ndarray,
-    exact: np.ndarray,
-    ranks: np.ndarray,
+    predicted: np.ndarray, indptr: np.ndarray, labels: np.ndarray, start: int, stop: int, ranks: np.ndarray
 ) -> int:
-    """Fill `ranks` for sound rows of `filled` labels each; the first row with a label that comes twice, or −1."""
-    width = predicted.shape[1]
+    """Fill `ranks`, which holds MISSED, for sound rows; the first row with a true label that comes twice, or −1."""
     for row in range(start, stop):
-        for rank in range(width):
-            hashes[rank] = _slot(predicted[row, rank])
-        collisions = 0
-        for rank in range(filled[row - start]):
-            slot = hashes[rank]
-            if slots[slot] >= first:
-                collisions += 1
-                if collisions <= _SCANS and _place_of(predicted[row, rank], predicted, row, rank) >= 0:
-                    return row
-            slots[slot] = first + rank
-        if collisions > _SCANS and has_repeats(predicted[row, : filled[row - start]], row, exact):
+        begin, end = indptr[row], indptr[row + 1]
+        sound = True
+        if end - begin <= _FEW:
+            for place in range(begin, end):
+                sound &= _scan(np.int32(labels[place]), predicted, row, place, ranks)
+        else:
+            for rank in range(predicted.shape[1]):
+                place = _search(predicted[row, rank], labels, begin, end)
+                if place >= 0:
+                    sound &= ranks[place] == MISSED
+                    ranks[place] = min(ranks[place], rank)
+        if not sound:
             return row
-        # Whether a label is a hit is hard to guess, so it is a number here, not a branch.
-        for place in range(indptr[row], indptr[row + 1]):
-            slot_rank = np.int64(slots[_slot(labels[place])]) - first
-            known = slot_rank if slot_rank >= 0 else 0
-            hit = np.int64(slot_rank >= 0) & np.int64(predicted[row, known] == labels[place])
-            ranks[place] = slot_rank if hit else MISSED
-        if collisions:
-            _find_overwritten(predicted, row, filled[row - start], indptr, labels, first, slots, ranks)
-        first += width
     return -1
 
 
-@njit(cache=True, nogil=True)
-def _slot(label: int) -> np.uint16:
-    # numba makes 64 bits of a product of 32: the cast back lets the compiler stay with vectors of 32.
-    return np.uint16(np.uint32(np.uint32(label) * np.uint32(0x9E3779B1)) >> np.uint32(32 - _SLOT_BITS))
+@njit(cache=True, nogil=True, inline="always")
+def _scan(label: np.int32, predicted: np.ndarray, row: int, place: int, ranks: np.ndarray) -> bool:
+    """Look at every prediction: vector code makes this faster than any table while true labels are few."""
+    first, times = np.int32(MISSED), np.int32(0)
+    for rank in range(predicted.shape[1]):
+        same = predicted[row, rank] == label
+        times += np.int32(same)
+        first = min(first, np.int32(rank) if same else np.int32(MISSED))
+    ranks[place] = first
+    return bool(times <= 1)
 
 
-@njit(cache=True, nogil=True)
-def _find_overwritten(
-    predicted: np.ndarray,
-    row: int,
-    filled: int,
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    first: int,
-    slots: np.ndarray,
-    ranks: np.ndarray,
-) -> None:
-    """A label that seems to be missed may have shared its slot with a later one."""
-    for place in range(indptr[row], indptr[row + 1]):
-        if ranks[place] == MISSED and slots[_slot(labels[place])] >= first:
-            rank = _place_of(labels[place], predicted, row, filled)
-            ranks[place] = rank if rank >= 0 else MISSED
+@njit(cache=True, nogil=True, inline="always")
+def _search(label: int, labels: np.ndarray, begin: int, end: int) -> int:
+    """The place of a label among the sorted labels begin … end − 1, or −1."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) >> 1
+        if labels[middle] < label:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and labels[low] == label else -1
 
 
 @njit(cache=True, nogil=True)
