@@ -24,7 +24,6 @@ from xmckit.metrics import (
     set_metrics,
 )
 from xmckit.protocols import Evaluation, Metric, TopK
-from xmckit.sparse import scoring
 
 KS = [1, 2, 3, 5, 9]
 

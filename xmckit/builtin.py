@@ -85,3 +85,16 @@ def xmckit_executors() -> Iterator[Component]:
     yield Component(
         "processes", "xmckit.executors:Processes", summary="Processes of this machine, for pure Python work."
     )
+
+
+@hookimpl
+def xmckit_commands() -> Iterator[Component]:
+    yield Component(
+        "run", "xmckit.cli.run:run", summary="Run a recipe: data, features, labels, index, head, score, verify, report."
+    )
+    yield Component("predict", "xmckit.cli.predict:predict", summary="Label texts with the model of a run.")
+    yield Component("runs", "xmckit.cli.runs:runs", summary="List runs, look at one, and free the cache.")
+    yield Component("recipes", "xmckit.cli.recipes:recipes", summary="List, show, copy and check recipes.")
+    yield Component("data", "xmckit.cli.data:data", summary="List, describe and convert data sets.")
+    yield Component("plugins", "xmckit.cli.plugins:plugins", summary="List plugins and show what a component takes.")
+    yield Component("doctor", "xmckit.cli.doctor:doctor", summary="Check this installation.")

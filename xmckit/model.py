@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +36,7 @@ class Model:
     heads: Sequence[Head]
     label_names: Sequence[str]
     context: Context
+    top: int = 100  # labels that each head of an ensemble lists, as in the run
 
     def predict(self, inputs: Sequence[str] | Matrix, k: int = 5) -> list[list[Tag]]:
         """The `k` best labels of each text (or feature row), best first."""
@@ -62,7 +63,7 @@ class Model:
         if k < 1:
             raise UsageError(f"k must be 1 or more, not {k}")
         X = self.features(inputs)
-        rankings = [head.predict(X, k if len(self.heads) == 1 else max(k, 100)) for head in self.heads]
+        rankings = [head.predict(X, k if len(self.heads) == 1 else max(k, self.top)) for head in self.heads]
         if len(rankings) == 1:
             return rankings[0]
         from xmckit.scoring import combine_rankings
@@ -93,7 +94,7 @@ def _as_split(inputs: Any) -> Split:
         raise UsageError('give a list of texts, for instance ["some text"], not one string')
     if hasattr(inputs, "shape") or isinstance(inputs, dict):
         return Split(X=inputs, Y=csr_matrix((rows_of(inputs), 0)))
-    texts = list(inputs)
+    texts = list(inputs) if isinstance(inputs, Iterable) else [inputs]
     if not all(isinstance(text, str) for text in texts):
         raise UsageError("give a list of texts or a feature matrix")
     return Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts)
@@ -115,9 +116,12 @@ def load(
         for record in folder.manifest["stages"]
         if record["identity"]["kind"] == "head"
     ]
-    if not heads:
-        raise UsageError(f"{folder.path} has no trained head yet: go on with `xmckit run --resume {folder.path}`")
-    return Model(featurizer, heads, load_label_names(folder.stage_folder("data")), context)
+    asked = max(folder.manifest.get("heads", 1), 1)
+    if len(heads) < asked:
+        trained = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
+        raise UsageError(f"{folder.path} has {trained}: go on with `xmckit run --resume {folder.path}`")
+    names = load_label_names(folder.stage_folder("data"))
+    return Model(featurizer, heads, names, context, folder.manifest.get("top", Model.top))
 
 
 def _load_component(context: Context, folder: Run, kind: str, use: str, path: Path) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
-from xmckit.errors import DataError, UsageError
+from xmckit.errors import DataError, PluginError, RecipeError, UsageError, XmckitError
 from xmckit.hookspecs import API_VERSION
 from xmckit.recipe import Recipe, Section, load_recipe, nested_specs
 from xmckit.registry import Registered, Registry, default_registry
@@ -65,31 +66,37 @@ def run(
     registry = registry or default_registry()
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, sets=sets, registry=registry, data_roots=data_roots)
+    _check_rows_to_verify(recipe)
     identity = store.canonical_sha256(recipe.resolved())
     root = Path(root)
     if resume is None:
         folder = Run.create(root, recipe.name, identity, recipe.text, recipe.to_toml())
     else:
         folder = Run.open(Path(resume))
-        root = folder.path.parent.parent
+        root = folder.root
         if folder.manifest["identity"] != identity:
-            raise UsageError(f"{folder.path} was made by another recipe; leave the recipe out to go on with its own")
+            raise UsageError(
+                f"{folder.path} was made by another recipe, or the parameters of its components have changed since. "
+                f"Leave the recipe out to go on with the run's own, or run {folder.path / 'resolved.toml'} anew."
+            )
     with folder.locked():
-        stages = Stages(folder, root / CACHE, announce)
-        pipeline = _Pipeline(recipe, registry, stages, progress)
-        folder.update(
-            status="running",
-            pid=os.getpid(),
-            argv=list(argv or sys.argv),
-            seed=recipe.seed,
-            workers=pipeline.context.workers,
-            api_version=API_VERSION,
-            versions=pipeline.versions(),
-            machine=provenance.machine(),
-            title=recipe.report_title or recipe.title,
-        )
-        folder.event("start")
         try:
+            stages = Stages(folder, root / CACHE, announce)
+            pipeline = _Pipeline(recipe, registry, stages, progress)
+            folder.update(
+                status="running",
+                pid=os.getpid(),
+                argv=list(argv or sys.argv),
+                seed=recipe.seed,
+                heads=len(recipe.heads),
+                top=recipe.score.top,
+                workers=pipeline.context.workers,
+                api_version=API_VERSION,
+                versions=pipeline.versions(),
+                machine=provenance.machine(),
+                title=recipe.report_title or recipe.title,
+            )
+            folder.event("start")
             last = pipeline.stages_in_order()
             for stage, names in _AT_THE_TOP.items():
                 for name in names if stage in last else ():
@@ -98,6 +105,8 @@ def run(
             write_report(folder)
         except BaseException as error:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            if not isinstance(error, (XmckitError, KeyboardInterrupt)):
+                folder.log(traceback.format_exc())
             folder.update(status=status, error=f"{type(error).__name__}: {error}")
             folder.event(status, error=str(error))
             raise
@@ -111,9 +120,21 @@ def plan(
     recipe: Recipe, *, root: str | Path = DEFAULT_ROOT, registry: Registry | None = None, progress: Progress = silent
 ) -> list[dict[str, Any]]:
     """What `run` would do, stage by stage, and which stages it would take from the cache. Nothing is written."""
+    _check_rows_to_verify(recipe)
     stages = Planned(Path(root) / CACHE)
     _Pipeline(recipe, registry or default_registry(), stages, progress).stages_in_order()
     return stages.steps
+
+
+def is_current(run: Run, steps: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a run is what the stages of a plan would give: same recipe, data, code and libraries."""
+    return [stage["key"] for stage in run.manifest["stages"]] == [step["key"] for step in steps]
+
+
+def _check_rows_to_verify(recipe: Recipe) -> None:
+    """Said before anything is trained, not after."""
+    if recipe.verify and recipe.verify.extra["assignments"] == "validation" and recipe.validation == 0:
+        raise RecipeError("verify.assignments is 'validation', but validation = 0 keeps no rows: expected more than 0")
 
 
 class _Pipeline:
@@ -166,10 +187,12 @@ class _Pipeline:
 
     # -- what a stage depends on ---------------------------------------------------------------------------------
 
-    def _identity(self, section: Section, inputs: Sequence[str], **more: Any) -> dict[str, Any]:
-        """Everything that can change the stage's output."""
+    def _identity(
+        self, section: Section, inputs: Sequence[str], also: Sequence[tuple[str, str]] = (), **more: Any
+    ) -> dict[str, Any]:
+        """Everything that can change the stage's output; `also` are (kind, name) that its parameters do not name."""
         params = self.registry.resolve(section.kind, section.use).Params
-        used = [(section.kind, section.use), *nested_specs(params, section.params, self.registry)]
+        used = [(section.kind, section.use), *nested_specs(params, section.params, self.registry), *also]
         registered = [self.registry.component(kind, use) for kind, use in used]
         versions: dict[str, str] = {}
         for item in registered:
@@ -209,8 +232,15 @@ class _Pipeline:
         section = self.recipe.data
         source = self._build(section)
         # The split of the data must not follow the run's seed: seeds are compared on the same rows.
-        context = self.context.using(seed=0)
-        prints = dict(source.fingerprint(context=context))
+        asked: list[tuple[str, str]] = []
+
+        def resolve(kind: str, name: str) -> Any:
+            target = self.registry.resolve(kind, name)
+            asked.append((kind, name))
+            return target
+
+        # What the source asks for while it looks at its input, such as the reader of a format, is behind its rows too.
+        prints = dict(source.fingerprint(context=self.context.using(seed=0, resolve=resolve)))
         self.stages.note(data=prints)
 
         def produce(folder: Path, stage_context: Context) -> Dataset:
@@ -222,7 +252,7 @@ class _Pipeline:
             store.write_json(folder / "description.json", describe(dataset))
             return dataset
 
-        return self._do("data", self._identity(section, [], fingerprint=prints), produce, load_dataset)
+        return self._do("data", self._identity(section, [], asked, fingerprint=prints), produce, load_dataset)
 
     def _features(self, data: Stage[Dataset]) -> Stage[_Featured]:
         section = self.recipe.features
@@ -231,11 +261,11 @@ class _Pipeline:
         def produce(folder: Path, stage_context: Context) -> _Featured:
             featurizer = self._build(section)
             featurizer.fit(data.value.train, context=stage_context.using(seed=0))
-            featured = _Featured(
-                featurizer,
-                featurizer.transform(data.value.train, context=stage_context.using(seed=0)),
-                featurizer.transform(data.value.test, context=stage_context.using(seed=0)),
+            train, test = (
+                _checked_features(featurizer.transform(split, context=stage_context.using(seed=0)), split, section.use)
+                for split in (data.value.train, data.value.test)
             )
+            featured = _Featured(featurizer, train, test)
             (folder / "featurizer").mkdir()
             featurizer.save(folder / "featurizer")
             same = featured.train is data.value.train.X and featured.test is data.value.test.X
@@ -265,12 +295,7 @@ class _Pipeline:
                 before: _Lazy[Split] = train,
             ) -> Split:  # fmt: skip
                 seeded = context.using(seed=context.seed_for("labels", position))
-                after: Split = self._build(section).apply(before.value, context=seeded)
-                if after.rows != before.value.rows or after.labels != before.value.labels:
-                    raise DataError(
-                        f"label preprocessor {section.use} changed the number of rows or labels "
-                        f"from {before.value.Y.shape} to {after.Y.shape}"
-                    )
+                after = _relabelled(before.value, self._build(section).apply(before.value, context=seeded), section.use)
                 save_split(replace(after, X=None, texts=None, names=None), folder)
                 return after
 
@@ -312,6 +337,9 @@ class _Pipeline:
             index = self._build(section).build(
                 train.value, context=self._trained(context, "indexer", position, validation)
             )
+            for promised in ("shortlist", "save"):
+                if not callable(getattr(index, promised, None)):
+                    raise PluginError(f"indexer {section.use} built a {type(index).__name__}, which lacks {promised}()")
             (folder / "index").mkdir()
             index.save(folder / "index")
             return index
@@ -403,6 +431,43 @@ class _Pipeline:
             produce,
             lambda folder: store.read_json(folder / "verdicts.json"),
         )
+
+
+def _checked_features(X: Any, split: Split, use: str) -> Matrix:
+    """What a featurizer made of `split`, or PluginError if it is not a matrix that the rest can rely on."""
+    import numpy as np
+    from scipy.sparse import issparse
+
+    sparse = issparse(X) and X.format == "csr"
+    if not sparse and not isinstance(X, np.ndarray):
+        raise PluginError(f"featurizer {use} gave a {type(X).__name__}, expected a CSR matrix or an array")
+    if X.ndim != 2 or X.shape[0] != split.rows or X.dtype != np.float32:
+        raise PluginError(f"featurizer {use} gave {X.dtype} of size {X.shape}, expected float32 and {split.rows} rows")
+    if not np.isfinite(X.data if sparse else X).all():
+        raise PluginError(f"featurizer {use} gave a value that is not a finite number")
+    return X
+
+
+def _relabelled(before: Split, after: Any, use: str) -> Split:
+    """`before` with the labels, weights and groups of `after`: all that a label stage may change."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    from xmckit.data.model import Split, as_csr
+
+    if not isinstance(after, Split):
+        raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")
+    if after.rows != before.rows or after.labels != before.labels:
+        raise DataError(
+            f"label preprocessor {use} changed the number of rows or labels from {before.Y.shape} to {after.Y.shape}"
+        )
+    weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()
+    changed = replace(before, Y=as_csr(after.Y), weights=weights, groups=after.groups)
+    changed.check(f"after label preprocessor {use}: train")
+    for what, matrix in (("label", changed.Y), ("weight", weights)):
+        if matrix is not None and not np.isfinite(matrix.data).all():
+            raise PluginError(f"label preprocessor {use} gave a {what} that is not a finite number")
+    return changed
 
 
 def _test_rows(data: Stage[Dataset], features: Stage[_Featured]) -> Split:

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import platform
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +18,68 @@ from xmckit.registry import Registered
 # Their numerics can change with their version, so they are part of every stage's key.
 _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "torch", "libpecos", "faiss-cpu", "faiss-gpu")
 
+# (plugin's file, what) -> checksum when this process first asked: the code that it runs, whatever was edited since.
+_AS_LOADED: dict[tuple[str, str], str] = {}
+
 
 def code_of(registered: Registered) -> dict[str, str]:
-    """Checksums of the code behind a component: its package, its plugin's package, and the core."""
+    """Checksums of the code behind a component: its package, its plugin's package, and the core.
+
+    Code that was edited while this process runs is named twice, as it is on disk and as it is in memory, so that a
+    result of the old code is never filed under the new.
+    """
     packages = {"xmckit", registered.component.target.partition(":")[0].partition(".")[0]}
     checksums = {package: package_sha256(package) for package in sorted(packages)}
     if registered.plugin.file:
         checksums[f"plugin {registered.plugin.name}"] = _tree_sha256(Path(registered.plugin.file).resolve())
     if registered.plugin.origin == "file":
         checksums["beside the plugin"] = _neighbours_sha256(Path(registered.plugin.file).resolve())
+    for what, checksum in list(checksums.items()):
+        loaded = _AS_LOADED.setdefault((registered.plugin.file, what), checksum)
+        if loaded != checksum:
+            checksums[f"{what}, in memory"] = loaded
     return checksums
 
 
 def package_sha256(package: str) -> str:
     """Checksum of every file of a top-level package or module, as it is on disk now."""
     spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
+    if spec is None:
         raise PluginError(f"cannot find the code of package '{package}'")
-    return _tree_sha256(Path(spec.origin).resolve())
+    if spec.origin is not None:
+        return _tree_sha256(Path(spec.origin).resolve())
+    # A namespace package has no file of its own, only folders.
+    folders = [Path(folder).resolve() for folder in spec.submodule_search_locations or ()]
+    return hashlib.sha256("".join(_folder_sha256(folder) for folder in folders).encode()).hexdigest()
 
 
 def _tree_sha256(file: Path) -> str:
     """Of one module file, or of the whole folder when the file is a package's `__init__.py`."""
-    if file.name != "__init__.py":
-        return _files_sha256([file], file.parent)
-    found = [path for path in file.parent.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    return _files_sha256(found, file.parent)
+    if not file.is_file():
+        archive = next((folder for folder in file.parents if folder.is_file()), None)
+        if archive is None:
+            raise PluginError(f"cannot find the code at {file}")
+        return _files_sha256([archive], archive.parent)
+    return _folder_sha256(file.parent) if file.name == "__init__.py" else _files_sha256([file], file.parent)
+
+
+def _folder_sha256(folder: Path) -> str:
+    return _files_sha256(_files_below(folder), folder)
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
 
 
 def _neighbours_sha256(file: Path) -> str:
-    """Of the modules that a single-file plugin has imported from its own folder."""
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    loaded = {Path(path).resolve() for path in files if path}
-    return _files_sha256([path for path in loaded if path.is_relative_to(file.parent)], file.parent)
+    """Of every module and package beside a single-file plugin: what it may import, now or in the middle of a stage.
+
+    What it has imported so far would not do: that differs from one moment of a run to the next.
+    """
+    files = [path for path in file.parent.glob("*.py") if path.is_file()]
+    for package in file.parent.glob("*/__init__.py"):
+        files += _files_below(package.parent)
+    return _files_sha256(files, file.parent)
 
 
 def _files_sha256(files: list[Path], root: Path) -> str:
@@ -80,7 +108,8 @@ def _requirements(distribution: str) -> tuple[str, ...]:
         required = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return ()
-    return tuple(re.split(r"[\s\[(<>=!~;]", line, maxsplit=1)[0].lower() for line in required)
+    always = [line for line in required if "extra ==" not in line]
+    return tuple(re.split(r"[\s\[(<>=!~;]", line, maxsplit=1)[0].lower() for line in always)
 
 
 @functools.cache

@@ -8,6 +8,7 @@ name that is taken, or targets something that does not exist is set aside with i
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib
 import importlib.metadata
@@ -102,8 +103,11 @@ class Registry:
 
     def _load(self, plugin: Plugin, imported: Callable[[], Any]) -> None:
         try:
-            module = imported()
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a plugin may raise anything; it is named, not hidden
+            with _prints_to_stderr():
+                module = imported()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001  a plugin may raise anything; it is named, not hidden
             self._set_aside(plugin, f"it raised on import: {_one_line(error)}")
             return
         plugin = replace(plugin, file=getattr(module, "__file__", None) or plugin.file)
@@ -131,8 +135,9 @@ class Registry:
         collected: dict[tuple[str, str], Registered] = {}
         for kind, hook in KINDS.items():
             try:
-                answers = self._manager.subset_hook_caller(hook, others)()
-                components = [component for answer in answers for component in answer]
+                with _prints_to_stderr():
+                    answers = self._manager.subset_hook_caller(hook, others)()
+                    components = [component for answer in answers for component in answer]
             except (Exception, SystemExit) as error:  # noqa: BLE001  see above
                 raise _Faulty(f"its {hook}() raised {_one_line(error)}") from None
             for component in components:
@@ -140,10 +145,7 @@ class Registry:
                 key = (kind, component.name)
                 taken = self._registered.get(key) or collected.get(key)
                 if taken is not None:
-                    raise _Faulty(
-                        f"it offers {kind}:{component.name}, a name that {taken.plugin.described} already has; "
-                        f"to replace that one, set XMCKIT_DISABLE_PLUGINS={taken.plugin.name}"
-                    )
+                    raise _Faulty(f"it offers {kind}:{component.name}, {_already(taken.plugin, plugin)}")
                 collected[key] = Registered(kind, component, plugin)
         return collected
 
@@ -176,7 +178,8 @@ class Registry:
         registered = self.component(kind, name)
         component = registered.component
         try:
-            target = _import_target(component.target)
+            with _prints_to_stderr():
+                target = _import_target(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
             raise PluginError(
@@ -187,8 +190,33 @@ class Registry:
             raise PluginError(f"{registered.described}: {component.target} lacks {', '.join(missing)}")
         return target
 
+    def offered(self, kind: str) -> list[Component]:
+        """The components of a kind in the order in which they were given: the core's first."""
+        return [item.component for item in self._registered.values() if item.kind == kind]
+
     def locate(self, kind: str, name: str) -> Location:
-        return find_target(self.component(kind, name).component.target)
+        registered = self.component(kind, name)
+        try:
+            return find_target(registered.component.target)
+        except _Faulty as fault:  # it was there when the plugin was loaded
+            raise PluginError(f"{registered.described}: {fault}") from None
+
+
+def _already(holder: Plugin, newcomer: Plugin) -> str:
+    """Why a name cannot be given a second time, and what to do about it."""
+    if holder == newcomer:
+        return "a name that it offers twice"
+    if holder.origin == "core":
+        return f"a name that {holder.described} already has and keeps: choose another"
+    way_out = f"set XMCKIT_DISABLE_PLUGINS={holder.name}" if holder.origin == "installed" else "leave that file out"
+    return f"a name that {holder.described} already has; to replace that one, {way_out}"
+
+
+@contextlib.contextmanager
+def _prints_to_stderr() -> Iterator[None]:
+    """Results go to stdout; what a plugin prints while it is imported is none."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def _entry_points() -> Iterator[tuple[importlib.metadata.EntryPoint, Plugin]]:
@@ -276,6 +304,12 @@ def _check_component(component: object, hook: str) -> None:
         raise _Faulty(
             f"its {hook}() gave the name {component.name!r}, expected lower-case letters, digits, '-', '.', '_'"
         )
+    texts = {"target": component.target, "summary": component.summary, "requires": component.requires}
+    for field, value in texts.items():
+        if not isinstance(value, str):
+            raise _Faulty(f"{component.name} has the {field} {value!r}, expected text")
+    if not isinstance(component.api_version, int):
+        raise _Faulty(f"{component.name} has the api_version {component.api_version!r}, expected a whole number")
     if component.api_version > API_VERSION:
         raise _Faulty(
             f"{component.name} was written for version {component.api_version} of the contracts and this xmckit has "
@@ -287,14 +321,14 @@ def _check_component(component: object, hook: str) -> None:
 def find_target(target: str) -> Location:
     """File and line of `package.module:attribute` without importing the module itself; _Faulty if it is not there."""
     module, colon, attribute = target.partition(":")
-    if not colon or not module or not attribute:
+    if not colon or not module or not all(part.isidentifier() for part in attribute.split(".")):
         raise _Faulty(f"target '{target}' is not of the form package.module:attribute")
     spec = _find_module(module)
     if spec is None:
         raise _Faulty(f"target {target}: there is no module {module}")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return Location(spec.origin or "", None)
-    source = Path(spec.origin).read_bytes()
+    source = _source_of(spec, target)
     first = attribute.partition(".")[0]
     # A regular expression settles the usual case in microseconds; `--help` pays for every registered target.
     plain = re.search(rb"^(?:class|def) " + first.encode() + rb"\b", source, re.MULTILINE)
@@ -302,13 +336,23 @@ def find_target(target: str) -> Location:
         return Location(spec.origin, source.count(b"\n", 0, plain.start()) + 1)
     try:
         names = dict(_bound_names(ast.parse(source, filename=spec.origin).body))
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that ast.parse may raise
         raise _Faulty(f"target {target}: {_one_line(error)}") from None
     if first in names:
         return Location(spec.origin, names[first])
     if "*" in names or "__getattr__" in names:
         return Location(spec.origin, None)
     raise _Faulty(f"target {target}: {spec.origin} defines no {first}{nearest(first, names)}")
+
+
+def _source_of(spec: ModuleSpec, target: str) -> bytes:
+    """Through the module's own loader, because a package may lie in a zip file."""
+    assert spec.origin is not None
+    try:
+        read = getattr(spec.loader, "get_data", None)
+        return bytes(read(spec.origin)) if read else Path(spec.origin).read_bytes()
+    except OSError as error:
+        raise _Faulty(f"target {target}: {_one_line(error)}") from None
 
 
 def _find_module(module: str) -> ModuleSpec | None:
@@ -361,9 +405,12 @@ def _missing_promises(kind: str, target: Any) -> list[str]:
 
     protocol = PROTOCOLS[kind]
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
-    return [f"{name}()" for name in methods if not callable(getattr(target, name, None))] + (
-        [] if hasattr(target, "Params") else ["Params"]
-    )
+    missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
+    if not hasattr(target, "Params"):
+        missing.append("Params")
+    if "save" in methods and not callable(getattr(target, "load", None)):
+        missing.append("load()")
+    return missing
 
 
 def _one_line(error: BaseException) -> str:

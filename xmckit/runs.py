@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from xmckit.measure import Measured
 
 FORMAT = 1
 CACHE = ".cache"
+_ALWAYS_IN_MANIFEST = ("name", "identity", "status", "created", "stages")
 Value = TypeVar("Value")
 
 
@@ -46,19 +48,24 @@ class Run:
     def create(cls, root: Path, name: str, identity: str, recipe_text: str, resolved_text: str) -> Run:
         """A new folder below `root`; it appears complete with its recipe or not at all."""
         stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%S")
-        safe_name = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "run"
-        parent = root.resolve() / safe_name
-        parent.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1000):
-            path = parent / (f"{stamp}-{identity[:8]}" + (f"-{attempt}" if attempt else ""))
-            if not path.exists():
-                break
+        parent = root.resolve() / _folder_name(name)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise StorageError(f"{parent} cannot be a folder for runs: a file is in its way") from None
+        store.remove_stale(parent)
         manifest = {"format": FORMAT, "name": name, "identity": identity, "status": "created", "created": utc_now()}
-        with store.atomic_folder(path) as folder:
-            store.write_text(folder / "recipe.toml", recipe_text)
-            store.write_text(folder / "resolved.toml", resolved_text)
-            store.write_json(folder / "manifest.json", {**manifest, "stages": []})
-            (folder / "stages").mkdir()
+        for attempt in itertools.count():
+            path = parent / (f"{stamp}-{identity[:8]}" + (f"-{attempt}" if attempt else ""))
+            if path.exists():
+                continue
+            # The same recipe may be started twice within a second: each gets a folder of its own.
+            with contextlib.suppress(FileExistsError), store.atomic_folder(path, exclusive=True) as folder:
+                store.write_text(folder / "recipe.toml", recipe_text)
+                store.write_text(folder / "resolved.toml", resolved_text)
+                store.write_json(folder / "manifest.json", {**manifest, "pid": os.getpid(), "stages": []})
+                (folder / "stages").mkdir()
+                break
         return cls.open(path)
 
     @classmethod
@@ -75,7 +82,15 @@ class Run:
                 f"{path} was written in run format {manifest['format']} and this xmckit reads format {FORMAT}. "
                 f"Run {path / 'resolved.toml'} again, or use the version of xmckit that made it."
             )
+        if missing := [key for key in _ALWAYS_IN_MANIFEST if key not in manifest]:
+            raise store.damaged(path / "manifest.json", f"without {', '.join(missing)}")
         return cls(path, manifest)
+
+    @property
+    def root(self) -> Path:
+        """The folder whose cache this run shares; a run that was moved out of it keeps a cache of its own."""
+        at_home = self.path.parent.name == _folder_name(self.manifest["name"])
+        return self.path.parent.parent if at_home else self.path
 
     def update(self, **changes: Any) -> None:
         self.manifest.update(changes)
@@ -94,10 +109,10 @@ class Run:
 
     @property
     def status(self) -> str:
-        """As in the manifest, but a run whose process is gone is `killed`, not `running`."""
-        if self.manifest.get("status") == "running" and not store.process_alive(int(self.manifest.get("pid", 0))):
-            return "killed"
-        return str(self.manifest.get("status"))
+        """As in the manifest, but a run that is under way and whose process is gone is `killed`."""
+        status = str(self.manifest["status"])
+        under_way = status in ("created", "running", "reporting")
+        return "killed" if under_way and not store.process_alive(int(self.manifest.get("pid", 0))) else status
 
     def stage_folder(self, name: str) -> Path:
         """The folder of a finished stage, by name."""
@@ -120,6 +135,10 @@ class Run:
             except BlockingIOError:
                 raise UsageError(f"{self.path} is being worked on by another process; wait for it or stop it") from None
             yield
+
+
+def _folder_name(recipe: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", recipe).strip("-.") or "run"
 
 
 @dataclass
@@ -150,8 +169,8 @@ class Stages:
     count: int = 0
 
     def __post_init__(self) -> None:
-        store.remove_stale(self.cache)
-        store.remove_stale(self.run.path / "stages")
+        for folder in (self.cache, self.run.path, self.run.path / "stages", self.run.path / "plots"):
+            store.remove_stale(folder)
 
     def do(
         self,
@@ -164,17 +183,19 @@ class Stages:
 
         `produce(folder, scratch)` writes everything into `folder` and returns the value that `restore` would read.
         """
-        key = store.canonical_sha256({"format": FORMAT, "identity": identity})
+        key = _key_of(identity)
         folder = self.run.path / "stages" / f"{self.count}-{name}"
         value: list[Value] = []
-        reused = self._is_here(folder, key) or (self.cache / key).is_dir()
+        reused = is_whole(folder, key) or is_whole(self.cache / key, key)
         if not reused:
+            _remove_folder(self.cache / key)
             value.append(self._produce(name, key, identity, produce))
-        if not self._is_here(folder, key):
-            shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt, made by code that has changed since
+        if not is_whole(folder, key):
+            _remove_folder(folder)  # of an earlier attempt, made by code that has changed since
             with store.atomic_folder(folder) as temporary:
                 store.link_tree(self.cache / key, temporary)
         record = {**store.read_json(folder / "stage.json"), "folder": str(folder.relative_to(self.run.path))}
+        del record["files"]
         record["reused"] = reused
         self.run.update(stages=[*self.run.manifest["stages"][: self.count], record])
         self.run.event("stage", name=name, reused=reused, seconds=record["seconds"])
@@ -191,6 +212,7 @@ class Stages:
             with Measured() as cost:
                 value = produce(folder, scratch)
             shutil.rmtree(scratch)
+            files = _sizes(folder)
             store.write_json(
                 folder / "stage.json",
                 {
@@ -200,7 +222,8 @@ class Stages:
                     "seconds": round(cost.seconds, 3),
                     "cpu_seconds": round(cost.cpu_seconds, 3),
                     "peak_bytes": cost.peak_bytes,
-                    "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+                    "bytes": sum(files.values()),
+                    "files": files,
                 },
             )
         return value
@@ -212,9 +235,38 @@ class Stages:
     def log(self, message: str) -> None:
         self.run.log(message)
 
-    @staticmethod
-    def _is_here(folder: Path, key: str) -> bool:
-        return folder.is_dir() and store.read_json(folder / "stage.json").get("key") == key
+
+def _key_of(identity: dict[str, Any]) -> str:
+    return store.canonical_sha256({"format": FORMAT, "identity": identity})
+
+
+def is_whole(folder: Path, key: str) -> bool:
+    """Whether `folder` holds the finished stage of this key, with every file that it had when it was made.
+
+    A stage that somebody cut short, edited in place or partly deleted is made again rather than served.
+    """
+    if not (folder / "stage.json").is_file():
+        return False
+    try:
+        record = store.read_json(folder / "stage.json")
+    except StorageError:
+        return False
+    if not isinstance(record, dict) or record.get("key") != key:
+        return False
+    return {name: size for name, size in _sizes(folder).items() if name != "stage.json"} == record.get("files")
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder that others may look at: it is gone at once, not file by file."""
+    doomed = store.temporary_beside(folder)
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 @dataclass
@@ -231,10 +283,16 @@ class Planned:
         produce: Callable[[Path, Path], Value],
         restore: Callable[[Path], Value],
     ) -> Stage[Value]:
-        key = store.canonical_sha256({"format": FORMAT, "identity": identity})
-        cached = (self.cache / key).is_dir()
+        key = _key_of(identity)
+        cached = is_whole(self.cache / key, key)
         self.steps.append(
-            {"stage": name, "use": identity.get("use", ""), "params": identity.get("params", {}), "cached": cached}
+            {
+                "stage": name,
+                "use": identity.get("use", ""),
+                "params": identity.get("params", {}),
+                "cached": cached,
+                "key": key,
+            }
         )
         return Stage(name, key, self.cache / key, {}, restore)
 
@@ -245,10 +303,25 @@ class Planned:
         pass
 
 
+def empty_cache(root: Path) -> int:
+    """Delete the finished stages that runs below `root` share; return their number.
+
+    Nothing else: what a process is writing at this moment stays, and so does a folder that only has the same name.
+    """
+    cache = root / CACHE
+    store.remove_stale(cache)
+    stages = [folder for folder in cache.glob("*") if re.fullmatch(r"[0-9a-f]{64}", folder.name)]
+    for folder in stages:
+        _remove_folder(folder)
+    if cache.is_dir() and not any(cache.iterdir()):
+        cache.rmdir()
+    return len(stages)
+
+
 def find_runs(root: Path) -> list[Run]:
     """Every run below `root`, oldest first; folders that are no run are passed over."""
     found = []
-    for manifest in sorted(root.glob("*/*/manifest.json"), key=lambda path: path.parent.name):
+    for manifest in sorted(root.glob("[!.]*/[!.]*/manifest.json"), key=lambda path: path.parent.name):
         with contextlib.suppress(StorageError, UsageError):
             found.append(Run.open(manifest.parent))
     return found

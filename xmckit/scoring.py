@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
+from xmckit.errors import DataError, PluginError
 from xmckit.metrics import precision_by_frequency, propensity_constants, rank_metrics
 from xmckit.protocols import Evaluation, Head, TopK
 
@@ -70,7 +73,7 @@ def score(
         )
         values: dict[str, float] = {}
         for measure in measures:
-            values.update(measure.compute(evaluation))
+            values.update(_measured(measure, evaluation, name))
         results.append({"name": name, "role": role, "metrics": values})
     metrics = {
         "dataset": dataset.name,
@@ -83,18 +86,31 @@ def score(
     store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
     store.write_json(folder / "metrics.json", metrics)
     compared = [outputs[0], *(output for output in outputs if output[1] == "baseline")]
-    rankings = {name: topk for name, _, topk, _ in compared}
+    rankings = [(name, topk) for name, _, topk, _ in compared]
     store.write_json(folder / "curves.json", curves(rankings, dataset, train_counts, max(recipe.score.k)))
     store.write_json(folder / "examples.json", examples(model, dataset, max(recipe.score.k), context))
     return metrics
 
 
-def curves(rankings: Mapping[str, TopK], dataset: Dataset, train_counts: np.ndarray, k: int) -> dict[str, Any]:
+def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
+    """What a metric says, as plain finite numbers; an error names whose predictions it is about."""
+    what = type(measure).__name__
+    try:
+        values = dict(measure.compute(evaluation))
+    except DataError as error:
+        raise DataError(f"scoring {of}: {error}") from None
+    for name, value in values.items():
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise PluginError(f"metric {what} gave {value!r} as {name} of {of}, expected a finite number")
+    return {str(name): float(value) for name, value in values.items()}
+
+
+def curves(rankings: Sequence[tuple[str, TopK]], dataset: Dataset, train_counts: np.ndarray, k: int) -> dict[str, Any]:
     """The numbers behind the report's pictures: a few hundred at most, whatever the size of the data."""
     by_rank = np.sort(train_counts[train_counts > 0])[::-1]
     ranks = np.unique(np.geomspace(1, max(len(by_rank), 1), 200).astype(np.int64))[: len(by_rank)]
     systems = []
-    for name, topk in rankings.items():
+    for name, topk in rankings:
         deepest = min(20, topk.k)
         at = rank_metrics(topk, dataset.test.Y, ks=range(1, deepest + 1), filtered=dataset.test.filter)
         bins = precision_by_frequency(
@@ -145,7 +161,7 @@ def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -
     with context.progress(f"predicting with {what}", total=rows) as bar:
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
-            rankings.append(head.predict(block, k))
+            rankings.append(_checked_ranking(head.predict(block, k), int(block.shape[0]), k, what))
             sets.append(head.labels(block))
             bar.advance(int(block.shape[0]))
     topk = TopK(
@@ -153,6 +169,20 @@ def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -
         np.concatenate([ranking.scores for ranking in rankings]),
     )
     return topk, csr_matrix(vstack(sets, format="csr"))
+
+
+def _checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
+    """What a head predicted, or PluginError if it is not of the form that it promises; metrics check the content."""
+    if not isinstance(topk, TopK):
+        raise PluginError(f"head {head} predicted a {type(topk).__name__}, expected a TopK")
+    for name, array, dtype in (("indices", topk.indices, np.int32), ("scores", topk.scores, np.float32)):
+        found = (getattr(array, "dtype", type(array).__name__), getattr(array, "shape", ()))
+        if found != (dtype, (rows, k)):
+            raise PluginError(
+                f"head {head} predicted {name} of {found[0]} and size {found[1]}, "
+                f"expected {np.dtype(dtype)} and {(rows, k)}, padded where there are fewer labels"
+            )
+    return topk
 
 
 def combine_rankings(rankings: Sequence[TopK], k: int, labels: int) -> TopK:

@@ -29,7 +29,10 @@ TEMPORARY = ".tmp-"
 
 def damaged(path: Path, why: str) -> StorageError:
     """The error for a stored file that is not what was written; the way out is always the same."""
-    return StorageError(f"{path}: this file is damaged or not xmckit's ({why}). Delete the folder and run again.")
+    return StorageError(
+        f"{path}: this file is damaged or not xmckit's ({why}). Delete the folder and run again; "
+        "for a run also empty the cache that it shares, with `xmckit runs clean`."
+    )
 
 
 def temporary_beside(path: Path) -> Path:
@@ -53,10 +56,11 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; on success it becomes `path`, on any error it is gone.
 
-    If somebody else completed `path` meanwhile, theirs stays: equal names mean equal content here.
+    If somebody else completed `path` meanwhile, theirs stays: equal names mean equal content. Where they do not,
+    `exclusive` makes that a FileExistsError.
     """
     temporary = temporary_beside(path)
     temporary.mkdir(parents=True)
@@ -67,6 +71,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         except OSError:
             if not path.is_dir():
                 raise
+            if exclusive:
+                raise FileExistsError(f"{path} exists already") from None
             shutil.rmtree(temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -78,7 +84,8 @@ def remove_stale(folder: Path) -> None:
     for entry in folder.glob(f"{TEMPORARY}*"):
         process = entry.name.removeprefix(TEMPORARY).split("-", 1)[0]
         if process.isdigit() and not process_alive(int(process)):
-            shutil.rmtree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
+            # Another process may be removing the same leftovers at this moment.
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
 def process_alive(process: int) -> bool:
@@ -246,7 +253,11 @@ def link_tree(source: Path, target: Path) -> None:
 
     Files are replaced, never rewritten in place, so the two trees cannot disturb each other.
     """
-    for folder, _, names in os.walk(source):
+
+    def missing(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(source, onerror=missing):
         here = target / Path(folder).relative_to(source)
         here.mkdir(parents=True, exist_ok=True)
         for name in names:
@@ -256,7 +267,11 @@ def link_tree(source: Path, target: Path) -> None:
 def link_file(source: Path, target: Path) -> None:
     temporary = temporary_beside(target)
     try:
-        os.link(source, temporary)
-    except OSError:
-        shutil.copy2(source, temporary)
-    os.replace(temporary, target)
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copy2(source, temporary)
+        os.replace(temporary, target)
+    finally:
+        # Replacing a name by another name of the same file does nothing and leaves both.
+        temporary.unlink(missing_ok=True)

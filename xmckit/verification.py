@@ -12,7 +12,8 @@ from scipy.sparse import csr_matrix
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Split
-from xmckit.protocols import Head, Verdicts, Verifier
+from xmckit.errors import PluginError
+from xmckit.protocols import STATUSES, Head, LinearDecision, Verdicts, Verifier
 
 
 def verify(
@@ -40,11 +41,14 @@ def verify(
         if decision is None:
             results.append({"head": name, "scope": "full", "verifiable": False})
             continue
+        if not isinstance(decision, LinearDecision):
+            raise PluginError(f"decision() of head {name} gave a {type(decision).__name__}, expected a LinearDecision")
         scopes: dict[str, csr_matrix | None] = {"full": None}
         if hasattr(head, "candidates"):
             scopes["shortlist"] = head.candidates(split.matrix[rows])
         for scope, candidates in scopes.items():
             verdicts = verifier.verify(decision, chosen, candidates=candidates, context=context)
+            _check(verdicts, len(rows), type(verifier).__name__)
             results.append(
                 {
                     "head": name,
@@ -62,17 +66,26 @@ def verify(
     return summary
 
 
+def _check(verdicts: Verdicts, asked: int, verifier: str) -> None:
+    """PluginError unless there is one verdict for each assignment, with a status that counts."""
+    if len(verdicts) != asked:
+        raise PluginError(f"verifier {verifier} gave {len(verdicts)} verdicts for {asked} assignments")
+    for verdict in verdicts.verdicts:
+        if verdict.status not in STATUSES:
+            raise PluginError(f"verifier {verifier} gave the status {verdict.status!r}, expected {', '.join(STATUSES)}")
+
+
 def _summary(verdict: Any) -> dict[str, Any]:
     return {
         "status": verdict.status,
         "proof": verdict.proof,
-        "replayed": verdict.replayed,
-        "margin": verdict.margin,
-        "radius": list(verdict.radius) if verdict.radius is not None else None,
+        "replayed": None if verdict.replayed is None else bool(verdict.replayed),
+        "margin": None if verdict.margin is None else float(verdict.margin),
+        "radius": None if verdict.radius is None else [float(bound) for bound in verdict.radius],
         "ideal": verdict.ideal,
         "eps": verdict.eps,
-        "missed": list(verdict.missed),
-        "seconds": verdict.seconds,
+        "missed": [int(label) for label in verdict.missed],
+        "seconds": float(verdict.seconds),
     }
 
 

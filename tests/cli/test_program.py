@@ -183,7 +183,9 @@ def test_a_plugin_that_is_not_loaded_is_missed_by_name(tmp_path, recipe):
         (["plugins", "show", "bls"], 2, "KIND:NAME"),
         (["plugins", "ls", "--kind", "heads"], 2, "did you mean 'head'?"),
         (["data", "info", "missing-folder"], 2, "missing-folder"),
+        (["data", "info", "synthetic", "--param", "rows=3", "--param", "rows.x=2"], 2, "data.rows: expected a whole"),
         (["data", "convert", "synthetic", "out", "--to", "parquet"], 2, "formats that can be written"),
+        (["data", "convert", "synthetic", "/dev/null/out", "--to", "npz"], 2, "/dev/null is a file"),
     ],
 )
 def test_mistakes_get_a_clear_error(tmp_path, arguments, code, expected):

@@ -1,8 +1,8 @@
-"""The `xmckit` program. Each command lives in its own module and is imported when it runs, not before."""
+"""The `xmckit` program. Its commands are components like any other and are imported when they run, not before."""
 
 from __future__ import annotations
 
-import importlib
+import io
 import os
 import sys
 from typing import Any
@@ -11,52 +11,35 @@ import click
 
 from xmckit.cli import common
 
-# command -> (module, help shown in the list of commands)
-COMMANDS = {
-    "run": ("xmckit.cli.run", "Run a recipe: data, features, labels, index, head, score, verify, report."),
-    "predict": ("xmckit.cli.predict", "Label texts with the model of a run."),
-    "runs": ("xmckit.cli.runs", "List runs, compare them, and free the cache."),
-    "recipes": ("xmckit.cli.recipes", "List, show, copy and check recipes."),
-    "data": ("xmckit.cli.data", "List, describe and convert data sets."),
-    "plugins": ("xmckit.cli.plugins", "List plugins and show what a component takes."),
-    "doctor": ("xmckit.cli.doctor", "Check this installation."),
-}
-
 
 class LazyGroup(click.Group):
-    """Commands by name from COMMANDS and from plugins; a module is imported when its command is used."""
+    """The registry's commands, xmckit's own among them; a module is imported when its command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *(name for name in _plugin_commands() if name not in COMMANDS)]
+        return list(_summaries())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in COMMANDS:
-            command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
-        elif cmd_name in _plugin_commands():
-            command = common.get_registry().resolve("command", cmd_name)
-        else:
+        if cmd_name not in _summaries():
             return None
-        return accept_everywhere(command)
+        return accept_everywhere(common.get_registry(tolerant=True).resolve("command", cmd_name))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             from xmckit.errors import nearest
 
+            common.get_registry()  # says so if the plugin that was to bring the command is broken
             known = self.list_commands(ctx)
             ctx.fail(f"no command '{name}'{nearest(name, known)} (commands: {', '.join(known)})")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, summary) for name, (_, summary) in COMMANDS.items()]
-        rows += [(name, summary) for name, summary in _plugin_commands().items() if name not in COMMANDS]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(list(_summaries().items()))
 
 
-def _plugin_commands() -> dict[str, str]:
-    registry = common.get_registry(tolerant=True)
-    return {name: registry.component("command", name).component.summary for name in registry.names("command")}
+def _summaries() -> dict[str, str]:
+    return {command.name: command.summary for command in common.get_registry(tolerant=True).offered("command")}
 
 
 def accept_everywhere(command: click.Command) -> click.Command:
@@ -82,9 +65,21 @@ def xmckit() -> None:
 
 def main() -> None:
     """Entry point: errors become one paragraph and an exit code, never a traceback for a user's mistake."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that lacks a character shows its escape; that is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         # Without standalone mode click hands back the code of `ctx.exit(code)` instead of leaving with it.
-        sys.exit(xmckit(standalone_mode=False) or 0)
+        code = xmckit(standalone_mode=False)
+        if sys.stdout is not None:  # it is None when it was closed before we started
+            sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except SystemExit:
+        # The reader of our output went away (`xmckit … | head`), which click answers with 1; it is no error.
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
+            sys.exit(0)
+        raise
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
@@ -93,7 +88,7 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         common.fail("interrupted", 130)
     except BrokenPipeError:
-        # The reader of our output went away (`xmckit … | head`): not an error, but nothing may be flushed any more.
+        # The same, noticed by us; nothing may be flushed any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:

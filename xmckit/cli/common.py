@@ -15,8 +15,6 @@ import click
 from xmckit.errors import PluginError, XmckitError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from xmckit.registry import Registry
 
 # Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
@@ -86,14 +84,21 @@ def data_roots(given: tuple[str, ...] = ()) -> list[Path]:
     return [Path(folder).resolve() for folder in folders]
 
 
-def console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+def styled(text: str, **style: Any) -> str:
+    """`text` in colour, unless NO_COLOR asks for none (https://no-color.org)."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode, default=str))
+
+
+def printable(text: str) -> str:
+    """`text` in which nothing can steer a terminal: control characters become their escapes, lines stay lines."""
+    return "".join(
+        mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text
+    )
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,5 +139,5 @@ def explain(error: BaseException) -> tuple[str, int] | None:
 
 
 def fail(message: str, code: int) -> None:
-    click.echo(f"{click.style('error', fg='red', bold=True)}: {message}", err=True)
+    click.echo(f"{styled('error', fg='red', bold=True)}: {printable(message)}", err=True)
     sys.exit(code)

@@ -17,7 +17,7 @@ from xmckit.cli import common
 @click.command()
 @common.json_option
 def doctor(as_json: bool) -> None:
-    """Check this installation: versions, every component's import, compiler cache, disk and threads.
+    """Check this installation: versions, GPU, compiler cache, and that every component can be imported.
 
     Exit code 4 when a plugin is broken.
     """
@@ -87,8 +87,8 @@ def _print(facts: dict[str, Any], registry: Any) -> None:
     if not facts["numba_cache_writable"]:
         click.echo("numba cannot keep compiled code: set NUMBA_CACHE_DIR to a folder you can write to")
     for item in facts["broken_components"]:
-        click.echo(f"\n{click.style('broken', fg='red')}: {item['error']}")
+        click.echo(f"\n{common.styled('broken', fg='red')}: {item['error']}")
     print_faults(registry)
     broken = len(facts["broken_components"]) + len(facts["set_aside"])
     summary = f"{broken} problems" if broken else "no problems"
-    click.echo(f"\n{facts['components']} components checked, {click.style(summary, fg='red' if broken else 'green')}")
+    click.echo(f"\n{facts['components']} components checked, {common.styled(summary, fg='red' if broken else 'green')}")

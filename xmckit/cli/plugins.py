@@ -70,7 +70,7 @@ def plugin_facts(plugin: Any) -> dict[str, str]:
 def print_faults(registry: Any) -> None:
     """Plugins that are not used, and why."""
     for plugin in registry.problems:
-        click.echo(f"\n{click.style('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
+        click.echo(f"\n{common.styled('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
     for plugin in registry.plugins:
         if plugin.blocked:
             click.echo(f"\nnot loaded: {plugin.described}: {plugin.blocked}")
@@ -110,7 +110,7 @@ def show(component: str, as_json: bool) -> None:
         return
     from xmckit.cli.tables import print_table
 
-    click.echo(f"{click.style(f'{kind}:{name}', bold=True)}  {registered.component.summary}\n")
+    click.echo(f"{common.styled(f'{kind}:{name}', bold=True)}  {registered.component.summary}\n")
     click.echo(f"defined in  {where.file}" + (f", line {where.line}" if where.line else ""))
     click.echo(f"from        {registered.plugin.described}")
     if registered.component.requires:

@@ -33,11 +33,11 @@ def predict(
     from xmckit.errors import UsageError
     from xmckit.model import load
 
-    lines = [*texts, *(line.rstrip("\n") for line in (file or ()))]
-    if not lines:
+    if file is None and not texts:
         if sys.stdin.isatty():
             raise UsageError("give texts, or --file FILE, or --file - for standard input")
-        lines = [line.rstrip("\n") for line in sys.stdin]
+        file = click.open_file("-", encoding="utf-8")
+    lines = [*texts, *(_lines(file) if file else ())]
     model = load(run, root=root, registry=common.get_registry())
     passed = [set(names) for names in model.labels(lines)] if threshold else None
     results: list[dict[str, Any]] = [
@@ -55,5 +55,20 @@ def predict(
         common.print_json(results)
         return
     for result in results:
-        shown = ", ".join(f"{item['label']} ({item['score']:+.2f})" for item in result["labels"])
-        click.echo(f"{result['text'][:60]}: {shown or 'no label passes'}")
+        shown = ", ".join(f"{_short(item['label'])} ({item['score']:+.2f})" for item in result["labels"])
+        click.echo(f"{_short(result['text'])}: {shown or 'no label passes'}")
+
+
+def _lines(file: IO[str]) -> list[str]:
+    from xmckit.errors import DataError
+
+    try:
+        return [line.rstrip("\n") for line in file]
+    except UnicodeDecodeError as error:
+        raise DataError(f"this is not UTF-8 text: {error}", path=file.name) from None
+
+
+def _short(text: str) -> str:
+    """Enough of a text or a label to know it again, on one line."""
+    start = text if len(text) <= 60 else f"{text[:59]}…"
+    return common.printable(start).replace("\n", "\\n")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -25,7 +26,7 @@ class _RichBar:
         self._progress, self._task = progress, task
 
     def advance(self, steps: float = 1, **facts: object) -> None:
-        shown = "  ".join(f"{name} {value}" for name, value in facts.items())
+        shown = "  ".join(escape(f"{name} {value}") for name, value in facts.items())
         changes = {"facts": shown} if facts else {}
         self._progress.update(self._task, advance=steps, **changes)  # type: ignore[arg-type]
 
@@ -50,7 +51,7 @@ class TerminalProgress:
 
     @contextlib.contextmanager
     def __call__(self, what: str, total: float | None = None) -> Iterator[Bar]:
-        task = self._live.add_task(what, total=total, facts="")
+        task = self._live.add_task(escape(what), total=total, facts="")
         try:
             yield _RichBar(self._live, task)
         finally:

@@ -58,7 +58,7 @@ def run(
     if resume is not None:
         stopped = find_run(resume, Path(root))
         source = loaded(recipe) if recipe else loaded(stopped.path / "resolved.toml")
-        _finish(_execute(source, stopped.path.parent.parent, resume=stopped), as_json)
+        _finish(_execute(source, stopped.root, resume=stopped), as_json)
     elif sweeps:
         assert recipe is not None
         _sweep(recipe, sweeps, loaded, Path(root), dry_run, as_json)
@@ -120,16 +120,19 @@ def _short(params: dict[str, Any]) -> str:
 
 
 def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_run: bool, as_json: bool) -> None:
-    """Every cell is a run; a cell whose run is done already is not run again."""
-    from xmckit import store
+    """Every cell is a run; a cell whose run is done already, with the code and data of today, is not run again."""
+    from xmckit import pipeline, store
     from xmckit.recipe import parse_sweep
     from xmckit.runs import find_runs
 
     cells = [(changes, loaded(source, *changes)) for changes in parse_sweep(list(sweeps))]
-    done = {run.manifest["identity"]: run for run in find_runs(root) if run.status == "done"}
+    done = [run for run in find_runs(root) if run.status == "done"]
     rows: list[dict[str, Any]] = []
     for number, (changes, recipe) in enumerate(cells, start=1):
-        finished = done.get(store.canonical_sha256(recipe.resolved()))
+        identity = store.canonical_sha256(recipe.resolved())
+        steps = pipeline.plan(recipe, root=root, registry=common.get_registry())
+        same = [run for run in done if run.manifest["identity"] == identity and pipeline.is_current(run, steps)]
+        finished = same[-1] if same else None
         cell: dict[str, Any] = {"set": list(changes)}
         if dry_run:
             cell["done"] = finished is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
@@ -25,16 +24,22 @@ def runs() -> None:
 def ls(root: str, as_json: bool) -> None:
     """List the runs, oldest first."""
     from xmckit import store
+    from xmckit.errors import StorageError
     from xmckit.runs import find_runs
 
     found = []
     for run in find_runs(Path(root)):
-        metrics = store.read_json(run.path / "metrics.json") if run.status == "done" else {}
+        status, metrics = run.status, {}
+        if status == "done":
+            try:
+                metrics = store.read_json(run.path / "metrics.json")
+            except StorageError:
+                status = "damaged"
         found.append(
             {
                 "run": str(run.path),
                 "recipe": run.manifest["name"],
-                "status": run.status,
+                "status": status,
                 "created": run.manifest["created"],
                 "metrics": metrics["results"][0]["metrics"] if metrics else {},
             }
@@ -96,14 +101,12 @@ def show(run: str, root: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clean(root: str, yes: bool) -> None:
     """Delete the cache of finished stages. Runs keep their own files; later runs compute anew."""
-    from xmckit.runs import CACHE
+    from xmckit.runs import CACHE, empty_cache
 
     cache = Path(root) / CACHE
     if not cache.is_dir():
         click.echo("there is no cache")
         return
-    stages = [folder for folder in cache.iterdir() if folder.is_dir()]
     if not yes:
-        click.confirm(f"delete {len(stages)} cached stages below {cache}?", abort=True)
-    shutil.rmtree(cache)
-    click.echo(f"deleted {len(stages)} cached stages")
+        click.confirm(f"delete all cached stages in {cache}?", abort=True)
+    click.echo(f"deleted {empty_cache(Path(root))} cached stages")

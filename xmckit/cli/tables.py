@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xmckit.cli.common import printable
+
+GAP = 2  # spaces between two columns
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
 
 
@@ -42,12 +45,38 @@ def headline(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
 
 
 def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: int = 1, title: str = "") -> None:
-    """Rows with the first `left` columns to the left and the rest, numbers, to the right."""
+    """Rows with the first `left` columns to the left and the rest, numbers, to the right.
+
+    Numbers that do not fit beside each other go below each other, as a second table: half a number is a wrong one.
+    """
     console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
+    needed = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    blocks = _side_by_side(needed, left, console.width)
+    for number, shown_here in enumerate(blocks):
+        console.width = max(console.width, sum(needed[position] + GAP for position in shown_here[left:]) + 12 * left)
+        picked = [[row[position] for position in shown_here] for row in rows]
+        console.print(_table(picked, [columns[position] for position in shown_here], left, "" if number else title))
+
+
+def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int]]:
+    """The columns of each table: the first `left` and as many of the others as fit into `width`."""
+    head = list(range(left))
+    room = width - sum(needed[:left])
+    blocks, used = [list(head)], 0
+    for position in range(left, len(needed)):
+        if used + GAP + needed[position] > room and len(blocks[-1]) > left:
+            blocks.append(list(head))
+            used = 0
+        blocks[-1].append(position)
+        used += GAP + needed[position]
+    return blocks
+
+
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, title: str) -> Table:
     table = Table(
-        title=Text(title, style="bold") if title else None,
+        title=Text(printable(title), style="bold") if title else None,
         title_justify="left",
         box=None,
         pad_edge=False,
@@ -59,8 +88,8 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
         )
     for row in rows:
         # Text, not markup: a cell may hold brackets.
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:

@@ -40,6 +40,7 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
     template = environment.from_string(resources.files("xmckit.report").joinpath("report.html.j2").read_text("utf-8"))
     metrics = store.read_json(run.path / "metrics.json")
     verdicts = run.path / "verdicts.json"
+    data = store.read_json(run.stage_folder("data") / "description.json")
     return template.render(
         version=__version__,
         manifest=run.manifest,
@@ -48,7 +49,8 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
         tables=metric_tables(metrics),
         pictures=[{**picture, "svg": Markup(picture["svg"])} for picture in pictures],
         examples=store.read_json(run.stage_folder("score") / "examples.json"),
-        data=flat_facts(store.read_json(run.stage_folder("data") / "description.json")),
+        data={part: dict(flat_facts(data.pop(part))) for part in ("train", "test")},
+        facts=flat_facts(data),
         verdicts=store.read_json(verdicts) if verdicts.is_file() else None,
         recipe=(run.path / "recipe.toml").read_text("utf-8"),
         resolved=(run.path / "resolved.toml").read_text("utf-8"),
