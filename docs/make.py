@@ -38,7 +38,8 @@ def main() -> None:
         subprocess.run(
             [
                 browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-                "--disable-background-networking", f"--user-data-dir={folder}/browser", "--hide-scrollbars", "--window-size=1160,1500",
+                "--disable-background-networking", f"--user-data-dir={folder}/browser",
+                "--hide-scrollbars", "--window-size=1160,1500",
                 f"--screenshot={ROOT / 'docs' / 'report.png'}", f"file://{page}",
             ],
             check=True, capture_output=True,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
-from xmckit.errors import DataError, PluginError, RecipeError, UsageError, XmckitError
+from xmckit.errors import DataError, UsageError, XmckitError
 from xmckit.hookspecs import API_VERSION
 from xmckit.recipe import Recipe, Section, load_recipe, nested_specs
 from xmckit.registry import Registered, Registry, default_registry
@@ -59,14 +59,17 @@ def run(
     registry: Registry | None = None,
     data_roots: Sequence[Path] = (),
     progress: Progress = silent,
+    started: Callable[[Run], None] = lambda run: None,
     announce: Callable[[dict[str, Any]], None] = lambda record: None,
     argv: Sequence[str] = (),
 ) -> Result:
-    """Run a recipe from data to report. `resume` names a run folder to go on with instead of making a new one."""
+    """Run a recipe from data to report. `resume` names a run folder to go on with instead of making a new one.
+
+    `started` hears of the run's folder as soon as it is there, `announce` of each stage that is finished.
+    """
     registry = registry or default_registry()
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, sets=sets, registry=registry, data_roots=data_roots)
-    _check_rows_to_verify(recipe)
     identity = store.canonical_sha256(recipe.resolved())
     root = Path(root)
     if resume is None:
@@ -79,7 +82,13 @@ def run(
                 f"{folder.path} was made by another recipe, or the parameters of its components have changed since. "
                 f"Leave the recipe out to go on with the run's own, or run {folder.path / 'resolved.toml'} anew."
             )
+        if folder.status == "done" and not is_current(folder, plan(recipe, root=root, registry=registry)):
+            raise UsageError(
+                f"{folder.path} is done, and its data, code or libraries have changed since: its results stay as they "
+                f"are. Run {folder.path / 'resolved.toml'} to have new ones."
+            )
     with folder.locked():
+        started(folder)
         try:
             stages = Stages(folder, root / CACHE, announce)
             pipeline = _Pipeline(recipe, registry, stages, progress)
@@ -101,7 +110,6 @@ def run(
             for stage, names in _AT_THE_TOP.items():
                 for name in names if stage in last else ():
                     store.link_file(last[stage].folder / name, folder.path / name)
-            folder.update(status="reporting")
             write_report(folder)
         except BaseException as error:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
@@ -120,7 +128,6 @@ def plan(
     recipe: Recipe, *, root: str | Path = DEFAULT_ROOT, registry: Registry | None = None, progress: Progress = silent
 ) -> list[dict[str, Any]]:
     """What `run` would do, stage by stage, and which stages it would take from the cache. Nothing is written."""
-    _check_rows_to_verify(recipe)
     stages = Planned(Path(root) / CACHE)
     _Pipeline(recipe, registry or default_registry(), stages, progress).stages_in_order()
     return stages.steps
@@ -131,17 +138,13 @@ def is_current(run: Run, steps: Sequence[Mapping[str, Any]]) -> bool:
     return [stage["key"] for stage in run.manifest["stages"]] == [step["key"] for step in steps]
 
 
-def _check_rows_to_verify(recipe: Recipe) -> None:
-    """Said before anything is trained, not after."""
-    if recipe.verify and recipe.verify.extra["assignments"] == "validation" and recipe.validation == 0:
-        raise RecipeError("verify.assignments is 'validation', but validation = 0 keeps no rows: expected more than 0")
-
-
 class _Pipeline:
     """The stages of one recipe. `stages` runs them (`Stages`) or only lists them (`Planned`)."""
 
     def __init__(self, recipe: Recipe, registry: Registry, stages: Stages | Planned, progress: Progress):
         self.recipe, self.registry, self.stages = recipe, registry, stages
+        # Data and features must not follow the run's seed: seeds are compared on the same rows.
+        self.data_seed: int = recipe.data.extra["seed"]
         self.context = Context(
             seed=recipe.seed,
             workers=recipe.workers or cpu_count(),
@@ -228,10 +231,10 @@ class _Pipeline:
     def _data(self) -> Stage[Dataset]:
         from xmckit.data.describe import describe
         from xmckit.data.saved import load_dataset, save_dataset
+        from xmckit.metrics import propensity_constants
 
         section = self.recipe.data
         source = self._build(section)
-        # The split of the data must not follow the run's seed: seeds are compared on the same rows.
         asked: list[tuple[str, str]] = []
 
         def resolve(kind: str, name: str) -> Any:
@@ -240,29 +243,33 @@ class _Pipeline:
             return target
 
         # What the source asks for while it looks at its input, such as the reader of a format, is behind its rows too.
-        prints = dict(source.fingerprint(context=self.context.using(seed=0, resolve=resolve)))
+        prints = dict(source.fingerprint(context=self.context.using(seed=self.data_seed, resolve=resolve)))
         self.stages.note(data=prints)
 
-        def produce(folder: Path, stage_context: Context) -> Dataset:
-            dataset: Dataset = source.read(context=stage_context.using(seed=0))
+        def produce(folder: Path, context: Context) -> Dataset:
+            dataset: Dataset = source.read(context=context.using(seed=self.data_seed))
             dataset.check()
+            propensity_constants(dataset.propensity)
             if dataset.train.rows == 0 or dataset.labels == 0:
                 raise DataError(f"{dataset.name} has {dataset.train.rows} training rows and {dataset.labels} labels")
             save_dataset(dataset, folder)
             store.write_json(folder / "description.json", describe(dataset))
             return dataset
 
-        return self._do("data", self._identity(section, [], asked, fingerprint=prints), produce, load_dataset)
+        identity = self._identity(section, [], asked, fingerprint=prints, seed=self.data_seed)
+        return self._do("data", identity, produce, load_dataset)
 
     def _features(self, data: Stage[Dataset]) -> Stage[_Featured]:
-        section = self.recipe.features
-        context = self.context.using(seed=0)
+        from xmckit.handover import checked_features
 
-        def produce(folder: Path, stage_context: Context) -> _Featured:
+        section = self.recipe.features
+
+        def produce(folder: Path, context: Context) -> _Featured:
+            seeded = context.using(seed=self.data_seed)
             featurizer = self._build(section)
-            featurizer.fit(data.value.train, context=stage_context.using(seed=0))
+            featurizer.fit(data.value.train, context=seeded)
             train, test = (
-                _checked_features(featurizer.transform(split, context=stage_context.using(seed=0)), split, section.use)
+                checked_features(featurizer.transform(split, context=seeded), split, section.use)
                 for split in (data.value.train, data.value.test)
             )
             featured = _Featured(featurizer, train, test)
@@ -276,16 +283,17 @@ class _Pipeline:
             return featured
 
         def restore(folder: Path) -> _Featured:
-            featurizer = context.load("featurizer", section.use, folder / "featurizer")
+            featurizer = self.context.load("featurizer", section.use, folder / "featurizer")
             if store.read_json(folder / "features.json")["as_in_data"]:
                 return _Featured(featurizer, data.value.train.matrix, data.value.test.matrix)
             return _Featured(featurizer, *(store.read_matrix(folder / f"X.{part}.npz") for part in ("trn", "tst")))
 
-        return self._do("features", self._identity(section, [data.key]), produce, restore)
+        return self._do("features", self._identity(section, [data.key], seed=self.data_seed), produce, restore)
 
     def _labels(self, data: Stage[Dataset], features: Stage[_Featured]) -> tuple[str, _Lazy[Split]]:
         """The key and the training rows after all label stages."""
         from xmckit.data.saved import load_split, save_split
+        from xmckit.handover import relabelled
 
         key, train = features.key, _Lazy(lambda: replace(data.value.train, X=features.value.train))
         for position, section in enumerate(self.recipe.labels):
@@ -295,7 +303,7 @@ class _Pipeline:
                 before: _Lazy[Split] = train,
             ) -> Split:  # fmt: skip
                 seeded = context.using(seed=context.seed_for("labels", position))
-                after = _relabelled(before.value, self._build(section).apply(before.value, context=seeded), section.use)
+                after = relabelled(before.value, self._build(section).apply(before.value, context=seeded), section.use)
                 save_split(replace(after, X=None, texts=None, names=None), folder)
                 return after
 
@@ -333,13 +341,13 @@ class _Pipeline:
     def _index(
         self, position: int, section: Section, train_key: str, train: _Lazy[Split], validation: _Lazy[Split | None]
     ) -> Stage[Any]:
+        from xmckit.handover import check_index
+
         def produce(folder: Path, context: Context) -> Any:
             index = self._build(section).build(
                 train.value, context=self._trained(context, "indexer", position, validation)
             )
-            for promised in ("shortlist", "save"):
-                if not callable(getattr(index, promised, None)):
-                    raise PluginError(f"indexer {section.use} built a {type(index).__name__}, which lacks {promised}()")
+            check_index(index, section.use)
             (folder / "index").mkdir()
             index.save(folder / "index")
             return index
@@ -421,7 +429,7 @@ class _Pipeline:
 
         def produce(folder: Path, context: Context) -> Any:
             if rows.value is None:
-                raise UsageError("verify.assignments = 'validation', but the recipe keeps no validation rows")
+                raise DataError("verify.assignments is 'validation', but too few rows were there to keep any for it")
             named = list(zip([head.name for head in self.recipe.heads], [head.value for head in heads], strict=True))
             return verify(folder, self._build(section), named, rows.value, most=section.extra["most"], context=context)
 
@@ -431,43 +439,6 @@ class _Pipeline:
             produce,
             lambda folder: store.read_json(folder / "verdicts.json"),
         )
-
-
-def _checked_features(X: Any, split: Split, use: str) -> Matrix:
-    """What a featurizer made of `split`, or PluginError if it is not a matrix that the rest can rely on."""
-    import numpy as np
-    from scipy.sparse import issparse
-
-    sparse = issparse(X) and X.format == "csr"
-    if not sparse and not isinstance(X, np.ndarray):
-        raise PluginError(f"featurizer {use} gave a {type(X).__name__}, expected a CSR matrix or an array")
-    if X.ndim != 2 or X.shape[0] != split.rows or X.dtype != np.float32:
-        raise PluginError(f"featurizer {use} gave {X.dtype} of size {X.shape}, expected float32 and {split.rows} rows")
-    if not np.isfinite(X.data if sparse else X).all():
-        raise PluginError(f"featurizer {use} gave a value that is not a finite number")
-    return X
-
-
-def _relabelled(before: Split, after: Any, use: str) -> Split:
-    """`before` with the labels, weights and groups of `after`: all that a label stage may change."""
-    import numpy as np
-    from scipy.sparse import csr_matrix
-
-    from xmckit.data.model import Split, as_csr
-
-    if not isinstance(after, Split):
-        raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")
-    if after.rows != before.rows or after.labels != before.labels:
-        raise DataError(
-            f"label preprocessor {use} changed the number of rows or labels from {before.Y.shape} to {after.Y.shape}"
-        )
-    weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()
-    changed = replace(before, Y=as_csr(after.Y), weights=weights, groups=after.groups)
-    changed.check(f"after label preprocessor {use}: train")
-    for what, matrix in (("label", changed.Y), ("weight", weights)):
-        if matrix is not None and not np.isfinite(matrix.data).all():
-            raise PluginError(f"label preprocessor {use} gave a {what} that is not a finite number")
-    return changed
 
 
 def _test_rows(data: Stage[Dataset], features: Stage[_Featured]) -> Split:

@@ -111,7 +111,7 @@ class Run:
     def status(self) -> str:
         """As in the manifest, but a run that is under way and whose process is gone is `killed`."""
         status = str(self.manifest["status"])
-        under_way = status in ("created", "running", "reporting")
+        under_way = status in ("created", "running")
         return "killed" if under_way and not store.process_alive(int(self.manifest.get("pid", 0))) else status
 
     def stage_folder(self, name: str) -> Path:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
@@ -15,11 +15,10 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError, PluginError
+from xmckit.handover import checked_ranking
 from xmckit.metrics import precision_by_frequency, propensity_constants, rank_metrics
 from xmckit.protocols import Evaluation, Head, TopK
-
-if TYPE_CHECKING:
-    from xmckit.recipe import Recipe, Section
+from xmckit.recipe import ENSEMBLE, Recipe, Section
 
 FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)
 BLOCK = 4096  # rows predicted between two steps of the progress bar
@@ -44,7 +43,7 @@ def score(
     ]
     if len(heads) > 1:
         topk = combine_rankings([output[2] for output in outputs], recipe.score.top, dataset.labels)
-        outputs.insert(0, ("ensemble", "ensemble", topk, combine_sets([output[3] for output in outputs])))
+        outputs.insert(0, (ENSEMBLE, "ensemble", topk, combine_sets([output[3] for output in outputs])))
     model = outputs[0][2]
     if recipe.score.baseline is not None:
         section = recipe.score.baseline
@@ -161,7 +160,7 @@ def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -
     with context.progress(f"predicting with {what}", total=rows) as bar:
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
-            rankings.append(_checked_ranking(head.predict(block, k), int(block.shape[0]), k, what))
+            rankings.append(checked_ranking(head.predict(block, k), int(block.shape[0]), k, what))
             sets.append(head.labels(block))
             bar.advance(int(block.shape[0]))
     topk = TopK(
@@ -169,20 +168,6 @@ def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -
         np.concatenate([ranking.scores for ranking in rankings]),
     )
     return topk, csr_matrix(vstack(sets, format="csr"))
-
-
-def _checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
-    """What a head predicted, or PluginError if it is not of the form that it promises; metrics check the content."""
-    if not isinstance(topk, TopK):
-        raise PluginError(f"head {head} predicted a {type(topk).__name__}, expected a TopK")
-    for name, array, dtype in (("indices", topk.indices, np.int32), ("scores", topk.scores, np.float32)):
-        found = (getattr(array, "dtype", type(array).__name__), getattr(array, "shape", ()))
-        if found != (dtype, (rows, k)):
-            raise PluginError(
-                f"head {head} predicted {name} of {found[0]} and size {found[1]}, "
-                f"expected {np.dtype(dtype)} and {(rows, k)}, padded where there are fewer labels"
-            )
-    return topk
 
 
 def combine_rankings(rankings: Sequence[TopK], k: int, labels: int) -> TopK:

@@ -11,6 +11,8 @@ import hashlib
 import itertools
 import json
 import os
+import platform
+import re
 import secrets
 import shutil
 import zipfile
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 TEMPORARY = ".tmp-"
+_HOST = re.sub(r"\W", "", platform.node()) or "host"  # a folder may be shared by machines
 
 
 def damaged(path: Path, why: str) -> StorageError:
@@ -36,8 +39,8 @@ def damaged(path: Path, why: str) -> StorageError:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that no other process uses; it carries the process id for `remove_stale`."""
-    return path.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
+    """A name in the same folder that no other process uses; it carries host and process id for `remove_stale`."""
+    return path.with_name(f"{TEMPORARY}{_HOST}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
 
 
 @contextlib.contextmanager
@@ -80,9 +83,9 @@ def atomic_folder(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what killed processes left half-written in `folder`."""
-    for entry in folder.glob(f"{TEMPORARY}*"):
-        process = entry.name.removeprefix(TEMPORARY).split("-", 1)[0]
+    """Remove what killed processes of this machine left half-written in `folder`."""
+    for entry in folder.glob(f"{TEMPORARY}{_HOST}-*"):
+        process = entry.name.removeprefix(f"{TEMPORARY}{_HOST}-").split("-", 1)[0]
         if process.isdigit() and not process_alive(int(process)):
             # Another process may be removing the same leftovers at this moment.
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ class FakeHead(Configured):
 class FakeRegistry:
     """One component of each kind that a recipe cannot do without."""
 
-    problems = ()
+    problems = plugins = ()
     known = {
         "dataset": ["toy"],
         "featurizer": ["blocks"],

@@ -96,7 +96,7 @@ def fake(params=Params, **attributes):
 class FakeRegistry:
     """The part of a Registry that recipes use."""
 
-    problems = ()
+    problems = plugins = ()
 
     def __init__(self):
         self.components = {

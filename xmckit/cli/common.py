@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
 _STORAGE = {errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.EIO}
 
-_state: dict[str, Any] = {"files": [], "quiet": False}
+_state: dict[str, Any] = {"files": [], "hints": [], "quiet": False}
 
 
 def remember_plugin(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
@@ -138,6 +138,13 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     return None
 
 
+def hint_after_error(text: str) -> None:
+    """What to do next; shown below the error that is on its way."""
+    _state["hints"].append(text)
+
+
 def fail(message: str, code: int) -> None:
     click.echo(f"{styled('error', fg='red', bold=True)}: {printable(message)}", err=True)
+    for hint in _state["hints"]:
+        click.echo(hint, err=True)
     sys.exit(code)

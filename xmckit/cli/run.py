@@ -74,16 +74,23 @@ def _execute(recipe: Recipe, root: Path, resume: Run | None = None) -> Result:
     from xmckit import pipeline
     from xmckit.cli.progress import TerminalProgress
 
-    with TerminalProgress(quiet=common.quiet()) as progress:
-        return pipeline.run(
-            recipe,
-            root=root,
-            resume=resume.path if resume else None,
-            registry=common.get_registry(),
-            progress=progress,
-            announce=progress.stage_done,
-            argv=sys.argv,
-        )
+    begun: list[Run] = []
+    try:
+        with TerminalProgress(quiet=common.quiet()) as progress:
+            return pipeline.run(
+                recipe,
+                root=root,
+                resume=resume.path if resume else None,
+                registry=common.get_registry(),
+                progress=progress,
+                started=begun.append,
+                announce=progress.stage_done,
+                argv=sys.argv,
+            )
+    except BaseException:
+        for run in begun:
+            common.hint_after_error(f"what is finished is kept; go on with: xmckit run --resume {run.path}")
+        raise
 
 
 def _finish(result: Result, as_json: bool) -> None:

@@ -51,6 +51,9 @@ __all__ = [
 ]
 
 
+ENSEMBLE = "ensemble"  # what several heads together are called in results
+
+
 @dataclass(frozen=True)
 class Section:
     """A component that the recipe names: complete parameters as JSON values, and the keys that are the stage's own."""
@@ -220,6 +223,11 @@ class _Reader:
         score = self._score(document.get("score", {}))
         report = self._table(ReportKeys, document.get("report", {}), ("report",))
         heads = self._paired(heads, index)
+        if general and general["validation"] == 0 and verify and verify.extra["assignments"] == "validation":
+            self._mistakes.add(
+                ("verify", "assignments"),
+                "there are no validation rows, since validation = 0; expected 'test' or 'train'",
+            )
         if self._mistakes.any or not (general and executor and data and features and score and report):
             return None
         return Recipe(
@@ -274,6 +282,10 @@ class _Reader:
         sections = self._items(SECTIONS[key], document.get(key), (key,))
         first: dict[str, int] = {}
         for position, section in enumerate(sections):
+            if section is not None and section.name == ENSEMBLE and len(sections) > 1:
+                self._mistakes.add(
+                    (key, position, "name"), f"'{ENSEMBLE}' is the name of all heads together; choose another"
+                )
             if section is not None and first.setdefault(section.name, position) != position:
                 self._mistakes.add(
                     (key, position, "name"), f"'{section.name}' is the name of another [[{key}]]; give each its own"

@@ -159,6 +159,9 @@ class Checker:
             )
             for plugin in self._registry.problems:
                 self.mistakes.note(f"{plugin.described} was set aside: {plugin.problem}")
+            for plugin in self._registry.plugins:
+                if plugin.blocked:
+                    self.mistakes.note(f"{plugin.described} is not loaded: {plugin.blocked}")
             return None
         try:
             target = self._registry.resolve(kind, use)

@@ -93,7 +93,7 @@ def test_two_runs_that_start_in_the_same_second_have_folders_of_their_own(tmp_pa
     assert leftovers(tmp_path) == []
 
 
-@pytest.mark.parametrize("status", ["created", "running", "reporting"])
+@pytest.mark.parametrize("status", ["created", "running"])
 def test_a_run_whose_process_is_gone_was_killed(tmp_path, status):
     run = Run.create(tmp_path, "gone", "0" * 64, "", "")
     run.update(status=status)
@@ -399,3 +399,32 @@ def test_a_reader_that_goes_away_and_a_closed_output_are_no_errors():
     for shell in (f"{program} | true; exit ${{PIPESTATUS[0]}}", f"{program} >&-"):
         ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_done_run_is_not_overwritten_by_changed_code(plugin, recipe, tmp_path):
+    registry = plugin(TOY)
+    path = recipe(SHORTLISTED)
+    run = pipeline.run(path, root=tmp_path / "runs", registry=registry)
+    assert pipeline.run(path, registry=registry, resume=run.path).metrics == run.metrics
+    (file,) = [found.file for found in registry.plugins if found.origin == "file"]
+    with open(file, "a") as stream:
+        stream.write("\n# edited\n")
+    with pytest.raises(UsageError, match="is done, and its data, code or libraries have changed"):
+        pipeline.run(path, registry=registry, resume=run.path)
+
+
+def test_several_heads_may_not_be_called_as_their_ensemble(plugin, recipe):
+    text = SHORTLISTED + '    name = "ensemble"\n    [[head]]\n    use = "popularity"\n'
+    with pytest.raises(RecipeError, match="'ensemble' is the name of all heads together"):
+        pipeline.run(recipe(text), registry=plugin(TOY))
+
+
+def test_the_data_has_a_seed_of_its_own(recipe, tmp_path):
+    root = tmp_path / "runs"
+    prints = {
+        seeds: pipeline.run(recipe(POPULAR), sets=[f"seed={seeds[0]}", f"data.seed={seeds[1]}"], root=root).run
+        for seeds in [(0, 0), (1, 0), (0, 1)]
+    }
+    data = {seeds: (run.stage_folder("data") / "test" / "Y.npz").read_bytes() for seeds, run in prints.items()}
+    assert data[0, 0] == data[1, 0]
+    assert data[0, 0] != data[0, 1]

@@ -1,0 +1,62 @@
+"""What one component hands over to the next, checked: a plugin that breaks its promise is named, not its victim."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.errors import DataError, PluginError
+from xmckit.protocols import TopK
+
+
+def checked_features(X: Any, split: Split, use: str) -> Matrix:
+    """What a featurizer made of `split`, or PluginError if it is not a matrix that the rest can rely on."""
+    sparse = issparse(X) and X.format == "csr"
+    if not sparse and not isinstance(X, np.ndarray):
+        raise PluginError(f"featurizer {use} gave a {type(X).__name__}, expected a CSR matrix or an array")
+    if X.ndim != 2 or X.shape[0] != split.rows or X.dtype != np.float32:
+        raise PluginError(f"featurizer {use} gave {X.dtype} of size {X.shape}, expected float32 and {split.rows} rows")
+    if not np.isfinite(X.data if sparse else X).all():
+        raise PluginError(f"featurizer {use} gave a value that is not a finite number")
+    return X
+
+
+def relabelled(before: Split, after: Any, use: str) -> Split:
+    """`before` with the labels, weights and groups of `after`: all that a label stage may change."""
+    if not isinstance(after, Split):
+        raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")
+    if after.rows != before.rows or after.labels != before.labels:
+        raise DataError(
+            f"label preprocessor {use} changed the number of rows or labels from {before.Y.shape} to {after.Y.shape}"
+        )
+    weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()
+    changed = replace(before, Y=as_csr(after.Y), weights=weights, groups=after.groups)
+    changed.check(f"after label preprocessor {use}: train")
+    for what, matrix in (("label", changed.Y), ("weight", weights)):
+        if matrix is not None and not np.isfinite(matrix.data).all():
+            raise PluginError(f"label preprocessor {use} gave a {what} that is not a finite number")
+    return changed
+
+
+def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
+    """What a head predicted, or PluginError if it is not of the form that it promises; metrics check the content."""
+    if not isinstance(topk, TopK):
+        raise PluginError(f"head {head} predicted a {type(topk).__name__}, expected a TopK")
+    for name, array, dtype in (("indices", topk.indices, np.int32), ("scores", topk.scores, np.float32)):
+        found = (getattr(array, "dtype", type(array).__name__), getattr(array, "shape", ()))
+        if found != (dtype, (rows, k)):
+            raise PluginError(
+                f"head {head} predicted {name} of {found[0]} and size {found[1]}, "
+                f"expected {np.dtype(dtype)} and {(rows, k)}, padded where there are fewer labels"
+            )
+    return topk
+
+
+def check_index(index: Any, use: str) -> None:
+    for promised in ("shortlist", "save"):
+        if not callable(getattr(index, promised, None)):
+            raise PluginError(f"indexer {use} built a {type(index).__name__}, which lacks {promised}()")
