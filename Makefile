@@ -27,9 +27,7 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/parse_text.py
-	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/speed.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

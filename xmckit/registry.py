@@ -142,6 +142,8 @@ class Registry:
                 raise _Faulty(f"its {hook}() raised {_one_line(error)}") from None
             for component in components:
                 _check_component(component, hook)
+                if plugin.origin != "core":  # the core's own are tested once, not at every start
+                    find_target(component.target)
                 key = (kind, component.name)
                 taken = self._registered.get(key) or collected.get(key)
                 if taken is not None:
@@ -315,7 +317,6 @@ def _check_component(component: object, hook: str) -> None:
             f"{component.name} was written for version {component.api_version} of the contracts and this xmckit has "
             f"version {API_VERSION}: upgrade xmckit"
         )
-    find_target(component.target)
 
 
 def find_target(target: str) -> Location:

@@ -15,7 +15,7 @@ from torch.nn.functional import softplus
 from xmckit.nn.batches import Targets
 from xmckit.nn.threads import Threads, stripes
 
-TILE = 512
+TILE = 1024
 
 
 def binary_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor:

@@ -64,7 +64,7 @@ def _torch_single_threaded() -> Iterator[None]:
                 torch.set_num_threads(_threads_outside)
 
 
-def stripes(length: int, *, least: int = 64, most: int = 16) -> list[slice]:
+def stripes(length: int, *, least: int = 1024, most: int = 16) -> list[slice]:
     """`range(length)` in at most `most` contiguous parts of at least `least`; depends on nothing but `length`."""
     size = max(least, -(-length // most))
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
