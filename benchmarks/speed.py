@@ -60,8 +60,8 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     text = found["parse_text"]
     same = "identical" if text["identical"] else "DIFFERENT"
     yield from ["", "## XMC text to CSR", ""]
-    yield f"{text['megabytes']:.0f} MB, {text['rows']:,} rows, {text['nonzeros']:,} values, one thread each. The matrices"
-    yield f'are {same}. "memory" sums up the bytes of the mapped file, which no reader can beat.'
+    yield f"{text['megabytes']:.0f} MB, {text['rows']:,} rows, {text['nonzeros']:,} values, one thread each. The"
+    yield f'matrices are {same}. "memory" sums up the bytes of the mapped file, which no reader can beat.'
     yield from ["", "| reader | seconds | MB/s | ÷ xmckit |", "|---|---|---|---|"]
     for name, spent in text["seconds"].items():
         ratio = spent["wall"] / text["seconds"]["xmckit"]["wall"]
