@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
 import time
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ class Measured:
     """`with Measured() as cost: …`, then `cost.seconds`, `cost.cpu_seconds` and `cost.peak_bytes`.
 
     The peak is the process's largest resident size during the block. Linux can reset that mark; elsewhere it is the
-    largest since the process began.
+    largest since the process began, or 0 where it is not known.
     """
 
     seconds: float = 0.0
@@ -55,6 +54,10 @@ def _peak_bytes() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     except OSError:
-        pass  # not Linux: getrusage below
+        pass  # not Linux: the system's own call below
+    if sys.platform == "win32":
+        return 0  # not known there
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

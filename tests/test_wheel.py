@@ -1,0 +1,66 @@
+"""What ships: the wheel has plugins, recipes and the report's template, and runs from anywhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+pytestmark = [
+    pytest.mark.skipif(not (ROOT / "pyproject.toml").is_file(), reason="needs the source tree"),
+    pytest.mark.skipif(importlib.util.find_spec("build") is None, reason="needs the package `build`"),
+]
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def call(unpacked: Path, cwd: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "xmckit", *arguments],
+        check=False, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": str(unpacked)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_recipes_are_found_by_name_from_any_folder(unpacked, tmp_path):
+    listed = json.loads(call(unpacked, tmp_path, "recipes", "ls", "--json"))
+    assert {path.stem for path in (ROOT / "recipes").glob("*.toml")} <= {item["name"] for item in listed}
+    assert all(str(unpacked) in item["path"] for item in listed), listed
+
+
+def test_a_run_from_the_wheel_writes_its_report(unpacked, tmp_path):
+    (tmp_path / "small.toml").write_text(
+        '[data]\nuse = "synthetic"\nrows = 99\ntest_rows = 9\nlabels = 60\nfeatures = 99\n[head]\nuse = "popularity"\n'
+    )
+    result = json.loads(call(unpacked, tmp_path, "-q", "run", "small.toml", "--json"))
+    assert Path(result["report"]).read_text().startswith("<!doctype html>")
+    shown = json.loads(call(unpacked, tmp_path, "plugins", "show", "head:bsl", "--json"))
+    assert str(unpacked) in shown["file"]
+
+
+def test_nothing_else_ships(unpacked):
+    tops = {path.name for path in unpacked.iterdir()}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"xmckit", "xmckit_heads"}
+    assert (unpacked / "xmckit" / "py.typed").is_file()
+    (info,) = unpacked.glob("*.dist-info")
+    assert (info / "licenses" / "LICENSE").is_file()
