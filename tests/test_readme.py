@@ -48,7 +48,7 @@ def test_the_plugin_runs_conforms_and_predicts(tmp_path):
 
     scores = {item["role"]: item["metrics"]["P@1"] for item in json.loads(done.stdout)["results"]}
     assert scores["head"] > scores["baseline"]
-    (tmp_path / "test_nearest.py").write_text("from nearest import NearestRows\n" + check)
+    (tmp_path / "test_nearest.py").write_text(check)
     checked = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "test_nearest.py", "-p", "no:cacheprovider"],
         check=False, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},

@@ -384,6 +384,17 @@ def test_a_narrow_terminal_never_shows_half_a_number(capsys, monkeypatch, width)
     assert [word for word in words if word.startswith("metric")] == columns[1:]
 
 
+def test_a_name_to_copy_stays_on_one_line_and_a_title_ends_where_it_ends(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    name = "/some/folder/with/a-data-set-in-it"
+    print_table([[name, "npz", "many words " * 12]], ["name", "kind", "what"], left=3, title="a title")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert lines[0] == "a title"
+    assert lines[2].split()[0] == name
+
+
 def test_a_done_run_is_current_until_its_code_changes(plugin, recipe, tmp_path):
     registry = plugin(TOY)
     small = load_recipe(recipe(SHORTLISTED), registry=registry)

@@ -35,10 +35,10 @@ def relabelled(before: Split, after: Any, use: str) -> Split:
         )
     weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()
     changed = replace(before, Y=as_csr(after.Y), weights=weights, groups=after.groups)
-    changed.check(f"after label preprocessor {use}: train")
     for what, matrix in (("label", changed.Y), ("weight", weights)):
         if matrix is not None and not np.isfinite(matrix.data).all():
             raise PluginError(f"label preprocessor {use} gave a {what} that is not a finite number")
+    changed.check(f"after label preprocessor {use}: train")
     return changed
 
 

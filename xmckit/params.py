@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xmckit import store
 
@@ -53,6 +53,8 @@ DataPath = Annotated[Path, InputPath()]
 
 Self = TypeVar("Self", bound="Configured")
 
+PARAMS = "params.json"
+
 
 class Configured:
     """A component with parameters: `Thing(width=3)` checks them, `.params` holds them, `save` stores them.
@@ -67,12 +69,20 @@ class Configured:
 
     def save(self, folder: Path) -> None:
         """Write everything `load` needs into the existing, empty `folder`."""
-        store.write_json(folder / "params.json", self.params.model_dump(mode="json"))
+        store.write_json(folder / PARAMS, self.params.model_dump(mode="json"))
 
     @classmethod
     def load(cls: type[Self], folder: Path, *, context: Context) -> Self:
         """The component as `save` left it. `context` builds components that are named inside its parameters."""
-        params = store.read_json(folder / "params.json")
+        params = store.read_json(folder / PARAMS)
         if not isinstance(params, Mapping):
-            raise store.damaged(folder / "params.json", "expected an object with parameters")
-        return cls(**params)
+            raise store.damaged(folder / PARAMS, "expected an object with parameters")
+        try:
+            return cls(**params)
+        except ValidationError as error:
+            raise store.damaged(folder / PARAMS, reasons(error)) from None
+
+
+def reasons(error: ValidationError) -> str:
+    """What is wrong with parameters, in one line."""
+    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())

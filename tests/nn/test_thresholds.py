@@ -34,3 +34,12 @@ def test_scores_on_an_edge_and_far_away():
     histogram.add(scores, csr_matrix(np.array([[0, 1, 0, 1]], dtype=np.float32)))
     cut, f1 = histogram.best_threshold()
     assert (cut, f1) == (0.0, 1.0)
+
+
+def test_scores_next_to_an_edge():
+    """32 + 1e-9 is 32 in float32: a sum before the product would put such a score below the cut that it is above."""
+    scores = np.array([[1e-9, -1e-9, 0.0, 3e38, -3e38]], dtype=np.float32)
+    histogram = Histogram()
+    histogram.add(scores, csr_matrix(np.array([[1, 0, 0, 1, 0]], dtype=np.float32)))
+    cut, f1 = histogram.best_threshold()
+    assert (cut, f1) == (0.0, 1.0)

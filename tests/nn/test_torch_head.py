@@ -212,7 +212,9 @@ def test_misuse_is_explained(context):
         head.decision().replay(np.zeros((2, 5)))
 
 
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"dropout": 1.0}, {"threshold": "best"}, {"device": "tpu"}, {"dims": 3}])
+@pytest.mark.parametrize(
+    "wrong", [{"dim": 0}, {"dropout": 1.0}, {"threshold": "best"}, {"threshold": 1e300}, {"device": "tpu"}, {"dims": 3}]
+)
 def test_wrong_parameters_are_refused(wrong):
     with pytest.raises(ValidationError):
         PlainHead(**wrong)
@@ -266,7 +268,16 @@ def _edit(path, change):
         ("state.json", lambda state: state["sizes"].update(labels=12)),
         ("state.json", lambda state: state["sizes"].pop("labels")),
         ("state.json", lambda state: state["sizes"].update(labels=-1)),
+        ("state.json", lambda state: state["sizes"].update(width=0)),
+        ("state.json", lambda state: state["sizes"].update(labels=10**12)),
+        ("state.json", lambda state: state["sizes"].update(inputs=10**30)),
         ("state.json", lambda state: state.update(threshold="high")),
+        ("state.json", lambda state: state.update(threshold=True)),
+        ("state.json", lambda state: state.update(threshold=float("nan"))),
+        ("state.json", lambda state: state.update(threshold=10**400)),
+        ("params.json", lambda params: params.update(dim="wide")),
+        ("params.json", lambda params: params.update(dims=3)),
+        ("params.json", lambda params: params["encoder"].update(wdth=3)),
         ("params.json", lambda params: params["encoder"].update(width=9)),
         ("params.json", lambda params: params["encoder"].update(width=3)),
     ],
@@ -276,8 +287,65 @@ def test_files_that_do_not_fit_together_are_refused(context, tmp_path, file, cha
     folder.mkdir()
     fitted(context).save(folder)
     _edit(folder / file, change)
-    with pytest.raises(xmckit.StorageError, match=r"weights.safetensors|state.json"):
+    with pytest.raises(xmckit.StorageError, match=r"weights.safetensors|state.json|params.json"):
         PlainHead.load(folder, context=context)
+
+
+def test_stored_weights_are_finite(context, tmp_path):
+    from xmckit import store
+
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    fitted(context).save(folder)
+    tensors = store.read_tensors(folder / "weights.safetensors")
+    tensors["classifier.b"][4] = float("nan")
+    store.write_tensors(folder / "weights.safetensors", tensors)
+    with pytest.raises(xmckit.StorageError, match=r"weights.safetensors.*classifier.b"):
+        PlainHead.load(folder, context=context)
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 1e300])
+def test_a_feature_that_is_no_number_is_refused_with_its_row(context, value, dense):
+    head, train = fitted(context), small_problem()
+    X = train.matrix.astype(np.float64)
+    X.data[X.indptr[7]] = value
+    X = X.toarray() if dense else X
+    for use in (head.labels, head.features, lambda rows: head.predict(rows, 1), lambda rows: _fit_on(context, rows)):
+        with pytest.raises(xmckit.DataError, match="row 7: a feature"):
+            use(X)
+
+
+def _fit_on(context, X):
+    return fitted(context, train=replace(small_problem(), X=X))
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+def test_weights_that_make_no_sense_are_refused_with_their_row(context, value):
+    train = small_problem()
+    weights = csr_matrix((np.ones(train.Y.nnz, np.float32), train.Y.indices, train.Y.indptr), train.Y.shape)
+    weights.data[weights.indptr[5]] = value
+    with pytest.raises(xmckit.DataError, match="row 5: train has a weight of"):
+        fitted(context, train=replace(train, weights=weights))
+
+
+def test_weights_of_another_pattern_are_refused(context):
+    train = small_problem()
+    with pytest.raises(xmckit.DataError, match="pattern"):
+        fitted(context, train=replace(train, weights=csr_matrix(train.Y[::-1])))
+
+
+def test_an_interrupt_leaves_an_unfitted_head_and_torch_as_it_was(context):
+    class Interrupted(PlainHead):
+        def loss(self, classifier, x, targets, threads):
+            raise KeyboardInterrupt
+
+    head, count = Interrupted(**QUICK), torch.get_num_threads()
+    with pytest.raises(KeyboardInterrupt):
+        head.fit(small_problem(), context=context)
+    assert torch.get_num_threads() == count
+    with pytest.raises(xmckit.UsageError, match="not been fitted"):
+        head.predict(small_problem().matrix, 1)
 
 
 def test_a_head_with_a_layer_of_its_own_needs_only_the_layer(context, tmp_path):

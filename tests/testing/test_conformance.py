@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 
 import pytest
 import toy_heads
@@ -17,7 +18,13 @@ NARROW = {"epochs": 5, "dim": 16, "encoder": {"use": "sparse-mlp", "width": 4, "
 
 
 @parametrize_with_checks(
-    [("head", "popularity"), ("head", "bsl", QUICK), ("head", "bsl", NARROW), ("head", toy_heads.CentroidHead)]
+    [
+        ("head", "popularity"),
+        ("head", "bsl", QUICK),
+        ("head", "bsl", NARROW),
+        ("head", toy_heads.CentroidHead),
+        ("head", toy_heads.OutputsTheBestTwo),
+    ]
 )
 def test_heads_keep_the_contract(check):
     check()
@@ -35,13 +42,17 @@ BREAKS = [
     (toy_heads.DependsOnWorkers, "ignores_the_number_of_workers"),
     (toy_heads.NormalisesInPlace, "leaves_its_inputs_alone"),
     (toy_heads.ChangesRowsOfPredict, "leaves_its_inputs_alone"),
+    (toy_heads.DrawsFromTheSharedGenerator, "leaves_the_process_alone"),
+    (toy_heads.DrawsFromTorchsGenerator, "leaves_the_process_alone"),
     (toy_heads.WantsSparseRows, "takes_dense_and_sparse_rows_alike"),
     (toy_heads.CentresEachBatch, "does_not_care_how_rows_are_batched"),
     (toy_heads.NeedsARow, "handles_no_rows_at_all"),
+    (toy_heads.GivesLabelsAsPairs, "handles_no_rows_at_all"),
     (toy_heads.DividesByTheNorm, "handles_rows_without_features_or_labels"),
     (toy_heads.NeedsTwoLabels, "handles_a_single_label"),
     (toy_heads.NeedsTwoRows, "handles_a_single_row"),
     (toy_heads.ForgetsItsThreshold, "says_by_its_decision_what_its_labels_are"),
+    (toy_heads.RanksByAnotherMatrix, "says_by_its_decision_what_its_labels_are"),
     (toy_heads.HasFeaturesWithoutDecision, "says_by_its_decision_what_its_labels_are"),
     (toy_heads.ReplaysSomethingElse, "replays_vectors_through_its_own_scorer"),
     (toy_heads.RoundsWhenSaved, "loads_in_a_fresh_process"),
@@ -55,6 +66,14 @@ def test_each_check_catches_its_break(head, name):
     (check,) = [check for check in Case("head", head).checks if check.name == name]
     result = check.run()
     assert (result.status, bool(result.detail)) == ("failed", True)
+
+
+def test_a_failing_test_shows_where_the_component_raised():
+    (check,) = [check for check in Case("head", toy_heads.NeedsTwoRows).checks if check.name == "handles_a_single_row"]
+    with pytest.raises(AssertionError) as caught:
+        check()
+    frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
+    assert toy_heads.__file__ in {frame.filename for frame in frames}
 
 
 def test_parameters_that_are_not_saved_are_caught():

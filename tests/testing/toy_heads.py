@@ -119,6 +119,25 @@ class ChangesRowsOfPredict(CentroidHead):
         return topk
 
 
+class DrawsFromTheSharedGenerator(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        np.random.rand()  # the break itself
+        super().fit(train, indexes=indexes, context=context)
+
+
+class DrawsFromTorchsGenerator(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        import torch
+
+        torch.rand(1)
+        return super().predict(X, k)
+
+
+class GivesLabelsAsPairs(CentroidHead):
+    def labels(self, X):
+        return super().labels(X).tocoo()
+
+
 class WantsSparseRows(CentroidHead):
     def features(self, X):
         return super().features(X.tocsr())
@@ -160,6 +179,24 @@ class ForgetsItsThreshold(CentroidHead):
     def decision(self):
         decision = super().decision()
         return xmckit.LinearDecision(decision.W, None, replay=decision.replay)
+
+
+class OutputsTheBestTwo(CentroidHead):
+    """A correct head of the other rule."""
+
+    def labels(self, X):
+        best = self.predict(X, 2).indices
+        rows, places = np.nonzero(best >= 0)
+        values = np.ones(len(rows), np.float32)
+        return csr_matrix((values, (rows, best[rows, places])), (X.shape[0], len(self.W)))
+
+    def decision(self):
+        return xmckit.LinearDecision(self.W, None, "topk")
+
+
+class RanksByAnotherMatrix(OutputsTheBestTwo):
+    def decision(self):
+        return xmckit.LinearDecision(self.W[::-1].copy(), None, "topk")
 
 
 class HasFeaturesWithoutDecision(CentroidHead):

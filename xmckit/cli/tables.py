@@ -54,10 +54,14 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
         console.width = 200
     needed = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     blocks = _side_by_side(needed, left, console.width)
-    for number, shown_here in enumerate(blocks):
+    # the first column names things to copy: other text is broken into lines before it
+    whole = needed[0] <= console.width // 2
+    if title:
+        console.print(Text(printable(title), style="bold"))
+    for shown_here in blocks:
         console.width = max(console.width, sum(needed[position] + GAP for position in shown_here[left:]) + 12 * left)
         picked = [[row[position] for position in shown_here] for row in rows]
-        console.print(_table(picked, [columns[position] for position in shown_here], left, "" if number else title))
+        console.print(_table(picked, [columns[position] for position in shown_here], left, whole))
 
 
 def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int]]:
@@ -74,18 +78,12 @@ def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int
     return blocks
 
 
-def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, title: str) -> Table:
-    table = Table(
-        title=Text(printable(title), style="bold") if title else None,
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-    )
+def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, whole: bool) -> Table:
+    """`whole`: the first column is never broken into lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
-        table.add_column(
-            column, justify="left" if position < left else "right", no_wrap=position >= left, overflow="fold"
-        )
+        keep = position >= left or (position == 0 and whole)
+        table.add_column(column, justify="left" if position < left else "right", no_wrap=keep, overflow="fold")
     for row in rows:
         # Text, not markup: a cell may hold brackets.
         table.add_row(*(Text(printable(cell)) for cell in row))

@@ -135,6 +135,12 @@ class Split:
             np.array_equal(self.weights.indptr, self.Y.indptr) and np.array_equal(self.weights.indices, self.Y.indices)
         ):
             raise DataError(f"{what} has weights whose pattern is not that of its labels")
+        if self.weights is not None:
+            wrong = np.flatnonzero(~(np.isfinite(self.weights.data) & (self.weights.data >= 0)))
+            if len(wrong):
+                row = int(np.searchsorted(self.weights.indptr, wrong[0], "right")) - 1
+                found = self.weights.data[wrong[0]]
+                raise DataError(f"{what} has a weight of {found:g}, expected finite numbers of at least 0", row=row)
         if self.groups is not None:
             self.groups.check(self.rows, self.labels)
 

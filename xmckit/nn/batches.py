@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -60,13 +60,18 @@ class Targets:
 
 
 def as_inputs(X: Matrix) -> Matrix:
-    """X as canonical CSR float32 or as a dense float32 array; the argument is never changed."""
-    if issparse(X):
-        return as_csr(X)
-    dense = np.asarray(X, dtype=np.float32)
-    if dense.ndim != 2:
-        raise DataError(f"features must have two dimensions, rows × features, found {dense.ndim}")
-    return dense
+    """X as canonical CSR float32 or as a dense float32 array, all finite; the argument is never changed."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        inputs: Any = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
+    if inputs.ndim != 2:
+        raise DataError(f"features must have two dimensions, rows × features, found {inputs.ndim}")
+    finite = np.isfinite(inputs.data if issparse(inputs) else inputs)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        ends = inputs.indptr[1:] if issparse(inputs) else np.arange(1, len(inputs) + 1) * inputs.shape[1]
+        row = int(np.searchsorted(ends, first, "right"))
+        raise DataError("a feature is not a finite number of 32 bits", row=row)
+    return inputs
 
 
 def as_batch(X: Matrix, device: torch.device | None = None) -> Batch:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 from scipy.sparse import csr_matrix, vstack
 
 from xmckit import store
@@ -27,7 +27,7 @@ from xmckit.nn.losses import linear
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
 from xmckit.nn.training import Rows, Schedule, train
-from xmckit.params import Configured, EncoderSpec, Params, Spec
+from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
 from xmckit.sparse.topk import topk_dense
 
@@ -49,7 +49,7 @@ class TorchHeadParams(Params):
     weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay of matrices, times the learning rate.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
     patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
-    threshold: float | Literal["validation"] = Field(
+    threshold: Annotated[float, Field(ge=-10_000, le=10_000)] | Literal["validation"] = Field(
         "validation", description='Logit above which a label is output; "validation": the best micro-F1 there.'
     )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
@@ -207,7 +207,7 @@ class TorchHead(Configured, ABC):
         head._workers = context.workers
         head._device = head._chosen_device()
         head.sizes, head.threshold = _read_state(folder / STATE)
-        head._network = head._stored_network(folder / WEIGHTS, context)
+        head._network = head._stored_network(folder, context)
         return head
 
     # Training
@@ -341,10 +341,16 @@ class TorchHead(Configured, ABC):
         classifier = self.make_classifier(self.sizes)
         return Network(encoder, initialised_linear(encoder.width, classifier.width, generator), classifier)
 
-    def _stored_network(self, path: Path, context: Context) -> Network:
-        network = self._new_network(torch.Generator().manual_seed(0), context)
-        network.fold()
+    def _stored_network(self, folder: Path, context: Context) -> Network:
+        path = folder / WEIGHTS
         tensors = store.read_tensors(path)
+        try:
+            network = self._new_network(torch.Generator().manual_seed(0), context)
+        except ValidationError as error:
+            raise store.damaged(folder / PARAMS, f"the encoder's parameters: {reasons(error)}") from None
+        except (RuntimeError, MemoryError, OverflowError, TypeError) as error:
+            raise store.damaged(folder / STATE, f"no network of the sizes {self.sizes}: {error}") from None
+        network.fold()
         expected = network.state_dict()
         if tensors.keys() != expected.keys():
             raise store.damaged(path, f"expected the tensors {sorted(expected)}, found {sorted(tensors)}")
@@ -355,6 +361,8 @@ class TorchHead(Configured, ABC):
                     path,
                     f"{name} is {tensor.dtype} {tuple(tensor.shape)}, expected {wanted.dtype} {tuple(wanted.shape)}",
                 )
+            if not bool(tensor.isfinite().all()):
+                raise store.damaged(path, f"{name} holds a value that is not a finite number")
         network.load_state_dict(tensors)
         return network.to(self._device)
 
@@ -370,6 +378,7 @@ class TorchHead(Configured, ABC):
 
 def _training_rows(train: Split) -> Rows:
     X = as_inputs(train.matrix)
+    train.check("train")
     if not train.rows or not X.shape[1] or not train.Y.nnz:
         raise DataError(
             f"nothing to learn from: {train.rows} training rows with {X.shape[1]} features and "
@@ -397,8 +406,11 @@ def _stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:
 def _read_state(path: Path) -> tuple[dict[str, int], float]:
     state = store.read_json(path)
     sizes = state.get("sizes") if isinstance(state, dict) else None
-    if not isinstance(sizes, dict) or not all(type(n) is int and n >= 0 for n in sizes.values()):
+    if not isinstance(sizes, dict) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes.values()):
         raise store.damaged(path, "expected sizes as whole numbers")
-    if not {"inputs", "labels", "width"} <= sizes.keys() or not isinstance(state.get("threshold"), int | float):
-        raise store.damaged(path, "expected the sizes inputs, labels and width, and a threshold")
-    return sizes, float(state["threshold"])
+    if not all(sizes.get(name) for name in ("inputs", "labels", "width")):
+        raise store.damaged(path, "expected the sizes inputs, labels and width, all above 0")
+    threshold = state.get("threshold")
+    if type(threshold) not in (int, float) or not abs(threshold) <= np.finfo(np.float32).max:
+        raise store.damaged(path, "expected a threshold that is a finite number")
+    return sizes, float(threshold)

@@ -32,5 +32,6 @@ class Histogram:
 
 
 def _bin(scores: np.ndarray) -> np.ndarray:
-    cuts_below = np.ceil((scores - np.float32(LOWEST)) * np.float32(BINS_PER_UNIT))
-    return np.clip(cuts_below, 0, _BINS - 1).astype(np.int32)
+    # times a power of two is exact, and so is the sum of whole numbers: a logit just above a cut counts as above it
+    cuts_below_or_above_0 = np.ceil(np.clip(scores, LOWEST, HIGHEST) * np.float32(BINS_PER_UNIT))
+    return (cuts_below_or_above_0 - LOWEST * BINS_PER_UNIT).astype(np.int32)

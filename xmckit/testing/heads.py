@@ -4,6 +4,7 @@ when the contract is broken or `NotApplicable` when there is nothing to check.
 
 from __future__ import annotations
 
+import random
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
@@ -131,6 +132,17 @@ def leaves_its_inputs_alone(subject: HeadSubject) -> str:
     return ""
 
 
+def leaves_the_process_alone(subject: HeadSubject) -> str:
+    """Another component in the same process must not notice: generators that all share, torch's threads."""
+    before = _shared_state()
+    head = subject.fit(subject.train)
+    head.predict(subject.X, K), head.labels(subject.X), head.features(subject.X)
+    after = _shared_state()
+    changed = [what for what, state in before.items() if after[what] != state]
+    require(not changed, f"changed {' and '.join(changed)}")
+    return ""
+
+
 def takes_dense_and_sparse_rows_alike(subject: HeadSubject) -> str:
     _assert_same_up_to_rounding(
         subject.fitted.predict(subject.X, K), subject.fitted.predict(subject.X.toarray(), K), "dense rows"
@@ -150,9 +162,7 @@ def does_not_care_how_rows_are_batched(subject: HeadSubject) -> str:
 
 def handles_no_rows_at_all(subject: HeadSubject) -> str:
     nothing = subject.X[:0]
-    topk = subject.fitted.predict(nothing, K)
-    _assert_well_formed(topk, rows=0, k=K, labels=subject.train.labels)
-    require(subject.fitted.labels(nothing).shape == (0, subject.train.labels), "labels of no rows have another shape")
+    _assert_usable(subject.fitted, nothing, subject.train.labels)
     return ""
 
 
@@ -177,15 +187,15 @@ def handles_a_single_row(subject: HeadSubject) -> str:
 
 
 def says_by_its_decision_what_its_labels_are(subject: HeadSubject) -> str:
-    """sign(W·x + b) in float64 is `labels`, but for entries that float32 rounding may decide either way."""
+    """W·x + b in float64, by its sign or its order, gives `labels`, but for what float32 rounding may decide."""
     decision = subject.fitted.decision()
     vectors = subject.fitted.features(subject.X)
     if decision is None:
         require(vectors is None, "features() gives vectors although decision() is None")
         raise NotApplicable("decision() is None: not verifiable")
-    if decision.rule != "sign":
-        raise NotApplicable(f"the rule is {decision.rule}, not sign")
     said = subject.fitted.labels(subject.X).toarray() != 0
+    if decision.rule == "topk":
+        return _compare_with_order(decision, vectors, said, "labels()")
     return _compare_with_margins(decision, vectors, said, "labels()")
 
 
@@ -241,6 +251,7 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     repeats_itself_with_the_same_seed,
     ignores_the_number_of_workers,
     leaves_its_inputs_alone,
+    leaves_the_process_alone,
     takes_dense_and_sparse_rows_alike,
     does_not_care_how_rows_are_batched,
     handles_no_rows_at_all,
@@ -274,6 +285,7 @@ def _assert_well_formed(topk: TopK, *, rows: int, k: int, labels: int) -> None:
 def _assert_usable(head: Any, X: Matrix, labels: int) -> None:
     _assert_well_formed(head.predict(X, K), rows=X.shape[0], k=K, labels=labels)
     sets = head.labels(X)
+    require(issparse(sets) and sets.format == "csr", f"labels() is a {type(sets).__name__}, expected a CSR matrix")
     require(sets.shape == (X.shape[0], labels), f"labels() is {sets.shape}, expected {(X.shape[0], labels)}")
 
 
@@ -303,14 +315,33 @@ def _assert_same_up_to_rounding(one: TopK, other: TopK, what: str) -> None:
     require(not apart.any(), f"{what}: labels of different scores change places in {apart.any(axis=1).sum()} rows")
 
 
-def _compare_with_margins(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> str:
+def _margins(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """W·x + b in float64, and how far a float32 scorer may be from it."""
     W, x = decision.W.astype(np.float64), vectors.astype(np.float64)
     b = np.zeros(len(W)) if decision.b is None else decision.b.astype(np.float64)
     margins = x @ W.T + b
     require(margins.shape == said.shape, f"the decision is about {margins.shape}, {what} about {said.shape}")
     terms = W.shape[1] + 2
     gamma = terms * FLOAT32_UNIT / (1 - terms * FLOAT32_UNIT)
-    bound = gamma * (np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(W, axis=1) + np.abs(b))
+    return margins, gamma * (np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(W, axis=1) + np.abs(b))
+
+
+def _compare_with_order(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> str:
+    """No label that is left out scores clearly more than one that is output."""
+    margins, bound = _margins(decision, vectors, said, what)
+    lowest = np.where(said, margins + bound, np.inf).min(axis=1)
+    highest = np.where(said, -np.inf, margins - bound).max(axis=1)
+    wrong = np.flatnonzero(highest > lowest)
+    require(
+        not len(wrong),
+        f"{what} are not the labels that W·x + b ranks first in {len(wrong)} of {len(said)} rows, "
+        f"first in row {wrong[0] if len(wrong) else 0}",
+    )
+    return f"{len(said)} rows, {said.sum()} labels output"
+
+
+def _compare_with_margins(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> str:
+    margins, bound = _margins(decision, vectors, said, what)
     differ = (margins > 0) != said
     clear = differ & (np.abs(margins) > bound)
     if clear.any():
@@ -320,6 +351,18 @@ def _compare_with_margins(decision: Any, vectors: np.ndarray, said: np.ndarray, 
             f"margin {margins[row, label]:.4g}, rounding explains at most {bound[row, label]:.2g}"
         )
     return f"{said.size} entries, {said.sum()} of them output, {differ.sum()} left to rounding"
+
+
+def _shared_state() -> dict[str, object]:
+    import torch
+
+    return {
+        "the generator of random": random.getstate(),
+        "the generator of numpy.random": str(np.random.get_state(legacy=False)["state"]),
+        "numpy's handling of floating-point errors": np.geterr(),
+        "torch's generator": torch.random.get_rng_state().numpy().tobytes(),
+        "torch's number of threads": torch.get_num_threads(),
+    }
 
 
 def _copies(matrix: Matrix) -> list[np.ndarray]:

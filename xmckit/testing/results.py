@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 Status = Literal["passed", "failed", "skipped", "xfailed"]
@@ -16,11 +16,14 @@ XFAILED: Final = "xfailed"
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check of one component. `detail` says what was found, or why the check did not apply."""
+    """One check of one component. `detail` says what was found, or why the check did not apply; `error` is what the
+    component raised by itself.
+    """
 
     name: str
     status: Status
     detail: str = ""
+    error: Exception | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.status:7} {self.name}{': ' if self.detail else ''}{self.detail}"

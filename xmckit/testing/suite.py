@@ -82,7 +82,7 @@ class Check:
             detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
             if reason is not None:
                 return CheckResult(self.name, XFAILED, f"{reason} ({detail})")
-            return CheckResult(self.name, FAILED, detail)
+            return CheckResult(self.name, FAILED, detail, None if isinstance(error, AssertionError) else error)
         if reason is not None:
             return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but passed")
         return CheckResult(self.name, PASSED, detail)
@@ -96,7 +96,7 @@ class Check:
         if result.status == XFAILED:
             pytest.xfail(result.detail)
         if result.status == FAILED:
-            raise AssertionError(result.detail)
+            raise AssertionError(result.detail) from result.error
 
 
 def check_component(
