@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xmckit import store
-from xmckit.errors import PluginError, UsageError
+from xmckit.errors import DataError, PluginError, UsageError
 from xmckit.pipeline import DEFAULT_ROOT
 from xmckit.registry import Registry, make_context
 from xmckit.runs import Run, find_run
@@ -82,7 +82,13 @@ class Model:
 
     def features(self, inputs: Sequence[str] | Matrix) -> Matrix:
         """The matrix that the heads see."""
-        return self.featurizer.transform(_as_split(inputs), context=self.context)
+        split = _as_split(inputs)
+        try:
+            return self.featurizer.transform(split, context=self.context)
+        except DataError as error:
+            raise UsageError(
+                f"this model cannot take {'texts' if split.X is None else 'these rows'}: {error}"
+            ) from None
 
 
 def _as_split(inputs: Any) -> Split:

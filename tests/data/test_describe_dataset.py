@@ -29,7 +29,7 @@ def test_counts_made_by_hand():
         "count": 4, "named": False, "features": None,
         "train_rows_per_label": {"mean": 7 / 4, "median": 0.5, "max": 6},
         "without_train_row": 2, "without_train_row_but_in_test": 1,
-        "tail_rows": 5, "tail_share": 0.75, "test_occurrences_on_tail": 0.5,
+        "tail_means_train_rows_at_most": 5, "tail_share": 0.75, "test_occurrences_on_tail": 0.5,
     }  # fmt: skip
     assert facts["train"] == {
         "rows": 8, "features": {"X": {"columns": 2, "sparse": True, "nonzeros_per_row": 1.0}}, "texts": False,

@@ -13,12 +13,21 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from xmckit.context import Bar
+
+
+class _Count(MofNCompleteColumn):
+    """Done of total; nothing where the total is not known."""
+
+    def render(self, task: Task) -> Text:
+        return Text("") if task.total is None else super().render(task)
 
 
 class _RichBar:
@@ -40,7 +49,7 @@ class TerminalProgress:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            _Count(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("[dim]{task.fields[facts]}"),

@@ -38,6 +38,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Run RECIPE: a name from `xmckit recipes ls` or a .toml file."""
+    from xmckit.cli.progress import TerminalProgress
     from xmckit.recipe import load_recipe
     from xmckit.runs import find_run
 
@@ -53,7 +54,9 @@ def run(
     roots = common.data_roots(data_folders)
 
     def loaded(source: str | Path, *changes: str) -> Recipe:
-        return load_recipe(source, sets=[*sets, *changes], registry=registry, data_roots=roots)
+        # The first import of torch and numba takes seconds.
+        with TerminalProgress(quiet=common.quiet()) as progress, progress("loading components"):
+            return load_recipe(source, sets=[*sets, *changes], registry=registry, data_roots=roots)
 
     if resume is not None:
         stopped = find_run(resume, Path(root))

@@ -57,7 +57,7 @@ def _describe_labels(dataset: Dataset, train_counts: np.ndarray) -> dict[str, An
         },
         "without_train_row": int(unseen.sum()),
         "without_train_row_but_in_test": int((unseen & (in_test > 0)).sum()),
-        "tail_rows": TAIL_ROWS,
+        "tail_means_train_rows_at_most": TAIL_ROWS,
         "tail_share": _mean(tail),
         "test_occurrences_on_tail": _share(int(in_test[tail].sum()), int(in_test.sum())),
     }
