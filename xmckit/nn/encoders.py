@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +21,7 @@ class MLPParams(EncoderParams):
     hidden: int = Field(256, ge=1, le=65536, description="Entries of the layer before the ReLU.")
 
 
-class TorchEncoder(Configured, torch.nn.Module):
+class TorchEncoder(Configured, torch.nn.Module, ABC):
     """A torch module whose parameters come as keywords. A subclass creates its weights in `prepare`."""
 
     Params: ClassVar[type[Params]] = EncoderParams
@@ -33,12 +34,13 @@ class TorchEncoder(Configured, torch.nn.Module):
     def width(self) -> int:
         return int(self.params.width)
 
+    @abstractmethod
     def prepare(self, inputs: int, generator: torch.Generator) -> None:
         """Create the weights for `inputs` features, drawn from `generator`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, batch: Batch) -> torch.Tensor:
-        raise NotImplementedError
+        """Rows × width."""
 
 
 class FeatureTable(torch.nn.Module):
