@@ -86,6 +86,17 @@ def test_bits_do_not_depend_on_the_number_of_threads(labels):
         assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
 
 
+def test_the_first_product_of_a_new_thread_is_not_spread():
+    """MKL counts its threads per thread, and sums in another order when there are two."""
+    generator = torch.Generator().manual_seed(0)
+    one, other = (torch.randn(shape, generator=generator) for shape in ((96, 3000), (3000, 48)))
+    with threads(1):
+        expected = one @ other
+    for _ in range(5):
+        with threads(2) as pool:
+            assert all(torch.equal(product, expected) for product in pool.map(lambda _: one @ other, range(2)))
+
+
 @quick
 @given(st.integers(0, 100_000))
 def test_stripes_cover_everything_once(length):

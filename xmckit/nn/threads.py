@@ -42,7 +42,9 @@ def threads(workers: int) -> Iterator[Threads]:
         if workers <= 1:
             yield Threads()
         else:
-            with ThreadPoolExecutor(workers) as pool:
+            # MKL keeps its number of threads per thread: without this, a product that is the first thing a new thread
+            # of the pool does would still be spread.
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
                 yield Threads(pool)
 
 
