@@ -6,10 +6,11 @@ Metrics: wall time, the best of several rounds in which all take turns (napkinXC
 one thread except where the name says otherwise, and all numbers must agree.
 
 - "scipy, by metric": how such metrics are usually written. The rankings become a CSR matrix with sorted rows, once, and
-  a function per metric multiplies it by the truth. It checks nothing. The target of 20 × is against this one.
+  a function per metric multiplies it by the truth. It checks nothing. The target of 20 × is
+  reached or nearly reached against this one only.
 - "scipy, matrix given": the same, and the time to make the matrix is not counted.
 - "shared hits": the fastest we could write with numpy and scipy. Hits are found once for all metrics and cutoffs.
-  "checked" adds what xmckit always checks: ids, repeated labels, order, NaN.
+  "checked" adds what xmckit always checks of a ranking: ids, order, NaN.
 - napkinXC gets the input form that it is fastest with (lists), made beforehand.
 
 Top k: CPU seconds, best of a few.
@@ -193,10 +194,9 @@ def shared_hits(topk: TopK, truth: csr_matrix, ks: list[int], weights: np.ndarra
 
 
 def checked_shared_hits(topk: TopK, truth: csr_matrix, ks: list[int], weights: np.ndarray) -> dict[str, float]:
-    ordered = np.sort(topk.indices, axis=1)
-    sound = ordered[:, 0].min() >= 0 and ordered[:, -1].max() < truth.shape[1]
+    sound = topk.indices.min() >= 0 and topk.indices.max() < truth.shape[1]
     truth.check_format(full_check=True)
-    if not sound or (ordered[:, 1:] == ordered[:, :-1]).any() or not (topk.scores[:, :-1] >= topk.scores[:, 1:]).all():
+    if not sound or not (topk.scores[:, :-1] >= topk.scores[:, 1:]).all():
         raise ValueError("these are no rankings")
     return shared_hits(topk, truth, ks, weights)
 
