@@ -6,8 +6,7 @@ Metrics: wall time, the best of several rounds in which all take turns (napkinXC
 one thread except where the name says otherwise, and all numbers must agree.
 
 - "scipy, by metric": how such metrics are usually written. The rankings become a CSR matrix with sorted rows, once, and
-  a function per metric multiplies it by the truth. It checks nothing. The target of 20 × is
-  reached or nearly reached against this one only.
+  a function per metric multiplies it by the truth. It checks nothing.
 - "scipy, matrix given": the same, and the time to make the matrix is not counted.
 - "shared hits": the fastest we could write with numpy and scipy. Hits are found once for all metrics and cutoffs.
   "checked" adds what xmckit always checks of a ranking: ids, order, NaN.

@@ -19,12 +19,14 @@ from numba import njit
 
 from xmckit.executors import Threads
 
-MISSED = np.iinfo(np.int32).max  # the rank of a true label that is not in the ranking
+# Each place where a scan finds a true label adds _ONCE + rank; less _ONCE at the end, in 32 bits, that is the rank of a
+# label found once and MISSED, above any rank, for one never found. Sums fit in 32 bits for rankings of half its length.
+_ONCE = 1 << 16
+MISSED = (1 << 32) - _ONCE
 
 SOUND, OUT_OF_RANGE, REPEATED, AFTER_PADDING, NOT_DESCENDING = range(5)
 
 _FEW = 32  # up to so many true labels a row, each is looked for by scanning the row's ranking
-_BATCH = 64  # rows that are checked and then, still in the cache, searched
 
 
 def row_blocks(rows: int, most: int = 32) -> list[slice]:
@@ -47,7 +49,7 @@ def ranks_of_truth(
 
     A rank counts only what is not dropped; no true label is to be dropped.
     """
-    ranks = np.full(len(labels), MISSED, np.int32)
+    ranks = np.full(len(labels), MISSED, np.uint32)
     if not predicted.shape[1]:
         return ranks, SOUND, -1
 
@@ -75,88 +77,104 @@ def _rank_rows(
     stop: int,
     ranks: np.ndarray,
 ) -> tuple[int, int]:
-    """Fill `ranks` for rows start … stop − 1; (what is wrong, the row where it is wrong)."""
-    for batch in range(start, stop, _BATCH):
-        wrong, sound_until = _check_rows(predicted, scores, label_count, batch, min(batch + _BATCH, stop))
-        repeated = _find_rows(predicted, indptr, labels, batch, sound_until, ranks)
+    """Fill `ranks`, which hold MISSED, for rows start … stop − 1; (what is wrong, the first row where it is wrong)."""
+    wrong, row = SOUND, start
+    while row < stop:
+        if _looks_wrong(predicted, scores, row, label_count):
+            wrong = _what_is_wrong(predicted, scores, row, label_count)
+            if wrong != SOUND:
+                break
+        begin, end = indptr[row], indptr[row + 1]
+        if end - begin <= _FEW and predicted.shape[1] <= _ONCE // 2:
+            _scan(predicted, row, labels, begin, end, ranks)
+        elif not _look_up(predicted, row, labels, begin, end, ranks):
+            wrong = REPEATED
+            break
+        row += 1
+    # Asked in the loop above, this would take as long as everything else there.
+    if predicted.shape[1] <= _ONCE // 2:
+        repeated = _first_repeated(indptr, ranks, start, row)
         if repeated >= 0:
             return REPEATED, repeated
-        if wrong != SOUND:
-            return wrong, sound_until
     if drop_indptr[start] < drop_indptr[stop]:
-        _move_up(predicted, indptr, drop_indptr, drop_labels, start, stop, ranks)
-    return SOUND, -1
+        _move_up(predicted, indptr, drop_indptr, drop_labels, start, row, ranks)
+    return wrong, row
 
 
-# The loops over one row without a call and an early exit stay in 32 bits: the compiler makes vector code of them.
+# Loops over one row that have no call, no early exit and only 32-bit numbers: the compiler makes vector code of them.
+@njit(cache=True, nogil=True, inline="always")
+def _looks_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_count: int) -> bool:
+    """Whether a row has anything but labels and descending scores; padding, which is sound, also looks wrong."""
+    last, limit = predicted.shape[1] - 1, np.uint32(label_count)
+    wrong = np.uint32(np.uint32(predicted[row, last]) >= limit) | np.uint32(np.isnan(scores[row, last]))
+    for rank in range(last):
+        wrong |= np.uint32(np.uint32(predicted[row, rank]) >= limit) | np.uint32(
+            not (scores[row, rank] >= scores[row, rank + 1])
+        )
+    return bool(wrong != 0)
+
+
 @njit(cache=True, nogil=True)
-def _check_rows(predicted: np.ndarray, scores: np.ndarray, label_count: int, start: int, stop: int) -> tuple[int, int]:
-    """(what is wrong, the row before which all is sound)."""
+def _what_is_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_count: int) -> int:
     width = predicted.shape[1]
-    for row in range(start, stop):
-        lowest, highest = np.int32(0), np.int32(0)
-        for rank in range(width):
-            lowest = min(lowest, predicted[row, rank])
-            highest = max(highest, predicted[row, rank])
-        count = width
-        if lowest < -1 or highest >= label_count:
-            return OUT_OF_RANGE, row
-        if lowest == -1:
-            count = _count_before_padding(predicted, row)
-            if count < 0:
-                return AFTER_PADDING, row
-        wrong = count == 1 and np.isnan(scores[row, 0])
-        for rank in range(count - 1):
-            wrong |= not (scores[row, rank] >= scores[row, rank + 1])
-        if wrong:
-            return NOT_DESCENDING, row
-    return SOUND, stop
-
-
-@njit(cache=True, nogil=True)
-def _count_before_padding(predicted: np.ndarray, row: int) -> int:
-    """−1 if a label follows the padding."""
+    for rank in range(width):
+        if predicted[row, rank] < -1 or predicted[row, rank] >= label_count:
+            return OUT_OF_RANGE
     count = 0
-    while predicted[row, count] != -1:
+    while count < width and predicted[row, count] != -1:
         count += 1
-    for rank in range(count, predicted.shape[1]):
+    for rank in range(count, width):
         if predicted[row, rank] != -1:
-            return -1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _find_rows(
-    predicted: np.ndarray, indptr: np.ndarray, labels: np.ndarray, start: int, stop: int, ranks: np.ndarray
-) -> int:
-    """Fill `ranks`, which holds MISSED, for sound rows; the first row with a true label that comes twice, or −1."""
-    for row in range(start, stop):
-        begin, end = indptr[row], indptr[row + 1]
-        sound = True
-        if end - begin <= _FEW:
-            for place in range(begin, end):
-                sound &= _scan(np.int32(labels[place]), predicted, row, place, ranks)
-        else:
-            for rank in range(predicted.shape[1]):
-                place = _search(predicted[row, rank], labels, begin, end)
-                if place >= 0:
-                    sound &= ranks[place] == MISSED
-                    ranks[place] = min(ranks[place], rank)
-        if not sound:
-            return row
-    return -1
+            return AFTER_PADDING
+    for rank in range(count):
+        if np.isnan(scores[row, rank]) or (rank and scores[row, rank - 1] < scores[row, rank]):
+            return NOT_DESCENDING
+    return SOUND
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _scan(label: np.int32, predicted: np.ndarray, row: int, place: int, ranks: np.ndarray) -> bool:
-    """Look at every prediction: vector code makes this faster than any table while true labels are few."""
-    first, times = np.int32(MISSED), np.int32(0)
+def _scan(predicted: np.ndarray, row: int, labels: np.ndarray, begin: int, end: int, ranks: np.ndarray) -> None:
+    """Compare true labels, four at a time, with all predictions: faster than any table while true labels are few."""
+    once = np.uint32(_ONCE)
+    for place in range(begin, end, 4):
+        second, third, fourth = min(place + 1, end - 1), min(place + 2, end - 1), min(place + 3, end - 1)
+        a, b, c, d = labels[place], labels[second], labels[third], labels[fourth]
+        found_a, found_b, found_c, found_d = np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0)
+        for rank in range(predicted.shape[1]):
+            label, code = predicted[row, rank], np.uint32(_ONCE + rank)
+            found_a += code if label == a else np.uint32(0)
+            found_b += code if label == b else np.uint32(0)
+            found_c += code if label == c else np.uint32(0)
+            found_d += code if label == d else np.uint32(0)
+        ranks[place], ranks[second] = found_a - once, found_b - once
+        ranks[third], ranks[fourth] = found_c - once, found_d - once
+
+
+@njit(cache=True, nogil=True)
+def _first_repeated(indptr: np.ndarray, ranks: np.ndarray, start: int, stop: int) -> int:
+    """The first row of start … stop − 1 where a scan found a true label twice, or −1."""
+    once, most = np.uint32(_ONCE), np.uint32(MISSED - _ONCE)
+    repeated = np.uint32(0)
+    for place in range(indptr[start], indptr[stop]):
+        repeated |= np.uint32(ranks[place] - once < most)
+    if repeated:
+        for row in range(start, stop):
+            for place in range(indptr[row], indptr[row + 1]):
+                if ranks[place] - once < most:
+                    return row
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _look_up(predicted: np.ndarray, row: int, labels: np.ndarray, begin: int, end: int, ranks: np.ndarray) -> bool:
+    """For many true labels or a very long ranking; whether no true label comes twice."""
     for rank in range(predicted.shape[1]):
-        same = predicted[row, rank] == label
-        times += np.int32(same)
-        first = min(first, np.int32(rank) if same else np.int32(MISSED))
-    ranks[place] = first
-    return bool(times <= 1)
+        place = _search(predicted[row, rank], labels, begin, end)
+        if place >= 0:
+            if ranks[place] != MISSED:
+                return False
+            ranks[place] = rank
+    return True
 
 
 @njit(cache=True, nogil=True, inline="always")
