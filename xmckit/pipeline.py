@@ -31,7 +31,10 @@ DEFAULT_ROOT = Path("runs")
 Value = TypeVar("Value")
 
 # stage -> its files that a person looks for at the top of the run folder
-_AT_THE_TOP = {"score": ("predictions.npz", "metrics.json"), "verify": ("verdicts.json", "certificates.npz")}
+_AT_THE_TOP = {
+    "score": ("predictions.npz", "metrics.json", "facts.json"),
+    "verify": ("verdicts.json", "certificates.npz"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,12 @@ class Result:
     @property
     def path(self) -> Path:
         return self.run.path
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the heads want their user to know, such as a guarantee that does not hold."""
+        facts = store.read_json(self.path / "facts.json")
+        return [f"{head['name']}: {text}" for head in facts for text in head["facts"].get("warnings", ())]
 
     @property
     def report(self) -> Path:

@@ -46,7 +46,7 @@ class TopK:
 class Alternating:
     """Rows of W are points on a curve of which any hyperplane meets at most 2·degree points (the Gr⁺ family; DFT is
     one). Labels in `order` (cyclic positions of label ids) with at most `degree` runs of active labels are
-    argmaxable by construction; with `slack` = 0 no other set is.
+    argmaxable by construction, whatever the bias; with `slack` = 0 and one bias for all labels, no other set is.
     """
 
     degree: int
@@ -217,7 +217,11 @@ class Indexer(Protocol):
 
 @runtime_checkable
 class Head(Protocol):
-    """A classifier over all labels. `needs` names what each index given to it must provide."""
+    """A classifier over all labels. `needs` names what each index given to it must provide.
+
+    It may also offer `facts(truth)`: what the report says about it, by name; `truth` holds the test rows' label sets,
+    and texts under "warnings" are also shown when a run ends.
+    """
 
     needs: ClassVar[frozenset[str]]
 

@@ -35,7 +35,7 @@ def score(
     build: Callable[[Section], Any],
     context: Context,
 ) -> dict[str, Any]:
-    """Write predictions.npz and metrics.json into `folder`; return the content of the latter."""
+    """Write predictions.npz, metrics.json and facts.json into `folder`; return the content of metrics.json."""
     names = [section.name for section in recipe.heads]
     outputs = [
         (name, "head", *predict_blocks(head, test_features, recipe.score.top, context, name))
@@ -84,11 +84,24 @@ def score(
     }
     store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
     store.write_json(folder / "metrics.json", metrics)
+    store.write_json(folder / "facts.json", _facts(names, heads, dataset.test.Y))
     compared = [outputs[0], *(output for output in outputs if output[1] == "baseline")]
     rankings = [(name, topk) for name, _, topk, _ in compared]
     store.write_json(folder / "curves.json", curves(rankings, dataset, train_counts, max(recipe.score.k)))
     store.write_json(folder / "examples.json", examples(model, dataset, max(recipe.score.k), context))
     return metrics
+
+
+def _facts(names: Sequence[str], heads: Sequence[Head], truth: csr_matrix) -> list[dict[str, Any]]:
+    """What heads tell about themselves, and how their training went, where they do."""
+    return [
+        {
+            "name": name,
+            "facts": dict(head.facts(truth)) if hasattr(head, "facts") else {},
+            "training": [epoch._asdict() for epoch in getattr(head, "history", ())],
+        }
+        for name, head in zip(names, heads, strict=True)
+    ]
 
 
 def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:

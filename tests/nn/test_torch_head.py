@@ -35,8 +35,8 @@ class RowsOnACircle(Classifier):
 
 
 class CircleHead(PlainHead):
-    def plan(self, train):
-        return {**super().plan(train), "width": 2}
+    def plan(self, train, context):
+        return {**super().plan(train, context), "width": 2}
 
     def make_classifier(self, sizes):
         return RowsOnACircle(sizes["labels"], sizes["width"])

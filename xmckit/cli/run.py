@@ -100,9 +100,13 @@ def _finish(result: Result, as_json: bool) -> None:
     from xmckit.cli.tables import print_metrics
 
     if as_json:
-        common.print_json({"run": str(result.path), "report": str(result.report), **result.metrics})
+        common.print_json(
+            {"run": str(result.path), "report": str(result.report), "warnings": result.warnings, **result.metrics}
+        )
         return
     print_metrics(result.metrics)
+    for warning in result.warnings:
+        click.echo(f"note: {warning}", err=True)
     click.echo(f"report: {result.report}")
 
 

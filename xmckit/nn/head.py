@@ -1,7 +1,7 @@
 """TorchHead: encoder → affine projection (P, b) → classifier, with training, prediction and storage.
 
-A head of its own overrides some of `make_classifier`, `loss`, `logits` and `structure`; the mathematics of an output
-layer then fits in one small file.
+A head of its own overrides some of `plan`, `make_classifier`, `start`, `loss`, `logits`, `structure` and `facts`, and
+says by `ranking` how it outputs label sets; the mathematics of an output layer then fits in one small file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xmckit.nn.encoders import initialised_linear
 from xmckit.nn.losses import linear
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
-from xmckit.nn.training import Rows, Schedule, train
+from xmckit.nn.training import Epoch, Rows, Schedule, train
 from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
 from xmckit.sparse.topk import topk_dense
@@ -49,10 +49,23 @@ class TorchHeadParams(Params):
     weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay of matrices, times the learning rate.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
     patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
+
+
+class ThresholdParams(TorchHeadParams):
+    """Of a head that outputs the labels above a threshold."""
+
     threshold: Annotated[float, Field(ge=-10_000, le=10_000)] | Literal["validation"] = Field(
         "validation", description='Logit above which a label is output; "validation": the best micro-F1 there.'
     )
-    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
+
+
+class RankingParams(TorchHeadParams):
+    """Of a head that outputs its best labels, the same number for every row."""
+
+    k: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description='Labels that are output for a row; "auto": the mean of the training rows, rounded up.'
+    )
 
 
 class Classifier(torch.nn.Module):
@@ -111,22 +124,33 @@ class Network(torch.nn.Module):
 class TorchHead(Configured, ABC):
     """A head over all labels, trained with mini-batches. See the module's text for what to override."""
 
-    Params: ClassVar[type[Params]] = TorchHeadParams
+    Params: ClassVar[type[Params]] = ThresholdParams
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, **params: Any):
         super().__init__(**params)
         self.sizes: dict[str, int] = {}
         self.threshold = 0.0
+        self.history: tuple[Epoch, ...] = ()
         self._network: Network | None = None
         self._workers = 1
         self._device = torch.device("cpu")
 
     # What a head of its own overrides
 
-    def plan(self, train: Split) -> dict[str, int]:
+    @property
+    def ranking(self) -> bool:
+        """Whether a row's output is its best `sizes["output"]` labels, and not the labels above the threshold."""
+        return isinstance(self.params, RankingParams)
+
+    def plan(self, train: Split, context: Context) -> dict[str, int]:
         """The sizes that `make_classifier` needs; they are stored, so that `load` needs no training rows."""
-        return {"inputs": int(train.matrix.shape[1]), "labels": train.labels, "width": self.params.dim}
+        sizes = {"inputs": int(train.matrix.shape[1]), "labels": train.labels, "width": self.params.dim}
+        return {**sizes, "output": _labels_to_output(self.params.k, train)} if self.ranking else sizes
+
+    def encoder_options(self, sizes: dict[str, int]) -> dict[str, Any]:
+        """Parameters for the encoder where the recipe does not give them."""
+        return {}
 
     def make_classifier(self, sizes: dict[str, int]) -> Any:
         """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and `matrix()`."""
@@ -136,6 +160,10 @@ class TorchHead(Configured, ABC):
         """Rows × labels of z for vectors x of the classifier's width."""
         result: torch.Tensor = classifier(x, threads)
         return result
+
+    def start(self, network: Network, train: Split, generator: torch.Generator) -> None:
+        """Set the classifier's first weights; encoder and projection already have theirs."""
+        network.classifier.start(train, generator)
 
     @abstractmethod
     def loss(self, classifier: Any, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
@@ -151,16 +179,16 @@ class TorchHead(Configured, ABC):
         rows = _training_rows(train)
         self._device, self._workers = self._chosen_device(), context.workers
         generator = torch.Generator().manual_seed(context.seed_for("weights"))
-        self.sizes = self.plan(train)
+        self.sizes = self.plan(train, context)
         network = self._new_network(generator, context)
-        network.classifier.start(train, generator)
+        self.start(network, train, generator)
         network.to(self._device)
         self._network, self.threshold = network, 0.0
         try:
             with threads(context.workers) as pool:
                 self._train(network, rows, context, pool)
                 network.fold()
-                self.threshold = self._chosen_threshold(context, pool)
+                self.threshold = 0.0 if self.ranking else self._chosen_threshold(context, pool)
         except BaseException:
             self._network = None
             raise
@@ -173,7 +201,7 @@ class TorchHead(Configured, ABC):
 
     def labels(self, X: Matrix) -> csr_matrix:
         with threads(self._workers) as pool:
-            blocks = [_above(scores, self.threshold) for _, scores in self._scores(self._checked(X), pool)]
+            blocks = [self._sets(scores) for _, scores in self._scores(self._checked(X), pool)]
         return _stacked(blocks, self.sizes["labels"])
 
     def features(self, X: Matrix) -> np.ndarray:
@@ -193,12 +221,26 @@ class TorchHead(Configured, ABC):
         assert b is not None
         matrix, shifted = W.detach().cpu().numpy(), b.detach().cpu().numpy() - np.float32(self.threshold)
         matrix.flags.writeable = False  # it is the memory that prediction uses
-        return LinearDecision(matrix, shifted, "sign", structure, replay=self._replay)
+        return LinearDecision(matrix, shifted, "topk" if self.ranking else "sign", structure, replay=self._replay)
+
+    def facts(self, truth: csr_matrix) -> dict[str, Any]:
+        """What the report says about this head; `truth` holds the label sets of the test rows.
+
+        Texts under "warnings" are also shown when a run ends.
+        """
+        network = self._fitted()
+        return {
+            "trainable parameters": sum(p.numel() for p in network.parameters() if p.requires_grad),
+            "of these in the output layer": sum(p.numel() for p in network.classifier.parameters() if p.requires_grad),
+            "epochs": len(self.history),
+            "seconds of training": self.history[-1].seconds,
+        }
 
     def save(self, folder: Path) -> None:
         network = self._fitted()
         super().save(folder)
-        store.write_json(folder / STATE, {"sizes": self.sizes, "threshold": self.threshold})
+        epochs = [list(epoch) for epoch in self.history]
+        store.write_json(folder / STATE, {"sizes": self.sizes, "threshold": self.threshold, "history": epochs})
         store.write_tensors(folder / WEIGHTS, {name: tensor.cpu() for name, tensor in network.state_dict().items()})
 
     @classmethod
@@ -206,7 +248,9 @@ class TorchHead(Configured, ABC):
         head = super().load(folder, context=context)
         head._workers = context.workers
         head._device = head._chosen_device()
-        head.sizes, head.threshold = _read_state(folder / STATE)
+        head.sizes, head.threshold, head.history = _read_state(folder / STATE)
+        if head.ranking and not head.sizes.get("output"):
+            raise store.damaged(folder / STATE, "expected the number of labels to output")
         head._network = head._stored_network(folder, context)
         return head
 
@@ -238,6 +282,7 @@ class TorchHead(Configured, ABC):
             threads=pool,
             device=self._device,
         )
+        self.history = outcome.history
         found = "" if outcome.score is None else f", best nDCG@5 {outcome.score:.4f} in epoch {outcome.best_epoch}"
         context.log(f"trained for {outcome.epochs} epochs{found}")
 
@@ -298,14 +343,24 @@ class TorchHead(Configured, ABC):
             np.concatenate([block.indices for block in blocks]), np.concatenate([block.scores for block in blocks])
         )
 
-    def _replay(self, vectors: np.ndarray) -> csr_matrix:
+    def _sets(self, scores: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
+        """The label sets that the rule makes of logits; `counts` says how many labels a ranking head is to output."""
+        if not self.ranking:
+            return _above(scores, self.threshold)
+        if counts is None:
+            counts = np.full(len(scores), self.sizes["output"])
+        return _first(topk_dense(scores, max(1, int(counts.max(initial=1)))), counts, scores.shape[1])
+
+    def _replay(self, vectors: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
         """The label sets of vectors of the decision's space, by the scorer that `labels` uses."""
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != self._decision_width():
             raise DataError(f"expected rows of {self._decision_width()} numbers, found an array of {vectors.shape}")
         with threads(self._workers) as pool:
-            parts = (torch.from_numpy(vectors[rows]).to(self._device) for rows in self._blocks(len(vectors)))
-            sets = [_above(self._scored(part, pool), self.threshold) for part in parts]
+            sets = []
+            for rows in self._blocks(len(vectors)):
+                scores = self._scored(torch.from_numpy(vectors[rows]).to(self._device), pool)
+                sets.append(self._sets(scores, None if counts is None else np.asarray(counts)[rows]))
         return _stacked(sets, self.sizes["labels"])
 
     def _blocks(self, rows: int) -> list[slice]:
@@ -336,7 +391,9 @@ class TorchHead(Configured, ABC):
         return X
 
     def _new_network(self, generator: torch.Generator, context: Context) -> Network:
-        encoder = context.build("encoder", self.params.encoder)
+        spec = self.params.encoder
+        options = {**self.encoder_options(self.sizes), **spec.options}
+        encoder = context.build("encoder", {"use": spec.use, **options})
         encoder.prepare(self.sizes["inputs"], generator)
         classifier = self.make_classifier(self.sizes)
         return Network(encoder, initialised_linear(encoder.width, classifier.width, generator), classifier)
@@ -395,6 +452,23 @@ def _dropped(vectors: torch.Tensor, share: float, noise: torch.Generator) -> tor
     return vectors * kept / (1 - share)
 
 
+def _labels_to_output(k: int | str, train: Split) -> int:
+    if k == "auto":
+        labelled = np.count_nonzero(np.diff(train.Y.indptr))
+        return min(train.labels, -(-train.Y.nnz // labelled))
+    if int(k) > train.labels:
+        raise UsageError(f"k is {k}, but there are only {train.labels} labels to output")
+    return int(k)
+
+
+def _first(topk: TopK, counts: np.ndarray, labels: int) -> csr_matrix:
+    """The first `counts` labels of each row."""
+    chosen = (np.arange(topk.k) < counts[:, None]) & (topk.indices >= 0)
+    rows, places = np.nonzero(chosen)
+    values = np.ones(len(rows), dtype=np.float32)
+    return as_csr(csr_matrix((values, (rows, topk.indices[rows, places])), shape=(topk.rows, labels)))
+
+
 def _above(scores: np.ndarray, threshold: float) -> csr_matrix:
     return as_csr(scores > np.float32(threshold))
 
@@ -403,7 +477,7 @@ def _stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:
     return csr_matrix(vstack(blocks, format="csr")) if blocks else csr_matrix((0, labels), dtype=np.float32)
 
 
-def _read_state(path: Path) -> tuple[dict[str, int], float]:
+def _read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...]]:
     state = store.read_json(path)
     sizes = state.get("sizes") if isinstance(state, dict) else None
     if not isinstance(sizes, dict) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes.values()):
@@ -413,4 +487,8 @@ def _read_state(path: Path) -> tuple[dict[str, int], float]:
     threshold = state.get("threshold")
     if type(threshold) not in (int, float) or not abs(threshold) <= np.finfo(np.float32).max:
         raise store.damaged(path, "expected a threshold that is a finite number")
-    return sizes, float(threshold)
+    try:
+        history = tuple(Epoch(*epoch) for epoch in state["history"])
+    except (KeyError, TypeError) as error:
+        raise store.damaged(path, f"expected the history of the training: {error}") from None
+    return sizes, float(threshold), history

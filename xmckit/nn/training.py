@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -47,6 +49,15 @@ class Schedule:
     slowness: float = 1.0
 
 
+class Epoch(NamedTuple):
+    """One pass over the training rows: `number` counts from 1, `seconds` from the start, `score` is for validation."""
+
+    number: int
+    loss: float
+    score: float | None
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What training came to: epochs are counted from 1; `score` is None where nothing was there to validate on."""
@@ -54,6 +65,7 @@ class Outcome:
     epochs: int
     best_epoch: int
     score: float | None
+    history: tuple[Epoch, ...]
 
 
 def train(
@@ -79,7 +91,7 @@ def train(
         slowness=schedule.slowness,
     )
     rng = context.rng("training order")
-    best = _Best()
+    best, history, began = _Best(), list[Epoch](), time.perf_counter()
     count = rows.X.shape[0]
     steps = -(-count // schedule.batch)
     with context.progress("training", total=schedule.epochs * steps) as bar:
@@ -96,14 +108,16 @@ def train(
                 bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.shown())
             if not all(math.isfinite(parameter.detach().sum()) for parameter in network.parameters()):
                 raise _diverged(epoch, "a weight is no longer finite", schedule, best, context)
-            if validate is None:
+            score = None if validate is None else validate()
+            history.append(Epoch(epoch, float(np.mean(losses)), score, time.perf_counter() - began))
+            if score is None:
                 continue
-            best.consider(epoch, validate(), network)
+            best.consider(epoch, score, network)
             context.log(f"epoch {epoch}: loss {np.mean(losses):.5g}, validation nDCG@5 {best.latest:.4f}")
             if epoch - best.epoch >= schedule.patience:
                 break
         best.restore(network)
-    return Outcome(epoch, best.epoch or epoch, best.score)
+    return Outcome(epoch, best.epoch or epoch, best.score, tuple(history))
 
 
 class _Best:

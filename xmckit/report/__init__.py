@@ -18,10 +18,13 @@ def write_report(run: Run) -> Path:
     from xmckit.report.plots import PLOTS, draw
 
     curves = store.read_json(run.stage_folder("score") / "curves.json")
+    curves["training"] = [head for head in store.read_json(run.path / "facts.json") if head["training"]]
     stages = run.manifest["stages"]
     (run.path / "plots").mkdir(exist_ok=True)
     pictures = []
     for name, (title, _) in PLOTS.items():
+        if name == "training" and not curves["training"]:
+            continue
         svg = draw(name, curves, stages)
         store.write_text(run.path / "plots" / f"{name}.svg", svg)
         pictures.append({"name": name, "title": title, "svg": svg})
@@ -51,6 +54,11 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
         examples=store.read_json(run.stage_folder("score") / "examples.json"),
         data={part: dict(flat_facts(data.pop(part))) for part in ("train", "test")},
         facts=flat_facts(data),
+        heads=[
+            {"name": head["name"], "warnings": head["facts"].pop("warnings", []), "facts": flat_facts(head["facts"])}
+            for head in store.read_json(run.path / "facts.json")
+            if head["facts"]
+        ],
         verdicts=store.read_json(verdicts) if verdicts.is_file() else None,
         recipe=(run.path / "recipe.toml").read_text("utf-8"),
         resolved=(run.path / "resolved.toml").read_text("utf-8"),

@@ -99,6 +99,18 @@ def _time(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, A
     axes.margins(x=0.15)
 
 
+def _training(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:
+    for position, head in enumerate(curves["training"]):
+        epochs = head["training"]
+        seconds = [epoch["seconds"] for epoch in epochs]
+        axes.plot(seconds, [epoch["loss"] for epoch in epochs], marker=".", color=_colour(position), label=head["name"])
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds (one dot an epoch)")
+    axes.set_ylabel("training loss, per row")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25)
+
+
 def _colour(position: int) -> str:
     return COLOURS[position % len(COLOURS)]
 
@@ -107,5 +119,6 @@ PLOTS = {
     "label-frequency": ("How often labels occur", _frequency),
     "precision-at-k": ("Precision of the first k labels", _precision_at),
     "recall-by-frequency": ("Rare and frequent labels", _recall_by_frequency),
+    "training": ("How training went", _training),
     "time": ("Where the time went", _time),
 }

@@ -201,10 +201,15 @@ def says_by_its_decision_what_its_labels_are(subject: HeadSubject) -> str:
 
 def replays_vectors_through_its_own_scorer(subject: HeadSubject) -> str:
     decision = subject.fitted.decision()
-    if decision is None or decision.replay is None or decision.rule != "sign":
-        raise NotApplicable("there is no replay of a sign rule")
+    if decision is None or decision.replay is None:
+        raise NotApplicable("there is no replay")
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((25, decision.W.shape[1])).astype(np.float32)
+    if decision.rule == "topk":
+        counts = rng.integers(0, len(decision.W) + 1, len(vectors))
+        sets = decision.replay(vectors, counts).toarray() != 0
+        require(np.array_equal(sets.sum(axis=1), counts), "replay gives other numbers of labels than asked for")
+        return _compare_with_order(decision, vectors, sets, "replay")
     return _compare_with_margins(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
 
 
