@@ -48,6 +48,7 @@ class InputPath:
 EncoderSpec = Annotated[Spec, KindOf("encoder")]
 HeadSpec = Annotated[Spec, KindOf("head")]
 MetricSpec = Annotated[Spec, KindOf("metric")]
+ReaderSpec = Annotated[Spec, KindOf("reader")]
 ExecutorSpec = Annotated[Spec, KindOf("executor")]
 DataPath = Annotated[Path, InputPath()]
 

@@ -30,7 +30,7 @@ def svm(tmp_path):
 
 def test_the_fitting_reader_is_found(svm):
     assert Files(path=svm).read(context=CONTEXT).train.X.shape == (2, 2)
-    assert Files(path=svm, options={"zero_based": True}).read(context=CONTEXT).train.X.shape == (2, 3)
+    assert Files(path=svm, reader={"use": "svmlight", "zero_based": True}).read(context=CONTEXT).train.X.shape == (2, 3)
 
 
 def test_a_reader_by_name(svm):
@@ -43,7 +43,7 @@ def test_a_reader_by_name(svm):
 
 def test_wrong_options_are_named(svm):
     with pytest.raises(UsageError, match="options of the reader svmlight are wrong: zerobased"):
-        Files(path=svm, options={"zerobased": True}).read(context=CONTEXT)
+        Files(path=svm, reader={"use": "svmlight", "zerobased": True}).read(context=CONTEXT)
     with pytest.raises(ValidationError):
         Files(path=svm, zero_based=True)
 
@@ -98,9 +98,9 @@ def test_readers_match_only_their_own(svm, tmp_path):
 
 def test_wrong_options_come_with_the_nearest_name(svm):
     with pytest.raises(UsageError, match=r"zerobased: unknown; did you mean 'zero_based'\? \(options: zero_based, "):
-        Files(path=svm, options={"zerobased": True}).read(context=CONTEXT)
+        Files(path=svm, reader={"use": "svmlight", "zerobased": True}).read(context=CONTEXT)
     with pytest.raises(UsageError, match=r"features: .*, found 'many'"):
-        Files(path=svm, options={"features": "many"}).read(context=CONTEXT)
+        Files(path=svm, reader={"use": "svmlight", "features": "many"}).read(context=CONTEXT)
 
 
 @pytest.mark.parametrize("name", ["train.txt", "train.svm", "train.jsonl", "X.trn.npz"])

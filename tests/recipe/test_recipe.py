@@ -945,3 +945,11 @@ def test_shipped_recipes_are_right(name, tmp_path, monkeypatch):
     assert recipe.title
     (tmp_path / "again.toml").write_text(recipe.to_toml())
     assert load_recipe("again.toml") == recipe
+
+
+def test_the_parameters_of_a_reader_are_checked_before_anything_is_read(tmp_path, registry):
+    (tmp_path / "rows.svm").write_text("1 1:2\n")
+    with pytest.raises(RecipeError, match=r"data\.reader\.zerobased: unknown key; did you mean 'zero_based'\?"):
+        load_recipe("files", sets=[f"data.path='{tmp_path}/rows.svm'", "data.reader={use='svmlight', zerobased=true}"])
+    recipe = load_recipe("files", sets=[f"data.path='{tmp_path}/rows.svm'", "data.reader='svmlight'"])
+    assert recipe.resolved()["data"]["reader"]["use"] == "svmlight"

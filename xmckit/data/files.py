@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from xmckit import store
 from xmckit.context import Context
 from xmckit.errors import DataError, PluginError, UsageError, nearest
-from xmckit.params import Configured, DataPath, Params
+from xmckit.params import Configured, DataPath, Params, ReaderSpec, Spec
 
 if TYPE_CHECKING:
     from xmckit.data.model import Dataset
     from xmckit.protocols import Reader
 
-AUTO = "auto"
+AUTO: Final = "auto"
 
 
 class Files(Configured):
     class Params(Params):
         path: DataPath = Field(description="The file or folder.")
-        reader: str = Field(AUTO, description="The format, by the name of its reader; auto: the one that fits.")
-        options: dict[str, Any] = Field(default_factory=dict, description="Parameters of the reader.")
+        reader: Literal["auto"] | ReaderSpec = Field(
+            AUTO,
+            description='The format: a reader, alone or with its parameters; "auto": the one that fits.',
+        )
+
+        @field_validator("reader", mode="before")
+        @classmethod
+        def _name_alone(cls, value: Any) -> Any:
+            return {"use": value} if isinstance(value, str) and value != AUTO else value
 
     def fingerprint(self, *, context: Context) -> Mapping[str, str]:
         """The checksum of every file that would be read, by its name below `path`."""
@@ -44,25 +51,27 @@ class Files(Configured):
         return self._reader(context).read(self.params.path, context=context)
 
     def _reader(self, context: Context) -> Reader:
-        return find_reader(self.params.path, self.params.reader, self.params.options, context=context)
+        return find_reader(self.params.path, self.params.reader, context=context)
 
 
-def find_reader(path: Path, name: str, options: Mapping[str, Any], *, context: Context) -> Reader:
-    """The reader of that name, or for `auto` the one that knows what is at `path`."""
+def find_reader(path: Path, reader: str | Spec, *, context: Context) -> Reader:
+    """The reader that is named, or for `auto` the one that knows what is at `path`."""
     if not path.exists():
         raise DataError("no such file or folder", path=path)
     known = sorted(context.names("reader"))
-    if name != AUTO:
-        if name not in known:
-            raise UsageError(f"there is no reader {name!r} (known: {', '.join(known)}){nearest(name, known)}")
-        return _configured(name, options, context)
+    if isinstance(reader, Spec):
+        if reader.use not in known:
+            raise UsageError(
+                f"there is no reader {reader.use!r} (known: {', '.join(known)}){nearest(reader.use, known)}"
+            )
+        return _configured(reader.use, reader.options, context)
     usable = _usable(known, context)
-    fitting = [reader for reader, target in usable.items() if target().matches(path)]
+    fitting = [name for name, target in usable.items() if target().matches(path)]
     if len(fitting) == 1:
-        return _configured(fitting[0], options, context)
+        return _configured(fitting[0], {}, context)
     if fitting:
         raise UsageError(f"{path}: several readers fit ({', '.join(fitting)}). Choose one with `reader`.")
-    formats = "; ".join(f"{reader}: {_looks_for(target)}" for reader, target in usable.items())
+    formats = "; ".join(f"{name}: {_looks_for(target)}" for name, target in usable.items())
     raise DataError(f"no reader knows this. They look for: {formats}", path=path)
 
 

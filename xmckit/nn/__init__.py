@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from xmckit.nn.batches import Batch, SparseBatch, Targets
 from xmckit.nn.encoders import FeatureTable, SparseLinear, SparseMLP, TorchEncoder
-from xmckit.nn.head import Classifier, Network, RankingParams, ThresholdParams, TorchHead, TorchHeadParams
+from xmckit.nn.head import (
+    Classifier,
+    LinearParams,
+    LinearThresholdParams,
+    Network,
+    RankingParams,
+    ThresholdParams,
+    TorchHead,
+    TorchHeadParams,
+)
 from xmckit.nn.losses import binary_cross_entropy, linear, linear_binary_cross_entropy
 from xmckit.nn.threads import Threads, stripes
 
 __all__ = [
-    "Batch", "Classifier", "FeatureTable", "Network", "RankingParams", "SparseBatch", "SparseLinear", "SparseMLP",
-    "Targets", "Threads", "ThresholdParams", "TorchEncoder", "TorchHead", "TorchHeadParams", "binary_cross_entropy",
-    "linear", "linear_binary_cross_entropy", "stripes",
+    "Batch", "Classifier", "FeatureTable", "LinearParams", "LinearThresholdParams", "Network", "RankingParams",
+    "SparseBatch", "SparseLinear", "SparseMLP", "Targets", "Threads", "ThresholdParams", "TorchEncoder", "TorchHead",
+    "TorchHeadParams", "binary_cross_entropy", "linear", "linear_binary_cross_entropy", "stripes",
 ]  # fmt: skip

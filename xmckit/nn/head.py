@@ -39,9 +39,8 @@ WEIGHTS, STATE = "weights.safetensors", "state.json"
 
 
 class TorchHeadParams(Params):
-    """What every head of this family can be told."""
+    """What every head of this family can be told: how it is trained."""
 
-    dim: int = Field(256, ge=1, le=65536, description="Width d of the vectors that the classifier multiplies.")
     encoder: EncoderSpec = Field(Spec(use="sparse-linear"), description="What turns features into vectors.")
     epochs: int = Field(40, ge=1, description="Passes over the training rows, at most.")
     batch: int = Field(256, ge=1, description="Rows per step.")
@@ -66,6 +65,16 @@ class RankingParams(TorchHeadParams):
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description='Labels that are output for a row; "auto": the mean of the training rows, rounded up.'
     )
+
+
+class LinearParams(TorchHeadParams):
+    """Of a head whose classifier is learned freely, as `Classifier` is."""
+
+    dim: int = Field(256, ge=1, le=65536, description="Width d of the vectors that the classifier multiplies.")
+
+
+class LinearThresholdParams(ThresholdParams, LinearParams):
+    """What a TorchHead takes unless it says otherwise."""
 
 
 class Classifier(torch.nn.Module):
@@ -124,7 +133,7 @@ class Network(torch.nn.Module):
 class TorchHead(Configured, ABC):
     """A head over all labels, trained with mini-batches. See the module's text for what to override."""
 
-    Params: ClassVar[type[Params]] = ThresholdParams
+    Params: ClassVar[type[Params]] = LinearThresholdParams
     needs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, **params: Any):
@@ -145,8 +154,12 @@ class TorchHead(Configured, ABC):
 
     def plan(self, train: Split, context: Context) -> dict[str, int]:
         """The sizes that `make_classifier` needs; they are stored, so that `load` needs no training rows."""
-        sizes = {"inputs": int(train.matrix.shape[1]), "labels": train.labels, "width": self.params.dim}
-        return {**sizes, "output": _labels_to_output(self.params.k, train)} if self.ranking else sizes
+        sizes = {"inputs": int(train.matrix.shape[1]), "labels": train.labels}
+        if isinstance(self.params, LinearParams):
+            sizes["width"] = self.params.dim
+        if self.ranking:
+            sizes["output"] = _labels_to_output(self.params.k, train)
+        return sizes
 
     def encoder_options(self, sizes: dict[str, int]) -> dict[str, Any]:
         """Parameters for the encoder where the recipe does not give them."""
