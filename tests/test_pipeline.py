@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from xmckit import pipeline, store
-from xmckit.errors import DataError, StorageError, UsageError
+from xmckit.errors import DataError, StorageError, UsageError, XmckitError
 from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
 from xmckit.runs import Run, find_run, find_runs
@@ -223,6 +223,22 @@ def failing(write_recipe, tmp_path):
     plugin.write_text(whole.replace("self.index = indexes[0]", "raise xmckit.DataError('not today')"))
     sys.modules.pop("toy_plugin", None)
     return recipe, plugin, whole
+
+
+def test_weights_from_before_a_divergence_are_where_the_message_says(write_recipe, tmp_path, registry):
+    pytest.importorskip("torch")
+    diverging = BASE + """
+    [head]
+    use = "bsl"
+    dim = 8
+    patience = 40
+    weight_decay = 100.0
+    learning_rate = 1.0
+    """
+    with pytest.raises(XmckitError, match="training diverged") as caught:
+        pipeline.run(load_recipe(write_recipe(diverging), registry=registry), root=tmp_path, registry=registry)
+    kept = [Path(word.rstrip(".")) for word in str(caught.value).split() if word.startswith(str(tmp_path))]
+    assert store.read_tensors(kept[0])
 
 
 def test_a_failed_run_keeps_what_is_finished_and_goes_on(write_recipe, tmp_path, registry):

@@ -207,11 +207,8 @@ class Stages:
         self.run.event("stage-start", name=name)
         self.cache.mkdir(parents=True, exist_ok=True)
         with store.atomic_folder(self.cache / key) as folder:
-            scratch = folder / "scratch"
-            scratch.mkdir()
-            with Measured() as cost:
+            with self._scratch(name) as scratch, Measured() as cost:
                 value = produce(folder, scratch)
-            shutil.rmtree(scratch)
             files = _sizes(folder)
             store.write_json(
                 folder / "stage.json",
@@ -227,6 +224,23 @@ class Stages:
                 },
             )
         return value
+
+    @contextlib.contextmanager
+    def _scratch(self, name: str) -> Iterator[Path]:
+        """A folder in the run, which is gone when its stage is done; after an error, what a component left there for
+        the person who reads its message stays.
+        """
+        scratch = self.run.path / "scratch" / name
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        try:
+            yield scratch
+        except BaseException:
+            for folder in (scratch, scratch.parent):
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+            raise
+        shutil.rmtree(scratch.parent)
 
     def note(self, **facts: Any) -> None:
         """Facts for the manifest."""

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 
-from xmckit.nn import Targets, Threads, binary_cross_entropy, linear, linear_binary_cross_entropy
+from xmckit.nn import Targets, Threads, binary_cross_entropy, linear, linear_binary_cross_entropy, losses
+from xmckit.nn.losses import binary_cross_entropy_and_slope, in_row_chunks, linear_loss
+from xmckit.nn.ranking_losses import (
+    softmax_cross_entropy,
+    softmax_cross_entropy_and_slope,
+    truncated_topk_entropy,
+    truncated_topk_entropy_and_slope,
+)
 from xmckit.nn.threads import stripes, threads
 
 quick = settings(deadline=None, max_examples=25, derandomize=True)
@@ -55,6 +62,109 @@ def test_cross_entropy_is_torchs_without_its_dense_target(fused, rows, labels, w
     # a factor in front tells whether the gradient of what comes after the loss is used
     for mine, theirs in zip(gradients(3 * ours, x, W, b), gradients(3 * expected, x, W, b), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Limits under which the problems of these tests have several chunks and pieces."""
+    monkeypatch.setattr(losses, "CHUNK", 256)
+    monkeypatch.setattr(losses, "PIECE", 100)
+
+
+def chunked_losses(x, W, b, targets, pool):
+    """Three losses, each by `linear_loss` and by `in_row_chunks`."""
+
+    def summed(loss, *arguments):
+        return lambda x, targets: loss(x @ W.T + b, targets, *arguments) * len(x)
+
+    return [
+        linear_loss(x, W, b, targets, pool, softmax_cross_entropy_and_slope),
+        in_row_chunks(summed(softmax_cross_entropy), x, targets, [W, b], pool),
+        linear_loss(x, W, b, targets, pool, lambda z, true: truncated_topk_entropy_and_slope(z, true, 4)),
+        in_row_chunks(summed(truncated_topk_entropy, 4), x, targets, [W, b], pool),
+        linear_loss(x, W, b, targets, pool, binary_cross_entropy_and_slope),
+        in_row_chunks(summed(binary_cross_entropy), x, targets, [W, b], pool),
+    ]
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(("rows", "labels", "width"), [(1, 5, 1), (30, 5, 2), (7, 90, 3), (33, 40, 70), (9, 1500, 4)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_losses_in_chunks_are_those_of_the_whole_batch(rows, labels, width, weighted):
+    x, W, b, Y, weights = problem(rows, labels, width, weighted=weighted, seed=rows)
+    targets, logits = Targets.from_csr(Y, weights), x @ W.T + b
+    whole = [
+        softmax_cross_entropy(logits, targets),
+        truncated_topk_entropy(logits, targets, 4),
+        binary_cross_entropy(logits, targets),
+    ]
+    for mine, expected in zip(
+        chunked_losses(x, W, b, targets, Threads()), (loss for loss in whole for _ in range(2)), strict=True
+    ):
+        torch.testing.assert_close(mine, expected, rtol=1e-7, atol=1e-9)
+        theirs = torch.autograd.grad(3 * expected, (x, W, b), retain_graph=True)
+        for one, other in zip(gradients(3 * mine, x, W, b), theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_bits_of_chunks_do_not_depend_on_the_number_of_threads():
+    x, W, b, Y, _ = problem(96, 3000, 48, weighted=False, seed=1, dtype=torch.float32)
+    targets, results = Targets.from_csr(Y, None), []
+    for workers in (1, 3):
+        with threads(workers) as pool:
+            found = chunked_losses(x, W, b, targets, pool)
+            results.append([*found, *(part for loss in found for part in gradients(loss, x, W, b))])
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+
+
+def test_no_loss_holds_the_logits_of_a_whole_batch(monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK", 40 * 10)
+    x, W, b, Y, _ = problem(95, 40, 10, weighted=False, seed=2)
+    seen = []
+
+    def spy(logits, targets):
+        seen.append(tuple(logits.shape))
+        assert targets.shape == logits.shape
+        return softmax_cross_entropy_and_slope(logits, targets)
+
+    linear_loss(x, W, b, Targets.from_csr(Y, None), Threads(), spy)
+    assert seen == [(10, 40)] * 9 + [(5, 40)]
+
+
+def test_chunks_leave_out_what_needs_no_gradient_or_has_none():
+    x, W, b, Y, _ = problem(6, 8, 3, weighted=False, seed=3)
+    unused, frozen = torch.ones(2, dtype=torch.float64, requires_grad=True), W.detach()
+
+    def function(x, targets):
+        return softmax_cross_entropy(x @ frozen.T + b, targets) * len(x)
+
+    targets = Targets.from_csr(Y, None)
+    loss = in_row_chunks(function, x, targets, [frozen, b, unused], Threads())
+    found = gradients(loss, x, b, unused)
+    expected = gradients(softmax_cross_entropy(x @ frozen.T + b, targets), x, b)
+    for one, other in zip(found, [*expected, torch.zeros(2, dtype=torch.float64)], strict=True):
+        torch.testing.assert_close(one, other)
+    with torch.no_grad():
+        assert not in_row_chunks(function, x, targets, [b], Threads()).requires_grad
+    nothing = in_row_chunks(lambda x, _: torch.zeros(()), x, targets, [b], Threads())
+    assert all((part == 0).all() for part in gradients(nothing, x, b))
+
+
+def test_a_batch_of_no_rows_has_loss_zero():
+    x, W, b, _, _ = problem(3, 8, 3, weighted=False, seed=3)
+    targets = Targets.from_csr(csr_matrix((0, 8), dtype=np.float32), None)
+    for loss in chunked_losses(x[:0], W, b, targets, Threads()):
+        assert loss.item() == 0
+        assert all((part == 0).all() for part in gradients(loss, W, b))
+
+
+def test_a_second_backward_pass_is_refused():
+    x, W, b, Y, _ = problem(3, 8, 3, weighted=False, seed=3)
+    loss = linear_binary_cross_entropy(x, W, b, Targets.from_csr(Y, None), Threads())
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="first backward pass"):
+        loss.backward()
 
 
 def test_cross_entropy_of_huge_logits_is_finite():

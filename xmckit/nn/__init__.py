@@ -14,11 +14,26 @@ from xmckit.nn.head import (
     TorchHead,
     TorchHeadParams,
 )
-from xmckit.nn.losses import binary_cross_entropy, linear, linear_binary_cross_entropy
+from xmckit.nn.losses import (
+    binary_cross_entropy,
+    binary_cross_entropy_and_slope,
+    in_row_chunks,
+    linear,
+    linear_binary_cross_entropy,
+    linear_loss,
+)
+from xmckit.nn.ranking_losses import (
+    softmax_cross_entropy,
+    softmax_cross_entropy_and_slope,
+    truncated_topk_entropy,
+    truncated_topk_entropy_and_slope,
+)
 from xmckit.nn.threads import Threads, stripes
 
 __all__ = [
     "Batch", "Classifier", "FeatureTable", "LinearParams", "LinearThresholdParams", "Network", "RankingParams",
     "SparseBatch", "SparseLinear", "SparseMLP", "Targets", "Threads", "ThresholdParams", "TorchEncoder", "TorchHead",
-    "TorchHeadParams", "binary_cross_entropy", "linear", "linear_binary_cross_entropy", "stripes",
+    "TorchHeadParams", "binary_cross_entropy", "binary_cross_entropy_and_slope", "in_row_chunks", "linear",
+    "linear_binary_cross_entropy", "linear_loss", "softmax_cross_entropy", "softmax_cross_entropy_and_slope", "stripes",
+    "truncated_topk_entropy", "truncated_topk_entropy_and_slope",
 ]  # fmt: skip

@@ -58,6 +58,14 @@ class Targets:
             (int(Y.shape[0]), int(Y.shape[1])),
         )
 
+    def of_rows(self, part: slice) -> Targets:
+        """The pairs of the rows from `part.start` to `part.stop`, which are then rows 0, 1, …"""
+        bounds = torch.tensor([part.start, part.stop], device=self.rows.device)
+        first, last = torch.searchsorted(self.rows, bounds).tolist()
+        weights = None if self.weights is None else self.weights[first:last]
+        rows, labels = self.rows[first:last] - part.start, self.labels[first:last]
+        return Targets(rows, labels, weights, (part.stop - part.start, self.shape[1]))
+
 
 def as_inputs(X: Matrix) -> Matrix:
     """X as canonical CSR float32 or as a dense float32 array, all finite; the argument is never changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -12,9 +12,14 @@ from torch.nn.functional import embedding, embedding_bag
 from xmckit.nn.batches import Batch, SparseBatch
 from xmckit.params import Configured, Params
 
+WIDTH = 256
+
 
 class EncoderParams(Params):
-    width: int = Field(256, ge=1, le=65536, description="Entries of the vector that a row becomes.")
+    width: Annotated[int, Field(ge=1, le=65536)] | Literal["auto"] = Field(
+        "auto",
+        description=f'Entries of the vector that a row becomes; "auto": {WIDTH}, or more if the head needs them.',
+    )
 
 
 class MLPParams(EncoderParams):
@@ -32,7 +37,7 @@ class TorchEncoder(Configured, torch.nn.Module, ABC):
 
     @property
     def width(self) -> int:
-        return int(self.params.width)
+        return WIDTH if self.params.width == "auto" else int(self.params.width)
 
     @abstractmethod
     def prepare(self, inputs: int, generator: torch.Generator) -> None:

@@ -22,7 +22,7 @@ from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError
 from xmckit.metrics import rank_metrics
 from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
-from xmckit.nn.encoders import initialised_linear
+from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.losses import linear
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
@@ -161,9 +161,9 @@ class TorchHead(Configured, ABC):
             sizes["output"] = _labels_to_output(self.params.k, train)
         return sizes
 
-    def encoder_options(self, sizes: dict[str, int]) -> dict[str, Any]:
-        """Parameters for the encoder where the recipe does not give them."""
-        return {}
+    def encoder_width(self, sizes: dict[str, int]) -> int:
+        """The width of an encoder whose own is "auto"."""
+        return WIDTH
 
     def make_classifier(self, sizes: dict[str, int]) -> Any:
         """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and `matrix()`."""
@@ -404,12 +404,17 @@ class TorchHead(Configured, ABC):
         return X
 
     def _new_network(self, generator: torch.Generator, context: Context) -> Network:
-        spec = self.params.encoder
-        options = {**self.encoder_options(self.sizes), **spec.options}
-        encoder = context.build("encoder", {"use": spec.use, **options})
+        encoder = self._new_encoder(context)
         encoder.prepare(self.sizes["inputs"], generator)
         classifier = self.make_classifier(self.sizes)
         return Network(encoder, initialised_linear(encoder.width, classifier.width, generator), classifier)
+
+    def _new_encoder(self, context: Context) -> Any:
+        spec = self.params.encoder
+        known = context.resolve("encoder", spec.use).Params.model_fields
+        if "width" in known and spec.options.get("width", known["width"].default) == "auto":
+            spec = Spec(**{"use": spec.use, **spec.options, "width": self.encoder_width(self.sizes)})
+        return context.build("encoder", spec)
 
     def _stored_network(self, folder: Path, context: Context) -> Network:
         path = folder / WEIGHTS

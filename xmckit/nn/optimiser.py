@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numba import njit
 
 from xmckit.nn.threads import Threads
 
@@ -16,8 +19,8 @@ CHUNK = 1 << 16
 class Adam:
     """Dense gradients update every entry; sparse ones (rows of an embedding) only their rows and those rows' moments.
 
-    Rows are worked on in chunks that stay in cache, on the given threads. Every entry's arithmetic is its own, so
-    neither the chunks nor the threads change a bit.
+    Entries are worked on in chunks, on the given threads. Every entry's arithmetic is its own, so neither the chunks
+    nor the threads change a bit.
     """
 
     def __init__(
@@ -44,59 +47,102 @@ class Adam:
     def step(self, learning_rate: float) -> None:
         self.steps += 1
         for parameter, moments, factor in zip(self.parameters, self.moments, self.factors, strict=True):
-            if parameter.grad is None:
+            if parameter.grad is None or not parameter.numel():
                 continue
-            rate = factor * learning_rate
             decay = self.weight_decay if parameter.dim() > 1 else 0.0
+            now = _Step.at(self.steps, factor * learning_rate, decay)
             if parameter.grad.is_sparse:
-                self._step_rows(parameter, moments, rate, decay)
+                self._step_rows(parameter, moments, now)
             else:
-                self._step_all(parameter, moments, rate, decay)
+                self._step_all(parameter, moments, now)
 
-    def _step_all(
-        self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], rate: float, decay: float
-    ) -> None:
+    def _step_all(self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], now: _Step) -> None:
         assert parameter.grad is not None
         flat = [tensor.view(-1) for tensor in (parameter.data, *moments)]
-        gradient = parameter.grad.reshape(-1)
+        gradient = parameter.grad.reshape(-1).contiguous()
 
         def update(part: slice) -> None:
-            value, first, second = (tensor[part] for tensor in flat)
-            self._update(value, first, second, gradient[part], rate, decay)
+            here = [tensor[part] for tensor in (*flat, gradient)]
+            if _has_kernel(parameter):
+                _update_entries(_numbers(now, parameter), *(tensor.numpy() for tensor in here))
+            else:
+                _update(now, *here)
 
         self.threads.map(update, _chunks(len(gradient), CHUNK))
 
-    def _step_rows(
-        self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], rate: float, decay: float
-    ) -> None:
-        rows, gradient = _unique_rows(parameter.grad)
+    def _step_rows(self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], now: _Step) -> None:
+        places, gradient = _unique_rows(parameter.grad)
+        width = math.prod(parameter.shape[1:])
+        tables = [tensor.view(-1, width) for tensor in (parameter.data, *moments)]
+        gradient = gradient.reshape(-1, width).contiguous()
 
         def update(part: slice) -> None:
-            here = rows[part]
-            value, first, second = (tensor[here] for tensor in (parameter.data, *moments))
-            self._update(value, first, second, gradient[part], rate, decay)
-            for tensor, new in zip((parameter.data, *moments), (value, first, second), strict=True):
-                tensor[here] = new
+            here = places[part]
+            if _has_kernel(parameter):
+                arrays = (tensor.numpy() for tensor in (*tables, gradient[part]))
+                _update_rows(_numbers(now, parameter), here.numpy(), *arrays)
+                return
+            value, first, second = (table[here] for table in tables)
+            _update(now, value, first, second, gradient[part])
+            for table, new in zip(tables, (value, first, second), strict=True):
+                table[here] = new
 
-        self.threads.map(update, _chunks(len(rows), max(1, CHUNK // max(1, gradient[0:1].numel()))))
+        self.threads.map(update, _chunks(len(places), max(1, CHUNK // width)))
 
-    def _update(
-        self,
-        value: torch.Tensor,
-        first: torch.Tensor,
-        second: torch.Tensor,
-        gradient: torch.Tensor,
-        rate: float,
-        decay: float,
-    ) -> None:
-        first.lerp_(gradient, 1 - FIRST)
-        second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
-        if decay:
-            value.mul_(1 - rate * decay)
-        # both bias corrections folded into the step size and the denominator
-        root = math.sqrt(1 - SECOND**self.steps)
-        denominator = second.sqrt().div_(root).add_(TINY)
-        value.addcdiv_(first, denominator, value=-rate / (1 - FIRST**self.steps))
+
+class _Step(NamedTuple):
+    """The numbers of one step: both bias corrections are folded into its size and the denominator's root."""
+
+    kept: float
+    size: float
+    root: float
+
+    @classmethod
+    def at(cls, step: int, rate: float, decay: float) -> _Step:
+        return cls(1 - rate * decay, rate / (1 - FIRST**step), math.sqrt(1 - SECOND**step))
+
+
+def _has_kernel(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def _numbers(now: _Step, parameter: torch.Tensor) -> np.ndarray:
+    """What the kernels take, in the parameter's own type: a wider one would make them slower."""
+    return np.array([*now, 1 - FIRST, SECOND, 1 - SECOND, TINY], dtype=parameter.detach().numpy().dtype)
+
+
+def _update(now: _Step, value: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor) -> None:
+    """A step in place, on any device."""
+    first.lerp_(gradient, 1 - FIRST)
+    second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
+    value.mul_(now.kept).addcdiv_(first, second.sqrt().div_(now.root).add_(TINY), value=-now.size)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _update_entries(
+    numbers: np.ndarray, value: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
+) -> None:
+    """`_update` in one pass over memory."""
+    kept, size, root, new_first, old_second, new_second, tiny = numbers
+    for place in range(len(value)):
+        slope = gradient[place]
+        first[place] += new_first * (slope - first[place])
+        second[place] = old_second * second[place] + new_second * slope * slope
+        value[place] = kept * value[place] - size * first[place] / (np.sqrt(second[place]) / root + tiny)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _update_rows(
+    numbers: np.ndarray,
+    places: np.ndarray,
+    value: np.ndarray,
+    first: np.ndarray,
+    second: np.ndarray,
+    gradient: np.ndarray,
+) -> None:
+    """`_update_entries` of the rows at `places`, whose gradients come one after the other."""
+    for nth, row in enumerate(places):
+        _update_entries(numbers, value[row], first[row], second[row], gradient[nth])
 
 
 def _unique_rows(gradient: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -107,21 +107,22 @@ def train(
                 optimiser.step(schedule.learning_rate)
                 bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.shown())
             if not all(math.isfinite(parameter.detach().sum()) for parameter in network.parameters()):
-                raise _diverged(epoch, "a weight is no longer finite", schedule, best, context)
+                what = f"a weight is no longer finite, at a loss of {np.mean(losses):.5g}"
+                raise _diverged(epoch, what, schedule, best, context)
             score = None if validate is None else validate()
-            history.append(Epoch(epoch, float(np.mean(losses)), score, time.perf_counter() - began))
-            if score is None:
-                continue
             best.consider(epoch, score, network)
-            context.log(f"epoch {epoch}: loss {np.mean(losses):.5g}, validation nDCG@5 {best.latest:.4f}")
+            history.append(Epoch(epoch, float(np.mean(losses)), score, time.perf_counter() - began))
+            if score is not None:
+                context.log(f"epoch {epoch}: loss {np.mean(losses):.5g}, validation nDCG@5 {score:.4f}")
             if epoch - best.epoch >= schedule.patience:
                 break
-        best.restore(network)
-    return Outcome(epoch, best.epoch or epoch, best.score, tuple(history))
+        if best.epoch != epoch:
+            network.load_state_dict(best.weights)
+    return Outcome(epoch, best.epoch, best.score, tuple(history))
 
 
 class _Best:
-    """The best epoch so far and a copy of its weights."""
+    """The best epoch so far, which is the latest where there are no scores, and a copy of its weights."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -129,27 +130,34 @@ class _Best:
         self.latest = math.nan
         self.weights: dict[str, torch.Tensor] = {}
 
-    def consider(self, epoch: int, score: float, network: torch.nn.Module) -> None:
-        self.latest = score
-        if self.score is None or score > self.score:
+    def consider(self, epoch: int, score: float | None, network: torch.nn.Module) -> None:
+        if score is not None:
+            self.latest = score
+        if score is None or self.score is None or score > self.score:
             self.epoch, self.score = epoch, score
-            self.weights = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
-
-    def restore(self, network: torch.nn.Module) -> None:
-        if self.weights:
-            network.load_state_dict(self.weights)
+            state = network.state_dict()
+            # into the same memory each time: fresh memory costs more than the copy
+            self.weights = self.weights or {name: torch.empty_like(tensor) for name, tensor in state.items()}
+            for name, tensor in state.items():
+                self.weights[name].copy_(tensor)
 
     def shown(self) -> dict[str, str]:
         return {} if self.score is None else {"nDCG@5": f"{self.latest:.4f}"}
 
 
 def _diverged(epoch: int, what: str, schedule: Schedule, best: _Best, context: Context) -> XmckitError:
-    kept = ""
-    if best.weights and context.folder is not None:
-        path = context.folder / "last-good.safetensors"
-        store.write_tensors(path, best.weights)
-        kept = f" The weights of epoch {best.epoch} are in {path}."
     return XmckitError(
-        f"training diverged in epoch {epoch}: {what}. Try a learning_rate below "
-        f"{schedule.learning_rate:g}, and check that no feature is far larger than the others.{kept}"
+        f"training diverged in epoch {epoch}: {what}. Try a learning_rate below {schedule.learning_rate:g}, and check "
+        f"that no feature is far larger than the others. {_kept(best, context)}"
     )
+
+
+def _kept(best: _Best, context: Context) -> str:
+    """Store the last good weights; what became of them."""
+    if not best.epoch:
+        return "No epoch was completed before, so that there are no good weights to keep."
+    if context.folder is None:
+        return f"The weights of epoch {best.epoch} were good, but there is no folder to keep them in."
+    path = context.folder / "last-good.safetensors"
+    store.write_tensors(path, best.weights)
+    return f"The weights of epoch {best.epoch} are in {path}."

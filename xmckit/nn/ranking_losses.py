@@ -1,0 +1,193 @@
+"""Losses that compare the labels of a row with each other: softmax cross-entropy and the truncated top-k entropy.
+
+Each has a plain form for autograd and a form `…_and_slope` for training, which returns the sum over rows and turns
+the logits into that sum's derivative in place, so that a batch never holds two matrices of rows × labels.
+
+With y the true labels of a row and J the labels they are compared with, the truncated top-k entropy is
+Σ_{p∈y} log(1 + Σ_{j∈J} exp(x_j − x_p)) (appendices A and B of Amos et al. 2019, after Lapin et al. 2016). J holds the
+m − k smallest of the m − |y| labels that are not true, so that the k − |y| largest of them are left out: true labels
+that are all among the k first cost nothing for what stands above them. With one true label, k − 1 are left out and
+k = 1 is cross-entropy; with k or more true labels nothing is left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+from torch.nn.functional import softplus
+
+from xmckit.errors import UsageError
+from xmckit.nn.batches import Targets
+
+# Logits are compared with the smallest of the largest so far in blocks of this many, by a few vector instructions; only
+# a block that holds a larger one is looked at one by one.
+_BLOCK = 64
+
+
+def softmax_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
+    """−Σ_{true} log softmax(x)_p, mean over rows; a pair's weight multiplies its term."""
+    terms = -torch.log_softmax(logits, 1)[targets.rows, targets.labels]
+    return _weighted(terms, targets).sum() / max(1, targets.shape[0])
+
+
+def truncated_topk_entropy(logits: torch.Tensor, targets: Targets, k: int) -> torch.Tensor:
+    """Σ_{true} log(1 + Σ_J exp(x_j − x_p)), mean over rows; a pair's weight multiplies its term."""
+    rest = logits.detach().clone(memory_format=torch.contiguous_format)
+    _leave_out(rest, targets, k)
+    others = logits.masked_fill(rest == -torch.inf, -torch.inf)
+    largest = _largest(rest)
+    # a row that is compared with nothing has a derivative of 0, which autograd would make of −inf − (−inf)
+    log_sum = torch.where(rest.isneginf().all(1), -torch.inf, (others - largest).exp().sum(1).log())
+    positive = logits[targets.rows, targets.labels]
+    gaps = log_sum[targets.rows] + (largest[targets.rows, 0] - positive)
+    return _weighted(softplus(gaps), targets).sum() / max(1, targets.shape[0])
+
+
+def softmax_cross_entropy_and_slope(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
+    """The sum over rows of `softmax_cross_entropy`; `logits` becomes its derivative in place."""
+    positive = logits[targets.rows, targets.labels]
+    largest, sums = _exponentials(logits)
+    terms = sums.log()[targets.rows] + (largest[targets.rows] - positive)
+    weights = _weighted(torch.ones_like(positive), targets)
+    logits.mul_((_by_row(weights, targets) / sums)[:, None])
+    logits.index_put_((targets.rows, targets.labels), -weights, accumulate=True)
+    return (weights * terms).sum(dtype=torch.float64)
+
+
+def truncated_topk_entropy_and_slope(logits: torch.Tensor, targets: Targets, k: int) -> torch.Tensor:
+    """The sum over rows of `truncated_topk_entropy`; `logits` becomes its derivative in place."""
+    positive = logits[targets.rows, targets.labels]
+    _leave_out(logits, targets, k)
+    largest, sums = _exponentials(logits)
+    gaps = sums.log()[targets.rows] + (largest[targets.rows] - positive)
+    slopes = _weighted(torch.sigmoid(gaps), targets)
+    # where nothing is left to compare with, the sum is 0 and so are the slopes
+    logits.mul_((_by_row(slopes, targets) / sums.clamp(min=1))[:, None])
+    logits[targets.rows, targets.labels] = -slopes
+    return _weighted(softplus(gaps), targets).sum(dtype=torch.float64)
+
+
+def _weighted(terms: torch.Tensor, targets: Targets) -> torch.Tensor:
+    return terms if targets.weights is None else terms * targets.weights.to(terms.dtype)
+
+
+def _by_row(terms: torch.Tensor, targets: Targets) -> torch.Tensor:
+    return terms.new_zeros(targets.shape[0]).index_add_(0, targets.rows, terms)
+
+
+def _largest(logits: torch.Tensor) -> torch.Tensor:
+    """Rows × 1, and 0 where everything is −inf."""
+    largest = logits.amax(1, keepdim=True)
+    return largest.masked_fill_(largest == -torch.inf, 0.0)
+
+
+def _exponentials(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`logits` becomes exp(x − largest of its row) in place; (the largest, the sums) of the rows."""
+    largest = _largest(logits)
+    logits.sub_(largest).exp_()
+    return largest[:, 0], logits.sum(1)
+
+
+def _leave_out(logits: torch.Tensor, targets: Targets, k: int) -> None:
+    """Set the true labels to −inf, and then the k − |y| largest others of each row."""
+    labels = logits.shape[1]
+    if not 1 <= k < labels:
+        raise UsageError(f"the top-k entropy of {labels} labels needs k from 1 to {labels - 1}, not {k}")
+    logits[targets.rows, targets.labels] = -torch.inf
+    true = torch.bincount(targets.rows, minlength=logits.shape[0])
+    hide_largest(logits, torch.where(true > 0, k - true, 0))
+
+
+def hide_largest(logits: torch.Tensor, counts: torch.Tensor) -> None:
+    """Set the `counts` largest entries of each row to −inf in place; NaN stays."""
+    most = min(max(counts.tolist(), default=0), logits.shape[1])
+    if most < 1:
+        return
+    if _has_kernel(logits):
+        _hide_largest(logits.numpy(), counts.numpy(), np.empty(most, logits.numpy().dtype))
+        return
+    values, places = torch.topk(logits, most, dim=1)
+    hidden = torch.arange(most, device=logits.device) < counts[:, None]
+    logits.scatter_(1, places, values.masked_fill(hidden & ~values.isnan(), -torch.inf))
+
+
+def _has_kernel(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+@njit(cache=True, nogil=True)
+def _hide_largest(logits: np.ndarray, counts: np.ndarray, room: np.ndarray) -> None:
+    """`room` has places for the largest of the counts, or for a whole row if that is less."""
+    for row in range(len(logits)):
+        if counts[row] > 0:
+            heap = room[: counts[row]]
+            _fill(heap, logits[row])
+            _hide(logits[row], heap[0], _ties(heap))
+
+
+@njit(cache=True, nogil=True)
+def _fill(heap: np.ndarray, entries: np.ndarray) -> None:
+    """The largest entries, as many as the heap has places, the smallest of them at its root."""
+    for place in range(len(heap)):
+        heap[place] = -np.inf
+    for start in range(0, len(entries), _BLOCK):
+        end = min(start + _BLOCK, len(entries))
+        if _any_above(entries[start:end], heap[0]):
+            for place in range(start, end):
+                if entries[place] > heap[0]:
+                    _replace_smallest(heap, entries[place])
+
+
+@njit(cache=True, nogil=True)
+def _ties(heap: np.ndarray) -> int:
+    """How many entries equal the root."""
+    ties = 0
+    for place in range(len(heap)):
+        ties += heap[place] == heap[0]
+    return ties
+
+
+@njit(cache=True, nogil=True)
+def _replace_smallest(heap: np.ndarray, entry: float) -> None:
+    """Put `entry` in place of the root, and restore the heap."""
+    place, child = 0, 1
+    while child < len(heap):
+        if child + 1 < len(heap) and heap[child + 1] < heap[child]:
+            child += 1
+        if entry <= heap[child]:
+            break
+        heap[place] = heap[child]
+        place, child = child, 2 * child + 1
+    heap[place] = entry
+
+
+@njit(cache=True, nogil=True)
+def _hide(entries: np.ndarray, limit: float, ties: int) -> None:
+    """Set to −inf all entries above the limit and the first `ties` that equal it."""
+    for start in range(0, len(entries), _BLOCK):
+        end = min(start + _BLOCK, len(entries))
+        if not _any_from(entries[start:end], limit):
+            continue
+        for place in range(start, end):
+            if entries[place] > limit:
+                entries[place] = -np.inf
+            elif ties > 0 and entries[place] == limit:
+                entries[place] = -np.inf
+                ties -= 1
+
+
+@njit(cache=True, nogil=True)
+def _any_above(entries: np.ndarray, limit: float) -> bool:
+    found = False
+    for place in range(len(entries)):
+        found |= entries[place] > limit
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _any_from(entries: np.ndarray, limit: float) -> bool:
+    found = False
+    for place in range(len(entries)):
+        found |= entries[place] >= limit
+    return found
