@@ -14,3 +14,23 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
         "xmckit_heads.bsl:BSLHead",
         summary="Bottlenecked sigmoid layer: one learned vector and bias per label, thresholded one by one.",
     )
+    yield xmckit.Component(
+        "dft",
+        "xmckit_heads.dft:DFTHead",
+        summary="DFT layer: fixed waves that put every sparse label set within reach, and learned slack columns.",
+    )
+    yield xmckit.Component(
+        "lml",
+        "xmckit_heads.lml:LMLHead",
+        summary="Limited multi-label projection: labels compete for k places; for recall at k with labels missing.",
+    )
+    yield xmckit.Component(
+        "softmax",
+        "xmckit_heads.topk_entropy:SoftmaxHead",
+        summary="Softmax cross-entropy over all labels.",
+    )
+    yield xmckit.Component(
+        "topk-entropy",
+        "xmckit_heads.topk_entropy:TopKEntropyHead",
+        summary="Truncated top-k entropy: cross-entropy that asks true labels to be among the first k.",
+    )

@@ -1,0 +1,153 @@
+"""Logits of the truncated DFT layer, forward and backward (gradient for x), against the dense product.
+
+    python benchmarks/dft.py [--seconds 2] [--json]
+
+Everything is float32 and computes the same B × n logits from B × (2k+1) inputs, then the gradient for the inputs from
+a given B × n slope:
+  dft     `xmckit_heads.fourier.dft_logits`
+  dense   x·Wᵀ with the explicit matrix, fixed: no gradient for W
+  irfft   torch.fft.irfft of the coefficients padded to a length of 2-3-5-smooth N ≥ n, cut to n
+  memory  writes B × n numbers and reads them once: what no method can beat
+dft and dense run in turns, with one thread and with all that the process may use; the best time of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from xmckit_heads.fourier import Grid, dft_logits, matrix
+
+from xmckit.context import cpu_count
+from xmckit.nn.threads import threads
+
+# labels, degree, how many times faster than the dense product it has to be
+CASES = ((8921, 50, 1.2), (8921, 80, 1.2), (20000, 50, 1.2), (131072, 50, 1.5), (131072, 200, 5.0))
+BATCHES = (32, 256)
+LEAST_TURNS = 3
+IN_A_ROW = 4  # torch's threads go on spinning for a while after their work, which costs the next method a processor
+
+Method = Callable[[torch.Tensor], torch.Tensor]
+
+
+def smooth_length(least: int) -> int:
+    """The smallest even number ≥ least without a prime factor above 5."""
+    length = least + least % 2
+    while True:
+        rest = length
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return length
+        length += 2
+
+
+def plain_irfft(grid: Grid) -> Method:
+    length = smooth_length(grid.labels)
+
+    def logits(x: torch.Tensor) -> torch.Tensor:
+        waves = torch.view_as_complex(x[:, 1:].unflatten(1, (-1, 2)).contiguous()).conj()
+        coefficients = torch.cat([x[:, :1].to(waves.dtype), waves * 2**-0.5], 1) * grid.constant
+        return torch.fft.irfft(coefficients, n=length, norm="forward")[:, : grid.labels]
+
+    return logits
+
+
+def seconds_of(method: Method, x: torch.Tensor, slope: torch.Tensor) -> float:
+    start = time.perf_counter()
+    torch.autograd.grad(method(x), x, slope)
+    return time.perf_counter() - start
+
+
+def memory_seconds(slope: torch.Tensor) -> float:
+    start = time.perf_counter()
+    torch.ones_like(slope)
+    slope.sum()
+    return time.perf_counter() - start
+
+
+def measure(labels: int, degree: int, batch: int, workers: int, budget: float) -> dict[str, float]:
+    """Milliseconds of each method, the best of all turns that fit into `budget` seconds."""
+    grid = Grid(labels, degree)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, grid.columns, generator=generator).requires_grad_()
+    slope = torch.randn(batch, labels, generator=generator)
+    W, irfft = matrix(grid, torch.float32), plain_irfft(grid)
+    with threads(workers) as pool:
+
+        def on_torch_threads(clock: Callable[[], float]) -> float:
+            torch.set_num_threads(workers)
+            seconds = clock()
+            torch.set_num_threads(1)
+            return seconds
+
+        rivals = {
+            "dft": lambda: seconds_of(lambda x: dft_logits(x, grid, pool), x, slope),
+            "dense": lambda: on_torch_threads(lambda: seconds_of(lambda x: x @ W.T, x, slope)),
+        }
+        others = {
+            "irfft": lambda: on_torch_threads(lambda: seconds_of(irfft, x, slope)),
+            "memory": lambda: on_torch_threads(lambda: memory_seconds(slope)),
+        }
+        best = best_in_turns(rivals, budget) | best_in_turns(others, budget / 4)
+    return {name: 1e3 * seconds for name, seconds in best.items()}
+
+
+def best_in_turns(clocks: dict[str, Callable[[], float]], budget: float) -> dict[str, float]:
+    best = dict.fromkeys(clocks, float("inf"))
+    start, turns = time.perf_counter(), 0
+    while turns < LEAST_TURNS or time.perf_counter() - start < budget:
+        for name, clock in clocks.items():
+            best[name] = min(best[name], *(clock() for _ in range(IN_A_ROW)))
+        turns += 1
+    return best
+
+
+def results(budget: float) -> list[dict[str, Any]]:
+    found = []
+    for workers in sorted({1, cpu_count()}):
+        for labels, degree, target in CASES:
+            for batch in BATCHES:
+                spent = measure(labels, degree, batch, workers, budget)
+                found.append(
+                    {
+                        "labels": labels,
+                        "degree": degree,
+                        "batch": batch,
+                        "threads": workers,
+                        "milliseconds": spent,
+                        "times_faster_than_dense": spent["dense"] / spent["dft"],
+                        "times_faster_than_irfft": spent["irfft"] / spent["dft"],
+                        "times_slower_than_memory": spent["dft"] / spent["memory"],
+                        "target": target,
+                    }
+                )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="per size, batch and number of threads")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    found = results(options.seconds)
+    if options.json:
+        print(json.dumps({"results": found}, indent=2))
+        return
+    print(f"{'n':>7} {'k':>4} {'batch':>5} {'threads':>7}  milliseconds: dft, dense, irfft, memory   ÷ dft (target)")
+    for entry in found:
+        spent = " ".join(f"{entry['milliseconds'][name]:8.2f}" for name in ("dft", "dense", "irfft", "memory"))
+        print(
+            f"{entry['labels']:7} {entry['degree']:4} {entry['batch']:5} {entry['threads']:7}  {spent}   "
+            f"dense {entry['times_faster_than_dense']:.2f} ({entry['target']}), "
+            f"irfft {entry['times_faster_than_irfft']:.2f}, memory {1 / entry['times_slower_than_memory']:.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,447 @@
+"""Numeric kernels of the limited multi-label (LML) projection: the ν of every row with Σ_j σ(x_j + ν) = k.
+
+Rows are slices of one flat array, so that dense batches and ragged candidate sets share the code. A row may have a
+tail: `many` further labels that all have the logit `tail`.
+
+The search. With v = e^{x+ν}, y = v/(1+v) and h = y(1−y), the sum at t·(1+ε) instead of t = e^ν is
+
+    Σy + ε·Σ h/(1 + ε·y),
+
+a Stieltjes function of ε. Two points of Gauss quadrature that match Σh, Σhy, Σhy², Σhy³ turn Σ = k into a quadratic
+equation for ε: convergence of order five, also where the k-th and the next logit are far apart (one point at each end).
+At t = 0 the same step takes the power sums of e^x.
+
+Two solvers. The quick one (float32) reads x once: blocks of labels are kept as e^{x−max} with their first four power
+sums, and blocks far below the threshold enter the search by those sums only. What it cannot do, it says: masks that
+leave fewer than k labels, infinities, NaN, logits so far apart that e^{x−max} underflows, tiny k. Those rows, and
+float64, go to the careful one: float64 throughout, a bracket that always shrinks, compensated sums.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import extending, njit, types
+
+from xmckit_heads.lml_careful import NO_STEP, gauss_step, positives
+
+BLOCK = 256
+LANES = 32
+# columns of the table of blocks: power sums, maximum, e^{maximum − row's maximum}, and a list of blocks
+TOP, SCALE, NEAR, COLUMNS = 4, 5, 6, 7
+# below this logit the four-term series v − v² + v³ − v⁴ of v/(1+v) is exact in float32
+SERIES = -4.2
+# e^{x−max} holds what is 87 below the maximum; what is lost must not matter: at this ν + max it is below e^{−47}
+LARGEST_T = math.exp(40.0)
+LOWEST_EXPONENT = np.float32(-87.0)
+TINY_K = 1e-20
+# numbers whose fourth power is not normal slow a processor down a hundredfold and add nothing
+UNDERFLOW = np.float32(1e-8)
+STEPS = 16
+# an ε after which t needs no second look: what remains is of fifth order where Σy is looked at while y is written, and
+# of fourth order in the Σh of the loss
+SMALL_STEP_FOR_Y, SMALL_STEP_FOR_LOSS = 0.1, 0.03
+
+# Kernels count with unsigned numbers: numba gives signed ones Python's meaning of a negative index, and the test for
+# it in every access keeps loops from being vectorised.
+_EXACT = {"contract", "nsz"}
+_SUMS = {"contract", "nsz", "reassoc"}
+intrinsic: Any = extending.intrinsic  # mypy takes its typing context for an argument of the call
+_one = np.float32(1.0)
+_zero = np.float32(0.0)
+
+
+def room_for(longest: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where one row of up to `longest` labels is worked on: e^{x−max} with a block to spare, and a table of blocks."""
+    blocks = -(-longest // BLOCK)
+    return np.empty((blocks + 1) * BLOCK, dtype=np.float32), np.empty((blocks, COLUMNS), dtype=np.float64)
+
+
+@intrinsic
+def _float_of_bits(typing_context: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def _maximum(typing_context: Any, left: Any, right: Any) -> Any:
+    """The larger number, in the one form whose reduction LLVM vectorises; NaN is nobody's promise."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.FloatType()
+        signed = ir.FunctionType(number, (number, number))
+        function = builder.module.declare_intrinsic("llvm.maxnum", (number,), signed)
+        return builder.call(function, arguments, fastmath=("nnan", "nsz"))
+
+    return types.float32(types.float32, types.float32), generate
+
+
+@intrinsic
+def _borrowed(typing_context: Any, array: Any) -> Any:
+    """The same array without an owner. Arrays that have one are counted, atomically, in every call that takes them:
+    for rows of a hundred labels that is most of the time. The caller keeps the owner alive.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        view.meminfo = ir.Constant(view.meminfo.type, None)
+        view.parent = ir.Constant(view.parent.type, None)
+        return view._getvalue()
+
+    return array(array), generate
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_EXACT)
+def _exp(x):  # type: ignore[no-untyped-def]
+    """e^x for x ≤ 0 in float32, to 2e-7 of itself; 0 below −87, NaN for NaN. Without branches.
+
+    x = twos·log 2 + r: the product is not rounded where the processor fuses it with the sum. A polynomial gives e^r,
+    and NaN passes through it.
+    """
+    twos = np.floor(x * np.float32(1.4426950408889634) + np.float32(0.5))
+    twos = twos if twos > np.float32(-126.0) else np.float32(-126.0)
+    r = x - twos * np.float32(0.6931471805599453)
+    p = np.float32(0.008290223777294159)
+    p = p * r + np.float32(0.041898392140865326)
+    p = p * r + np.float32(0.16667640209197998)
+    p = p * r + np.float32(0.49999144673347473)
+    p = p * r + np.float32(0.9999997019767761)
+    p = p * r + _one
+    power = _float_of_bits(np.int32((np.int32(twos) << np.int32(23)) + np.int32(127 << 23)))
+    return _zero if x < LOWEST_EXPONENT else p * power
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _largest(x, start, count):  # type: ignore[no-untyped-def]
+    """The maximum; what it is in the presence of NaN does not matter, the sums see the NaN."""
+    top = np.float32(-3e38)
+    for i in range(np.uint64(start), np.uint64(start + count)):
+        top = _maximum(top, x[i])
+    return top
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+def _powers(x, start, count, top, weights, at):  # type: ignore[no-untyped-def]
+    """Store w = e^{x−top}; Σw, Σw², Σw³, Σw⁴."""
+    first = second = third = fourth = _zero
+    source, target = np.uint64(start), np.uint64(at)
+    for i in range(np.uint64(count)):
+        w = _exp(x[source + i] - top)
+        weights[target + i] = w
+        large = w if w > UNDERFLOW else _zero
+        square = large * large
+        first += w
+        second += square
+        third += square * large
+        fourth += square * square
+    return first, second, third, fourth
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+def _moments(weights, at, count, t):  # type: ignore[no-untyped-def]
+    """At v = t·w: Σy over v < 1 less Σ(1−y) over the rest, how many the rest are, Σh, Σhy, Σhy², Σhy³."""
+    excess = above = h0 = h1 = h2 = h3 = _zero
+    for i in range(np.uint64(at), np.uint64(at + count)):
+        v = t * weights[i]
+        r = _one / (_one + v)
+        y = v * r
+        h = y * r
+        below = v < _one
+        excess += y if below else -r
+        above += _zero if below else _one
+        large = y if y > UNDERFLOW else _zero
+        square = large * large
+        h0 += h
+        h1 += h * large
+        h2 += h * square
+        h3 += (h * large) * square
+    return excess, above, h0, h1, h2, h3
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+def _write_block(weights, at, count, t, y, start):  # type: ignore[no-untyped-def]
+    total = _zero
+    source, target = np.uint64(at), np.uint64(start)
+    for i in range(np.uint64(count)):
+        v = t * weights[source + i]
+        value = v / (_one + v)
+        y[target + i] = value
+        total += value
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+def _write_slope_block(weights, at, count, t, factor, slope, start):  # type: ignore[no-untyped-def]
+    source, target = np.uint64(at), np.uint64(start)
+    for i in range(np.uint64(count)):
+        v = t * weights[source + i]
+        r = _one / (_one + v)
+        slope[target + i] = (v * r) * (r * factor)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _next_t(t, step, low, high):  # type: ignore[no-untyped-def]
+    """t·(1+step) if that is inside the bracket, otherwise something that halves it (in ν) or widens the search."""
+    proposed = t * (1.0 + step)
+    if step > NO_STEP and low < proposed < high:
+        return proposed
+    if high < np.inf:
+        return math.sqrt(low) * math.sqrt(high) if low > 0.0 else 0.05 * high
+    return 20.0 * t
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _padded(count):  # type: ignore[no-untyped-def]
+    """`count` rounded up: vectorised loops over it have no remainder. Weights of 0 stand for no label."""
+    return (count + LANES - 1) // LANES * LANES
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
+    """Copy the last block of a row to the spare one, and fill that up with masked labels."""
+    source, target = np.uint64(start), np.uint64(edge)
+    for i in range(np.uint64(count)):
+        weights[target + i] = x[source + i]
+    for i in range(np.uint64(edge + count), np.uint64(edge + _padded(count))):
+        weights[i] = np.float32(-np.inf)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
+    """Fill the blocks' weights, maxima and power sums; the largest maximum."""
+    highest = np.float32(-3e38)
+    for b in range((stop - start + BLOCK - 1) // BLOCK):
+        at = b * BLOCK
+        count = stop - start - at
+        if count >= BLOCK:
+            top = _largest(x, start + at, BLOCK)
+            powers = _powers(x, start + at, BLOCK, top, weights, at)
+        else:
+            edge = len(weights) - BLOCK
+            _fill_edge(x, start + at, count, weights, edge)
+            count = _padded(count)
+            top = _largest(weights, edge, count)
+            powers = _powers(weights, edge, count, top, weights, at)
+        table[b, TOP] = top
+        table[b, 0], table[b, 1], table[b, 2], table[b, 3] = powers
+        highest = max(highest, top)
+    return highest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
+    """Make the blocks' power sums relative to `highest`; their totals."""
+    p1 = p2 = p3 = p4 = 0.0
+    for b in range(blocks):
+        scale = math.exp(table[b, TOP] - highest)
+        square = scale * scale
+        table[b, SCALE] = scale
+        table[b, 0] *= scale
+        table[b, 1] *= square
+        table[b, 2] *= square * scale
+        table[b, 3] *= square * square
+        p1 += table[b, 0]
+        p2 += table[b, 1]
+        p3 += table[b, 2]
+        p4 += table[b, 3]
+    return p1, p2, p3, p4
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _split(blocks, t, table):  # type: ignore[no-untyped-def]
+    """List the blocks that the series does not cover at t (with room above it); power sums of all the others."""
+    limit = math.exp(SERIES - 1.0)
+    p1 = p2 = p3 = p4 = 0.0
+    listed = 0
+    for b in range(blocks):
+        if t * table[b, SCALE] > limit:
+            table[listed, NEAR] = b
+            listed += 1
+        else:
+            p1 += table[b, 0]
+            p2 += table[b, 1]
+            p3 += table[b, 2]
+            p4 += table[b, 3]
+    return listed, p1, p2, p3, p4
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignore[no-untyped-def]
+    """(whether it succeeded, t = e^{ν+m}, m, Σh there). `weights` and `scales` then give v = t·scale·weight."""
+    blocks = (stop - start + BLOCK - 1) // BLOCK
+    highest = np.float64(_summarise(x, start, stop, weights, table))
+    if many > 0.0 and tail > highest:
+        highest = tail
+    p1, p2, p3, p4 = _rescale(blocks, highest, table)
+    tail_weight = 0.0
+    if many > 0.0:
+        tail_weight = math.exp(tail - highest)
+        p1 += many * tail_weight
+        p2 += many * tail_weight**2
+        p3 += many * tail_weight**3
+        p4 += many * tail_weight**4
+    if not (0.0 < p1 < np.inf and TINY_K < k < np.inf):
+        return False, 0.0, 0.0, 0.0
+    t = gauss_step(-k, p1, p2, p3, p4)
+    if t <= 0.0:
+        t = 20.0 * k / p1
+    low, high, split_at = 0.0, np.inf, -1.0
+    listed = 0
+    s1 = s2 = s3 = s4 = 0.0
+    for _ in range(STEPS):
+        if not t < LARGEST_T:
+            break
+        if not (0.2 * split_at < t < 2.5 * split_at):
+            listed, s1, s2, s3, s4 = _split(blocks, t, table)
+            split_at = t
+        v1, v2, v3, v4 = t * s1, t**2 * s2, t**3 * s3, t**4 * s4
+        excess, above = v1 - v2 + v3 - v4, 0.0
+        h0, h1, h2, h3 = v1 - 2.0 * v2 + 3.0 * v3 - 4.0 * v4, v2 - 3.0 * v3 + 6.0 * v4, v3 - 4.0 * v4, v4
+        for place in range(listed):
+            b = np.int64(table[place, NEAR])
+            count = min(BLOCK, stop - start - b * BLOCK)
+            e, c, m0, m1, m2, m3 = _moments(weights, b * BLOCK, _padded(count), np.float32(t * table[b, SCALE]))
+            excess += e
+            above += c
+            h0 += m0
+            h1 += m1
+            h2 += m2
+            h3 += m3
+        if many > 0.0:
+            v = t * tail_weight
+            y, r = v / (1.0 + v), 1.0 / (1.0 + v)
+            excess += many * (y if v < 1.0 else -r)
+            above += 0.0 if v < 1.0 else many
+            h0 += many * y * r
+            h1 += many * y * r * y
+            h2 += many * y * r * y * y
+            h3 += many * y * r * y * y * y
+        f = excess + (above - k)
+        if f < 0.0:
+            low = t
+        else:
+            high = t
+        step = gauss_step(f, h0, h1, h2, h3)
+        if abs(step) < small or abs(f) <= 1e-6 * h0:
+            change = h0 - 2.0 * h1 + step * (3.0 * h2 - 2.0 * h1) + step * step * (3.0 * h2 - 4.0 * h3)
+            return True, t * (1.0 + step), highest, h0 + step * change
+        t = _next_t(t, step, low, high)
+    return False, 0.0, 0.0, 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _project(x, start, stop, k, many, tail, y, weights, table):  # type: ignore[no-untyped-def]
+    """(whether it succeeded, σ of the tail's logit); y is filled and its sum has been looked at."""
+    found, t, highest, slope = _solve(x, start, stop, k, many, tail, SMALL_STEP_FOR_Y, weights, table)
+    if not found:
+        return False, 0.0
+    for _ in range(3):
+        at_tail = t * math.exp(tail - highest) if many > 0.0 else 0.0
+        of_tail = at_tail / (1.0 + at_tail)
+        total = many * of_tail
+        for b in range((stop - start + BLOCK - 1) // BLOCK):
+            count = min(BLOCK, stop - start - b * BLOCK)
+            total += _write_block(weights, b * BLOCK, count, np.float32(t * table[b, SCALE]), y, start + b * BLOCK)
+        if abs(total - k) <= 5e-7 * k:
+            return True, of_tail
+        t *= 1.0 - (total - k) / slope
+    return False, 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+def _weighted_sums(y, g, start, stop):  # type: ignore[no-untyped-def]
+    """Σh and Σhg over a block."""
+    one = y.dtype.type(1.0)
+    total = product = y.dtype.type(0.0)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        h = y[i] * (one - y[i])
+        total += h
+        product += h * g[i]
+    return total, product
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+def _pull_back(y, g, start, stop, mean, slope):  # type: ignore[no-untyped-def]
+    one = y.dtype.type(1.0)
+    for i in range(np.uint64(start), np.uint64(stop)):
+        slope[i] = y[i] * (one - y[i]) * (g[i] - mean)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def pull_back(y, g, indptr, tail_h, slope, means, first, last):  # type: ignore[no-untyped-def]
+    """h∘(g − d) with d = Σhg/Σh, the mean of g weighted by h; `tail_h` is the tail's share of Σh. 0 where Σh is 0."""
+    y, g, slope = _borrowed(y), _borrowed(g), _borrowed(slope)
+    for row in range(first, last):
+        start, stop = indptr[row], indptr[row + 1]
+        total, product = tail_h[row], 0.0
+        for at in range(start, stop, BLOCK):
+            here, there = _weighted_sums(y, g, at, min(at + BLOCK, stop))
+            total += here
+            product += there
+        means[row] = product / total if total != 0.0 else 0.0
+        _pull_back(y, g, start, stop, y.dtype.type(means[row]), slope)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _loss(  # type: ignore[no-untyped-def]
+    x, start, stop, k, many, tail, labels, factors, begin, end, values, slope, weights, table
+):
+    """(whether it succeeded, loss, ∂/∂k, ∂/∂tail); fills the row of `slope`, which may be the row of x itself.
+
+    A row without true labels has loss and derivatives 0.
+    """
+    if begin == end:
+        for i in range(start, stop):
+            slope[i] = _zero
+        return True, 0.0, 0.0, 0.0
+    found, t, highest, h0 = _solve(x, start, stop, k, many, tail, SMALL_STEP_FOR_LOSS, weights, table)
+    if not found:
+        return False, 0.0, 0.0, 0.0
+    loss, missing = positives(x, start, labels, factors, begin, end, (highest, math.log(t)), values)
+    factor = missing / h0
+    for b in range((stop - start + BLOCK - 1) // BLOCK):
+        count = min(BLOCK, stop - start - b * BLOCK)
+        scale = np.float32(t * table[b, SCALE])
+        _write_slope_block(weights, b * BLOCK, count, scale, np.float32(factor), slope, start + b * BLOCK)
+    for place in range(begin, end):
+        slope[start + labels[place]] -= values[place]
+    at_tail = t * math.exp(tail - highest) if many > 0.0 else 0.0
+    return True, loss, -factor, many * factor * at_tail / (1.0 + at_tail) ** 2
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def project(x, indptr, ks, counts, tails, y, tail_y, done, room, first, last):  # type: ignore[no-untyped-def]
+    """y, and σ of the tail's logit, for the rows first…last−1 of the flat x; `done` says which rows could be done."""
+    x, y = _borrowed(x), _borrowed(y)
+    weights, table = _borrowed(room[0]), _borrowed(room[1])
+    for row in range(first, last):
+        done[row], tail_y[row] = _project(
+            x, indptr[row], indptr[row + 1], ks[row], counts[row], tails[row], y,
+            weights, table,
+        )  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def loss(  # type: ignore[no-untyped-def]
+    x, indptr, ks, counts, tails, pairs, labels, factors,
+    values, slope, losses, k_slope, tail_slope, done, room, first, last,
+):  # fmt: skip
+    """Per row Σ factor·(−log y) over its true labels (pairs[row]…), and the derivative for x, k and the tail's logit.
+
+    `slope` may be x itself: a row that could not be done is left as it was. `values` is room for one number per pair.
+    """
+    x, slope, labels, factors, values = (
+        _borrowed(x), _borrowed(slope), _borrowed(labels), _borrowed(factors), _borrowed(values)
+    )  # fmt: skip
+    weights, table = _borrowed(room[0]), _borrowed(room[1])
+    for row in range(first, last):
+        done[row], losses[row], k_slope[row], tail_slope[row] = _loss(
+            x, indptr[row], indptr[row + 1], ks[row], counts[row], tails[row],
+            labels, factors, pairs[row], pairs[row + 1], values, slope,
+            weights, table,
+        )  # fmt: skip
