@@ -6,9 +6,10 @@ Forward and backward of float32 logits with k = 5, equal batches and threads; wa
 which all take turns. "ratio" is our time divided by softmax's; "speed-up" is the time of bracketing divided by ours.
 
 - softmax: `torch.softmax` and its backward pass. For the loss: `cross_entropy` with one label a row.
-- bracketing: algorithm 1 of Amos, Koltun and Kolter (2019) in torch, d = 10 samples per iteration as their text says
-  for CPUs, Δ = 7, until every bracket is as narrow as float32 allows ("reaches machine epsilon"); backward as in their
-  module 1. Measured once, for n ≥ 1000.
+- bracketing: algorithm 1 of Amos, Koltun and Kolter (2019) in torch over the whole batch at once, d = 10 samples per
+  iteration as their text says for CPUs, Δ = 7, until every bracket is narrower than ε = 1e-4 (which leaves Σy about
+  1e-4 off; the text speaks of machine epsilon, which would take longer); backward as in their module 1. Best of three,
+  for n ≥ 1000.
 
 Targets: ratio at most 2 as the geometric mean over n ≥ 1000, none of them above 2.5, at most 3 at n = 100; speed-up at
 least 100 for n ≥ 1000.
@@ -33,7 +34,7 @@ SIZES = (100, 1_000, 10_000, 100_000, 670_000)
 SCALES = (1.0, 3.0)
 K = 5
 SAMPLES, DELTA = 10, 7.0
-EPSILON = 4 * torch.finfo(torch.float32).eps
+EPSILON = 1e-4
 
 
 class Bracketing(torch.autograd.Function):
@@ -58,7 +59,7 @@ def bracket(x: torch.Tensor) -> torch.Tensor:
     top = torch.topk(x, K + 1, sorted=True).values
     low, high = -top[:, K - 1] - DELTA, -top[:, K] + DELTA
     fractions = torch.linspace(0, 1, SAMPLES)
-    while bool(((high - low).abs() > EPSILON * low.abs().clamp(min=1)).any()):
+    while bool(((high - low).abs() > EPSILON).any()):
         nus = low[:, None] + fractions * (high - low)[:, None]
         g = torch.sigmoid(x[:, None, :] + nus[:, :, None]).sum(-1) - K
         last_below = ((g < 0).sum(-1) - 1).clamp(0, SAMPLES - 2)
@@ -101,9 +102,7 @@ def compare(n: int, scale: float, threads: int, elements: int, rounds: int) -> d
         raise AssertionError(f"n = {n}, scale {scale}: Σy is {error:g}·k off")
     bracketing = None
     if n >= 1000:
-        start = time.perf_counter()
-        torch.autograd.grad(Bracketing.apply(x), x, g)
-        bracketing = time.perf_counter() - start
+        bracketing = best_walls({"": lambda: torch.autograd.grad(Bracketing.apply(x), x, g)}, 3)[""]
     return {
         "labels": n,
         "rows": batch,

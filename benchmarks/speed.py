@@ -20,8 +20,8 @@ from xmckit.provenance import library_versions, machine
 
 HERE = Path(__file__).resolve().parent
 PAGE, RESULTS = HERE.parent / "docs" / "speed.md", HERE / "results" / "speed.json"
-SCRIPTS = ("startup", "parse_text", "metrics")
-LIBRARIES = ("numba", "numpy", "python", "scikit-learn", "scipy")
+SCRIPTS = ("startup", "parse_text", "metrics", "lml", "dft", "training")
+LIBRARIES = ("numba", "numpy", "python", "scikit-learn", "scipy", "torch")
 
 
 def main() -> None:
@@ -77,6 +77,87 @@ def page(found: dict[str, Any]) -> Iterator[str]:
         for key, form in (("ratio_threads", "{:.1f}"), ("bandwidth_floors", "{:.1f}"), ("extra_mib", "{:.0f}")):
             cells.append("" if entry.get(key) is None else form.format(entry[key]))
         yield f"| {' | '.join(cells)} |"
+    yield from lml_section(found["lml"])
+    yield from dft_section(found["dft"]["results"])
+    yield from training_section(found["training"])
+
+
+LML = """
+## LML
+
+Forward and backward of the projection with k = {k}, divided by those of `torch.softmax`; of the fused loss, divided by
+those of `cross_entropy`; and how many times faster than the paper's bracketing in torch. *scale* multiplies the logits.
+
+| labels | rows | scale | threads | softmax ms | lml ms | lml ÷ softmax | loss ÷ cross-entropy | bracketing ÷ lml |
+|---|---|---|---|---|---|---|---|---|"""
+LML_TARGETS = """\
+{threads} thread(s): geometric mean over n ≥ 1000 {geometric_mean:.2f}, the largest {largest:.2f}, at n = 100
+{largest_at_100:.2f}; at least {least_speed_up:.0f} × bracketing.
+"""
+DFT = """
+## DFT layer
+
+Logits and the gradient for their input, against the dense product with the same 2k + 1 columns. *chunks*: by 32 rows,
+forward and backward of one chunk before the next, as training does it. Ratios compare the faster way of each; *memory*
+writes and reads the logits of all rows once.
+
+| n | k | batch | threads | dft ms | chunks | dense ms | chunks | dense ÷ dft | dft ÷ memory |
+|---|---|---|---|---|---|---|---|---|---|"""
+TRAINING = """
+## Training
+
+Seconds of an epoch of BSL, {workers} workers. *outside*: the share that is not forward, backward or optimiser.
+
+| data | batches | forward | backward | optimiser | other | outside | peak MiB |
+|---|---|---|---|---|---|---|---|"""
+ADAM = """
+A step of Adam over a table of {rows:,} × {columns} of which a batch uses some rows, milliseconds, one thread:
+
+| rows used | rows touched | xmckit | torch SparseAdam | torch Adam, dense |
+|---|---|---|---|---|"""
+
+
+def lml_section(found: dict[str, Any]) -> Iterator[str]:
+    yield LML.format(k=found["k"])
+    for entry in found["results"]:
+        times = (1000 * entry["seconds"][who] for who in ("softmax", "lml"))
+        speed_up = "" if entry["speed_up"] is None else f"{entry['speed_up']:.0f}"
+        yield row(
+            [f"{entry['labels']:,}", f"{entry['rows']:,}", f"{entry['scale']:g}", entry["threads"]]
+            + [f"{time:.2f}" for time in times]
+            + [f"{entry['ratio']:.2f}", f"{entry['loss_ratio']:.2f}", speed_up]
+        )
+    yield ""
+    for line in found["targets"]:
+        yield LML_TARGETS.format(**line)
+
+
+def dft_section(found: list[dict[str, Any]]) -> Iterator[str]:
+    yield DFT
+    for entry in found:
+        spent = entry["milliseconds"]
+        times = [spent.get(name) for name in ("dft", "dft, chunks", "dense", "dense, chunks")]
+        yield row(
+            [f"{entry['labels']:,}", entry["degree"], entry["batch"], entry["threads"]]
+            + ["" if time is None else f"{time:.2f}" for time in times]
+            + [f"{entry['times_faster_than_dense']:.2f}", f"{entry['times_slower_than_memory']:.1f}"]
+        )
+
+
+def training_section(found: dict[str, Any]) -> Iterator[str]:
+    yield TRAINING.format(**found)
+    for name, epoch in found["epochs"].items():
+        seconds = [f"{epoch['seconds'][part]:.3f}" for part in ("batches", "forward", "backward", "optimiser", "other")]
+        yield row([name, *seconds, f"{100 * epoch['outside']:.1f} %", epoch["peak_mib"]])
+    rows, columns = found["adam"]["table"]
+    yield ADAM.format(rows=rows, columns=columns)
+    for step in found["adam"]["steps"]:
+        times = [f"{milliseconds:.1f}" for milliseconds in step["milliseconds"].values()]
+        yield row([f"{step['rows_used']:,}", f"{step['rows_touched']:,}", *times])
+
+
+def row(cells: list[Any]) -> str:
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 if __name__ == "__main__":

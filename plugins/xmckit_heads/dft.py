@@ -215,7 +215,7 @@ class DFTHead(TorchHead):
             )
         if sizes["beyond"]:
             found.append(
-                f"{sizes['beyond']} rows seen in training have more than {sizes['degree']} runs of active labels, which "
+                f"{sizes['beyond']} rows seen in training have over {sizes['degree']} runs of active labels, which "
                 f"the guarantee does not cover; head.active = {sizes['most_runs']} would include them"
             )
         return found
