@@ -30,10 +30,15 @@ from xmckit_heads.lml_careful import NO_STEP, gauss_step, positives
 
 BLOCK = 256
 LANES = 32
+# rows of up to one block are solved so many at a time: alone, each would wait for its own sums and roots
+GROUP = 8
 # columns of the table of blocks: power sums, maximum, e^{maximum − row's maximum}, and a list of blocks
 TOP, SCALE, NEAR, COLUMNS = 4, 5, 6, 7
+# columns of the table of a group of rows: four sums, Σy as in _moments, t (0: not found), Σh there, and the maximum
+EXCESS, ABOVE, FOUND, SLOPE, HIGHEST, ROW_COLUMNS = 4, 5, 6, 7, 8, 9
 # below this logit the four-term series v − v² + v³ − v⁴ of v/(1+v) is exact in float32
 SERIES = -4.2
+SERIES_LIMIT = math.exp(SERIES - 1.0)
 # e^{x−max} holds what is 87 below the maximum; what is lost must not matter: at this ν + max it is below e^{−47}
 LARGEST_T = math.exp(40.0)
 LOWEST_EXPONENT = np.float32(-87.0)
@@ -43,7 +48,7 @@ UNDERFLOW = np.float32(1e-8)
 STEPS = 16
 # an ε after which t needs no second look: what remains is of fifth order where Σy is looked at while y is written, and
 # of fourth order in the Σh of the loss
-SMALL_STEP_FOR_Y, SMALL_STEP_FOR_LOSS = 0.1, 0.03
+SMALL_STEP_FOR_Y, SMALL_STEP_FOR_LOSS = 0.3, 0.03
 
 # Kernels count with unsigned numbers: numba gives signed ones Python's meaning of a negative index, and the test for
 # it in every access keeps loops from being vectorised.
@@ -54,10 +59,17 @@ _one = np.float32(1.0)
 _zero = np.float32(0.0)
 
 
-def room_for(longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where one row of up to `longest` labels is worked on: e^{x−max} with a block to spare, and a table of blocks."""
+def room_for(longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Where one row of up to `longest` labels is worked on: e^{x−max} with a block to spare, and a table of blocks; and
+    the same for a group of short rows.
+    """
     blocks = -(-longest // BLOCK)
-    return np.empty((blocks + 1) * BLOCK, dtype=np.float32), np.empty((blocks, COLUMNS), dtype=np.float64)
+    return (
+        np.empty((blocks + 1) * BLOCK, dtype=np.float32),
+        np.empty((blocks, COLUMNS), dtype=np.float64),
+        np.empty((GROUP + 1) * BLOCK, dtype=np.float32),
+        np.empty((GROUP, ROW_COLUMNS), dtype=np.float64),
+    )
 
 
 @intrinsic
@@ -203,12 +215,15 @@ def _padded(count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
-    """Copy the last block of a row to the spare one, and fill that up with masked labels."""
+    """Copy the last block of a row to the spare one, and fill that up with masked labels; the maximum."""
     source, target = np.uint64(start), np.uint64(edge)
+    top = np.float32(-3e38)
     for i in range(np.uint64(count)):
         weights[target + i] = x[source + i]
+        top = _maximum(top, x[source + i])
     for i in range(np.uint64(edge + count), np.uint64(edge + _padded(count))):
         weights[i] = np.float32(-np.inf)
+    return top
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -223,10 +238,8 @@ def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
             powers = _powers(x, start + at, BLOCK, top, weights, at)
         else:
             edge = len(weights) - BLOCK
-            _fill_edge(x, start + at, count, weights, edge)
-            count = _padded(count)
-            top = _largest(weights, edge, count)
-            powers = _powers(weights, edge, count, top, weights, at)
+            top = _fill_edge(x, start + at, count, weights, edge)
+            powers = _powers(weights, edge, _padded(count), top, weights, at)
         table[b, TOP] = top
         table[b, 0], table[b, 1], table[b, 2], table[b, 3] = powers
         highest = max(highest, top)
@@ -238,7 +251,7 @@ def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
     """Make the blocks' power sums relative to `highest`; their totals."""
     p1 = p2 = p3 = p4 = 0.0
     for b in range(blocks):
-        scale = math.exp(table[b, TOP] - highest)
+        scale = math.exp(table[b, TOP] - highest) if table[b, TOP] < highest else 1.0
         square = scale * scale
         table[b, SCALE] = scale
         table[b, 0] *= scale
@@ -255,11 +268,10 @@ def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def _split(blocks, t, table):  # type: ignore[no-untyped-def]
     """List the blocks that the series does not cover at t (with room above it); power sums of all the others."""
-    limit = math.exp(SERIES - 1.0)
     p1 = p2 = p3 = p4 = 0.0
     listed = 0
     for b in range(blocks):
-        if t * table[b, SCALE] > limit:
+        if t * table[b, SCALE] > SERIES_LIMIT:
             table[listed, NEAR] = b
             listed += 1
         else:
@@ -299,7 +311,8 @@ def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignor
         if not (0.2 * split_at < t < 2.5 * split_at):
             listed, s1, s2, s3, s4 = _split(blocks, t, table)
             split_at = t
-        v1, v2, v3, v4 = t * s1, t**2 * s2, t**3 * s3, t**4 * s4
+        square = t * t
+        v1, v2, v3, v4 = t * s1, square * s2, square * t * s3, square * square * s4
         excess, above = v1 - v2 + v3 - v4, 0.0
         h0, h1, h2, h3 = v1 - 2.0 * v2 + 3.0 * v3 - 4.0 * v4, v2 - 3.0 * v3 + 6.0 * v4, v3 - 4.0 * v4, v4
         for place in range(listed):
@@ -328,10 +341,72 @@ def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignor
             high = t
         step = gauss_step(f, h0, h1, h2, h3)
         if abs(step) < small or abs(f) <= 1e-6 * h0:
-            change = h0 - 2.0 * h1 + step * (3.0 * h2 - 2.0 * h1) + step * step * (3.0 * h2 - 4.0 * h3)
-            return True, t * (1.0 + step), highest, h0 + step * change
+            return True, t * (1.0 + step), highest, _slope_after(step, h0, h1, h2, h3)
         t = _next_t(t, step, low, high)
     return False, 0.0, 0.0, 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _group_from(indptr, counts, row, last):  # type: ignore[no-untyped-def]
+    """How many rows from `row` on, at most GROUP, have one block and no tail."""
+    size = 0
+    while (
+        size < GROUP and row + size < last and counts[row + size] == 0.0
+        and indptr[row + size] < indptr[row + size + 1] <= indptr[row + size] + BLOCK
+    ):  # fmt: skip
+        size += 1
+    return size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _solve_group(x, indptr, ks, row, size, small, weights, table):  # type: ignore[no-untyped-def]
+    """`_solve` with one look at Σy, for `size` rows at once. Where one look is not enough, FOUND is 0.
+
+    A row's numbers do not depend on its neighbours. Every loop but the sums is over rows, whose divisions and roots
+    then overlap.
+    """
+    edge = GROUP * BLOCK
+    for r in range(size):
+        start, count = indptr[row + r], indptr[row + r + 1] - indptr[row + r]
+        table[r, HIGHEST] = _fill_edge(x, start, count, weights, edge)
+        top = np.float32(table[r, HIGHEST])
+        table[r, 0], table[r, 1], table[r, 2], table[r, 3] = _powers(
+            weights, edge, _padded(count), top, weights, r * BLOCK
+        )
+    for r in range(size):
+        k = ks[row + r]
+        sound = 0.0 < table[r, 0] < np.inf and TINY_K < k < np.inf
+        table[r, FOUND] = gauss_step(-k, table[r, 0], table[r, 1], table[r, 2], table[r, 3]) if sound else 0.0
+    for r in range(size):
+        if not 0.0 < table[r, FOUND] < LARGEST_T:
+            table[r, FOUND] = 0.0
+        count = indptr[row + r + 1] - indptr[row + r]
+        table[r, EXCESS], table[r, ABOVE], table[r, 0], table[r, 1], table[r, 2], table[r, 3] = _moments(
+            weights, r * BLOCK, _padded(count), np.float32(table[r, FOUND])
+        )
+    for r in range(size):
+        h0, h1, h2, h3 = table[r, 0], table[r, 1], table[r, 2], table[r, 3]
+        f = table[r, EXCESS] + (table[r, ABOVE] - ks[row + r])
+        step = gauss_step(f, h0, h1, h2, h3)
+        table[r, SLOPE] = _slope_after(step, h0, h1, h2, h3)
+        table[r, FOUND] = table[r, FOUND] * (1.0 + step) if abs(step) < small or abs(f) <= 1e-6 * h0 else 0.0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _slope_after(step, h0, h1, h2, h3):  # type: ignore[no-untyped-def]
+    """Σh at t·(1+step), to second order."""
+    return h0 + step * (h0 - 2.0 * h1 + step * (3.0 * h2 - 2.0 * h1) + step * step * (3.0 * h2 - 4.0 * h3))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _project_short(x, start, stop, k, t, slope, y, weights, at):  # type: ignore[no-untyped-def]
+    """Whether y could be filled so that its sum is k."""
+    for _ in range(3):
+        total = np.float64(_write_block(weights, at, stop - start, np.float32(t), y, start))
+        if abs(total - k) <= 5e-7 * k:
+            return True
+        t *= 1.0 - (total - k) / slope
+    return False
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -417,13 +492,22 @@ def _loss(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def project(x, indptr, ks, counts, tails, y, tail_y, done, room, first, last):  # type: ignore[no-untyped-def]
     """y, and σ of the tail's logit, for the rows first…last−1 of the flat x; `done` says which rows could be done."""
-    x, y = _borrowed(x), _borrowed(y)
+    x, y, indptr, ks, counts = _borrowed(x), _borrowed(y), _borrowed(indptr), _borrowed(ks), _borrowed(counts)
     weights, table = _borrowed(room[0]), _borrowed(room[1])
-    for row in range(first, last):
-        done[row], tail_y[row] = _project(
-            x, indptr[row], indptr[row + 1], ks[row], counts[row], tails[row], y,
-            weights, table,
-        )  # fmt: skip
+    group_weights, group_table = _borrowed(room[2]), _borrowed(room[3])
+    row = first
+    while row < last:
+        size = _group_from(indptr, counts, row, last)
+        _solve_group(x, indptr, ks, row, size, SMALL_STEP_FOR_Y, group_weights, group_table)
+        for r in range(max(1, size)):
+            start, stop, k = indptr[row], indptr[row + 1], ks[row]
+            done[row], tail_y[row] = r < size and group_table[r, FOUND] > 0.0, 0.0
+            if done[row]:
+                t, slope = group_table[r, FOUND], group_table[r, SLOPE]
+                done[row] = _project_short(x, start, stop, k, t, slope, y, group_weights, r * BLOCK)
+            if not done[row]:
+                done[row], tail_y[row] = _project(x, start, stop, k, counts[row], tails[row], y, weights, table)
+            row += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
