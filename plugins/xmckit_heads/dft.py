@@ -96,7 +96,8 @@ class DFTClassifier(torch.nn.Module):
             logits = x[:, : self.waves] @ self.fixed_rows().T
         else:
             logits = dft_logits(x[:, : self.waves].contiguous(), self.grid, threads)
-        return logits.add_(torch.addmm(self.b, x[:, self.waves :], self.S.T))
+        # in place: each further matrix of rows × labels costs as much as the transform
+        return logits.addmm_(x[:, self.waves :], self.S.T).add_(self.b)
 
     def forward(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
         return self.slot_logits(x, threads).index_select(1, self.slot_of_label)

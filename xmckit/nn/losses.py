@@ -148,7 +148,8 @@ def in_row_chunks(
 
     loss, x_gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
     gradients = [torch.zeros_like(tensor) for tensor in leaves]
-    chunks = _slices(0, rows, max(1, CHUNK // labels))
+    # logits that stay in cache, but rows enough for a product with the classifier's matrix to be worth its passing by
+    chunks = _slices(0, rows, max(1, PIECE // labels, min(64, CHUNK // labels)))
     at_once = min(16, max(2, WAITING // max(1, sum(tensor.numel() for tensor in leaves))))
     for wave in _slices(0, len(chunks), at_once):
         for chunk, (part, found) in zip(chunks[wave], threads.map(chunk_loss, chunks[wave]), strict=True):
