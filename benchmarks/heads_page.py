@@ -18,6 +18,11 @@ COLOURS |= {"lml": "#D55E00"}
 LIBRARIES = ("torch", "numpy", "numba")
 Cells = list[dict[str, Any]]
 
+CAPTIONS = {
+    "heads-width": "F1@5 by the number of learned columns, BSL and DFT",
+    "heads-loss": "Training loss over time, BSL and DFT",
+    "heads-noise": "How often the true class is among the first five, by class noise",
+}
 ABOUT = """
 Written by `python benchmarks/heads.py --data DIR`; every cell is a run of a recipe in `benchmarks/recipes`. Means and
 standard deviations over seeds (other weights, other order of rows, other validation share; the same test rows); no
@@ -29,6 +34,11 @@ d: learned columns of the output layer (`dim` of bsl, `slack` of dft, which has 
 from the rows it sees). Everything else is the same and as the heads come. *parameters*: learned numbers of the output
 layer, and of the whole model in brackets. *epochs*, *seconds*: to the epoch that is kept. *beyond*: test rows outside
 the layer's guarantee."""
+FINDINGS = """\
+In {better} of {pairs} pairs of data set and d, dft has the higher mean F1@5, in {clear} of them by more than both
+deviations together. It takes {slower:.2f} times as long to the epoch that is kept (geometric mean). The paper reports
+faster convergence of dft; there BSL starts with every label at even odds, here both heads start at the labels'
+frequencies."""
 FORMS = """
 ## Forms of the DFT layer, 32 slack columns
 
@@ -36,8 +46,8 @@ FORMS = """
 HIDDEN = """
 ## Labels hidden at random
 
-A share of the training pairs is forgotten; the test labels are whole. LML and the top-k entropy are trained for
-k = 10."""
+A share of the training pairs is forgotten; the test labels are whole. LML and the top-k entropy are trained for k = 10;
+all three stop by the validation share's nDCG@5, which suits bce best."""
 NOISE = """
 ## Class noise, Fashion-MNIST
 
@@ -61,6 +71,9 @@ def page(found: dict[str, Any], parts: dict[str, Cells], pictures: Sequence[str]
         **found["machine"], versions=", ".join(f"{name} {found['versions'][name]}" for name in LIBRARIES)
     )
     yield WIDTH
+    yield from ["", *width_findings(parts["width"])]
+    yield from picture("heads-width", pictures)
+    yield from picture("heads-loss", pictures)
     for data in unique(cell["data"] for cell in parts["width"]):
         yield from ["", f"### {data}", ""]
         yield from width_table([cell for cell in parts["width"] if cell["data"] == data])
@@ -82,8 +95,11 @@ def page(found: dict[str, Any], parts: dict[str, Cells], pictures: Sequence[str]
         yield from hidden_table([cell for cell in parts["hidden"] if cell["data"] == data])
     yield NOISE
     yield from ["", *noise_table(parts["noise"])]
-    for name in pictures:
-        yield from ["", f"![{name}]({name}.svg)"]
+    yield from picture("heads-noise", pictures)
+
+
+def picture(name: str, drawn: Sequence[str]) -> list[str]:
+    return ["", f"![{CAPTIONS[name]}]({name}.svg)"] if name in drawn else []
 
 
 def width_table(cells: Cells) -> Iterator[str]:
@@ -97,6 +113,25 @@ def width_table(cells: Cells) -> Iterator[str]:
         epochs, seconds = (spread([converged(cell)[place] for cell in same], place) for place in (0, 1))
         beyond = facts.get("test rows beyond the guarantee", "–")
         yield row([*name.split(), *(percent(same, metric) for metric in metrics), size, epochs, seconds, beyond])
+
+
+def width_findings(cells: Cells) -> Iterator[str]:
+    """What the tables come to."""
+    better = clear = pairs = 0
+    slower = []
+    for data, dim in dict.fromkeys((cell["data"], cell["name"].split()[1]) for cell in cells):
+        here = [cell for cell in cells if cell["data"] == data]
+        bsl, dft = (scores(here, f"{head} {dim}", "F1@5") for head in ("bsl", "dft"))
+        if not bsl or not dft:  # of a study that is not finished
+            continue
+        gap = np.mean(dft) - np.mean(bsl)
+        pairs, better = pairs + 1, better + (gap > 0)
+        clear += len(bsl) > 1 and gap > np.std(bsl, ddof=1) + np.std(dft, ddof=1)
+        spent = [
+            np.mean([converged(cell)[1] for cell in here if cell["name"] == f"{head} {dim}"]) for head in ("bsl", "dft")
+        ]
+        slower.append(spent[1] / spent[0])
+    yield FINDINGS.format(better=better, pairs=pairs, clear=clear, slower=np.exp(np.mean(np.log(slower))))
 
 
 def hidden_table(cells: Cells) -> Iterator[str]:
@@ -159,6 +194,7 @@ def width_plot(axes: Axes, cells: Cells) -> None:
         axes.plot(dims, mean, marker="o", color=COLOURS[head], label=head)
         axes.fill_between(dims, mean - deviation, mean + deviation, color=COLOURS[head], alpha=0.2, linewidth=0)
     axes.set_xscale("log", base=2)
+    axes.set_xticks(dims, [str(dim) for dim in dims])
     axes.set_xlabel("learned columns d")
     axes.set_ylabel("F1@5, %")
 

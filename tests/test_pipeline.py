@@ -227,7 +227,9 @@ def failing(write_recipe, tmp_path):
 
 def test_weights_from_before_a_divergence_are_where_the_message_says(write_recipe, tmp_path, registry):
     pytest.importorskip("torch")
-    diverging = BASE + """
+    diverging = (
+        BASE
+        + """
     [head]
     use = "bsl"
     dim = 8
@@ -235,6 +237,7 @@ def test_weights_from_before_a_divergence_are_where_the_message_says(write_recip
     weight_decay = 100.0
     learning_rate = 1.0
     """
+    )
     with pytest.raises(XmckitError, match="training diverged") as caught:
         pipeline.run(load_recipe(write_recipe(diverging), registry=registry), root=tmp_path, registry=registry)
     kept = [Path(word.rstrip(".")) for word in str(caught.value).split() if word.startswith(str(tmp_path))]
