@@ -206,6 +206,23 @@ def test_changed_files_are_read_again(write_recipe, tmp_path):
     assert reused(pipeline.run(recipe, root=root)) == set()
 
 
+def test_a_head_is_fitted_anew_when_a_file_that_it_reads_has_changed(write_recipe, tmp_path):
+    pytest.importorskip("torch")
+    order = tmp_path / "order.txt"
+    order.write_text("\n".join(map(str, range(60))))
+    recipe = write_recipe(BASE + '[head]\nuse = "dft"\nepochs = 1\nslack = 4\norder_file = "order.txt"\n')
+
+    def head_reused() -> bool:
+        return "head-dft" in reused(pipeline.run(recipe, root=tmp_path / "runs"))
+
+    assert [head_reused(), head_reused()] == [False, True]
+    order.write_text("\n".join(map(str, reversed(range(60)))))
+    assert not head_reused()
+    order.write_text("nonsense")
+    with pytest.raises(DataError, match=r"order\.txt, line 1"):
+        head_reused()
+
+
 def test_a_plan_writes_nothing_and_knows_the_cache(write_recipe, tmp_path):
     root = tmp_path / "runs"
     recipe = load_recipe(write_recipe(POPULAR))

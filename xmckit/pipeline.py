@@ -19,7 +19,7 @@ from xmckit import provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
 from xmckit.errors import DataError, UsageError, XmckitError
 from xmckit.hookspecs import API_VERSION
-from xmckit.recipe import Recipe, Section, load_recipe, nested_specs
+from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
 from xmckit.registry import Registered, Registry, default_registry
 from xmckit.report import write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages
@@ -147,6 +147,15 @@ def is_current(run: Run, steps: Sequence[Mapping[str, Any]]) -> bool:
     return [stage["key"] for stage in run.manifest["stages"]] == [step["key"] for step in steps]
 
 
+def _content_sha256(path: Path) -> str:
+    """Of a file, or of all files in a folder."""
+    try:
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+        return store.canonical_sha256([[str(file.relative_to(path)), store.file_sha256(file)] for file in files])
+    except OSError as error:
+        raise DataError(f"this file cannot be read: {error}", path=path) from None
+
+
 class _Pipeline:
     """The stages of one recipe. `stages` runs them (`Stages`) or only lists them (`Planned`)."""
 
@@ -209,6 +218,10 @@ class _Pipeline:
         versions: dict[str, str] = {}
         for item in registered:
             versions.update(provenance.library_versions(item.plugin.distribution))
+        # data sets say themselves what of their files matters
+        paths = [] if section.kind == "dataset" else input_paths(params, section.params, self.registry)
+        if paths:
+            more["files"] = {str(path): _content_sha256(path) for path in paths}
         return {
             "kind": section.kind,
             "use": section.use,

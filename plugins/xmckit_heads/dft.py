@@ -6,7 +6,8 @@ zeros on the circle, and can have them anywhere: so every set of labels that for
 sign(W·x) for some x, whatever S and b are. The paper counts active labels, which bounds the runs; an order in which
 labels that occur together are neighbours makes far fewer runs of the same labels, and a smaller k serves.
 
-The guarantee is about x. An encoder narrower than 2k+1+slack cannot make every x, and then it is lost.
+The guarantee is about x. An encoder narrower than 2k+1+slack cannot make every x, nor can fewer features than that, and
+then it is lost.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import torch
 from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
-from xmckit import Alternating, Context, DataPath, Params, Split, UsageError
+from xmckit import Alternating, Context, DataError, DataPath, Params, Split, UsageError
 from xmckit.nn import Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead
 from xmckit_heads.fourier import Grid, dft_logits, learned_rows, matrix
 from xmckit_heads.losses import LossName, chunked_loss, loss_named
-from xmckit_heads.ordering import cyclic_runs, label_order, read_order
+from xmckit_heads.ordering import checked_position, cyclic_runs, label_order, read_order
 
 
 class DFTParams(ThresholdParams, RankingParams):
@@ -77,9 +78,18 @@ class DFTClassifier(torch.nn.Module):
 
     def place(self, position: np.ndarray) -> None:
         """Put each label at its cyclic place."""
-        slot_of_place = np.arange(len(position)) if self.grid is None else np.argsort(self.grid.cyclic_position())
         self.place_of_label.copy_(torch.from_numpy(position))
-        self.slot_of_label.copy_(torch.from_numpy(slot_of_place[position]))
+        self.slot_of_label.copy_(self._slots_of(position))
+
+    def check_places(self) -> None:
+        """DataError unless places and slots, as they were loaded, are those of one label order."""
+        position = checked_position(self.place_of_label.cpu().numpy(), len(self.place_of_label))
+        if not torch.equal(self.slot_of_label.cpu(), self._slots_of(position)):
+            raise DataError("the label order that is stored twice is not the same")
+
+    def _slots_of(self, position: np.ndarray) -> torch.Tensor:
+        slot_of_place = np.arange(len(position)) if self.grid is None else np.argsort(self.grid.cyclic_position())
+        return torch.from_numpy(slot_of_place[position])
 
     def start(self, train: Split, generator: torch.Generator) -> None:
         """Small random slack columns; biases, where they are learned, at the log odds of each label's frequency."""
@@ -140,6 +150,9 @@ class DFTHead(TorchHead):
             "beyond": int(np.count_nonzero(runs > degree)),
         }
 
+    def size_names(self) -> set[str]:
+        return super().size_names() | {"degree", "most_runs", "beyond"}
+
     def _order(self, train: Split, context: Context) -> np.ndarray:
         if self.params.order_file is not None:
             return read_order(self.params.order_file, train.labels)
@@ -147,7 +160,7 @@ class DFTHead(TorchHead):
             return label_order(train.Y, self.params.order)
 
     def _degree(self, most_runs: int, labels: int) -> int:
-        largest = (labels - 1) // 2
+        largest = _largest_degree(labels)
         if self.params.active == "auto":
             return min(max(1, most_runs), largest)
         if self.params.active > largest:
@@ -182,6 +195,9 @@ class DFTHead(TorchHead):
         loss = loss_named(self.params.loss, self.sizes.get("output"))
         return chunked_loss(classifier.slot_logits, list(classifier.parameters()), x, in_slots, loss, threads)
 
+    def check_stored(self, classifier: DFTClassifier) -> None:
+        classifier.check_places()
+
     def structure(self, classifier: DFTClassifier) -> Alternating:
         return Alternating(classifier.degree, self.params.slack, classifier.place_of_label.cpu().numpy())
 
@@ -189,11 +205,11 @@ class DFTHead(TorchHead):
         sizes, classifier = self.sizes, self._fitted().classifier
         runs = cyclic_runs(truth, classifier.place_of_label.cpu().numpy())
         degree, most = sizes["degree"], int(runs.max(initial=0))
-        narrow = self._fitted().narrow
-        reach = f"every label set with at most {degree} runs of active labels in the label order can be output"
+        sets = f"set of {sizes['output']} labels" if self.ranking else "label set"
+        reach = f"every {sets} with at most {degree} runs of active labels in the label order can be output"
         return {
             **super().facts(truth),
-            "guarantee": "lost: see above" if narrow else reach,
+            "guarantee": "lost: see above" if self._why_lost() else reach,
             "fixed columns": 2 * degree + 1,
             "slack columns": self.params.slack,
             "label order": str(self.params.order_file or self.params.order),
@@ -203,20 +219,39 @@ class DFTHead(TorchHead):
             "test rows beyond the guarantee": int(np.count_nonzero(runs > degree)),
             "sign rank of the training and validation labels, at most": 2 * sizes["most_runs"] + 1,
             "sign rank of the test labels, at most": 2 * most + 1,
-            "warnings": self._warnings(),
         }
 
-    def _warnings(self) -> list[str]:
-        sizes, network = self.sizes, self._fitted()
-        found = []
-        if network.narrow:
-            found.append(
-                f"the encoder is {network.encoder.width} wide, narrower than the layer's {sizes['width']} columns, so "
-                f"the DFT layer's guarantee is lost; set head.encoder.width to {sizes['width']} or more to have it"
-            )
-        if sizes["beyond"]:
-            found.append(
-                f"{sizes['beyond']} rows seen in training have over {sizes['degree']} runs of active labels, which "
-                f"the guarantee does not cover; head.active = {sizes['most_runs']} would include them"
-            )
-        return found
+    def warnings(self) -> list[str]:
+        return [*super().warnings(), *self._why_lost(), *self._who_is_beyond()]
+
+    def _why_lost(self) -> list[str]:
+        """Why not every x can be reached, if that is so."""
+        encoder, inputs, width = self._fitted().encoder, self.sizes["inputs"], self.sizes["width"]
+        if self._fitted().narrow:
+            wider = "width and head.encoder.hidden" if "hidden" in self.params.encoder.options else "width"
+            return [
+                f"the encoder is {encoder.width} wide, narrower than the layer's {width} columns, so the DFT layer's "
+                f"guarantee is lost; set head.encoder.{wider} to {width} or more to have it"
+            ]
+        if inputs < width:
+            return [
+                f"rows have {inputs} features, fewer than the layer's {width} columns, so they cannot reach all that "
+                "the layer can output, and the DFT layer's guarantee is lost; a smaller head.slack needs fewer"
+            ]
+        return []
+
+    def _who_is_beyond(self) -> list[str]:
+        sizes = self.sizes
+        if not sizes["beyond"]:
+            return []
+        advice = f"head.active = {sizes['most_runs']} would include them"
+        if sizes["most_runs"] > _largest_degree(sizes["labels"]):
+            advice = f"{sizes['labels']} labels are too few to include them"
+        return [
+            f"{sizes['beyond']} rows seen in training have more than {sizes['degree']} runs of active labels, which "
+            f"the guarantee does not cover; {advice}"
+        ]
+
+
+def _largest_degree(labels: int) -> int:
+    return (labels - 1) // 2

@@ -68,7 +68,7 @@ def _survey(x, start, stop, many, tail):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _moments(x, start, stop, many, tail, centre, shift):  # type: ignore[no-untyped-def]
-    """As `_moments`, at z = (x − centre) + shift; and the smallest z ≥ 0 and the largest z < 0.
+    """As `_moments` of `lml_kernels`, at z = (x − centre) + shift; and the smallest z ≥ 0 and the largest z < 0.
 
     The excess is summed with compensation: over three million equal terms plain sums drift by more than is allowed.
     """
@@ -197,7 +197,7 @@ def positives(x, start, labels, factors, begin, end, nu, values):  # type: ignor
         z = (np.float64(x[start + labels[place]]) - nu[0]) + nu[1]
         values[place] = factors[place] / (1.0 + math.exp(z))
         slope += values[place]
-        loss += factors[place] * _softplus(-z)
+        loss += factors[place] * _softplus(-z) if factors[place] != 0.0 else 0.0
     return loss, slope
 
 
@@ -268,7 +268,7 @@ def _loss(  # type: ignore[no-untyped-def]
         slope[i] = factor * _relative_h((np.float64(x[i]) - a) + b, nearest)
     for place in range(begin, end):
         slope[start + labels[place]] -= values[place]
-    return loss, -missing / h0, of_tail
+    return loss, -missing / h0 if missing != 0.0 else 0.0, of_tail
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -278,7 +278,10 @@ def loss(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """As `lml_kernels.loss`, for the rows that are not done."""
     for row in range(first, last):
-        if not done[row]:
+        if pairs[row] == pairs[row + 1]:
+            slope[indptr[row] : indptr[row + 1]] = 0.0
+            losses[row] = k_slope[row] = tail_slope[row] = 0.0
+        elif not done[row]:
             losses[row], k_slope[row], tail_slope[row] = _loss(
                 x, indptr[row], indptr[row + 1], ks[row], counts[row], tails[row], tolerance,
                 labels, factors, pairs[row], pairs[row + 1], values, slope,

@@ -284,7 +284,7 @@ def _split(blocks, t, table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignore[no-untyped-def]
-    """(whether it succeeded, t = e^{ν+m}, m, Σh there). `weights` and `scales` then give v = t·scale·weight."""
+    """(whether it succeeded, t = e^{ν+m}, m, Σh there). `weights` and the table's SCALE give v = t·scale·weight."""
     blocks = (stop - start + BLOCK - 1) // BLOCK
     highest = np.float64(_summarise(x, start, stop, weights, table))
     if many > 0.0 and tail > highest:
@@ -394,12 +394,12 @@ def _solve_group(x, indptr, ks, row, size, small, weights, table):  # type: igno
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _slope_after(step, h0, h1, h2, h3):  # type: ignore[no-untyped-def]
-    """Σh at t·(1+step), to second order."""
+    """Σh at t·(1+step), to third order."""
     return h0 + step * (h0 - 2.0 * h1 + step * (3.0 * h2 - 2.0 * h1) + step * step * (3.0 * h2 - 4.0 * h3))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _project_short(x, start, stop, k, t, slope, y, weights, at):  # type: ignore[no-untyped-def]
+def _project_short(start, stop, k, t, slope, y, weights, at):  # type: ignore[no-untyped-def]
     """Whether y could be filled so that its sum is k."""
     for _ in range(3):
         total = np.float64(_write_block(weights, at, stop - start, np.float32(t), y, start))
@@ -504,7 +504,7 @@ def project(x, indptr, ks, counts, tails, y, tail_y, done, room, first, last):  
             done[row], tail_y[row] = r < size and group_table[r, FOUND] > 0.0, 0.0
             if done[row]:
                 t, slope = group_table[r, FOUND], group_table[r, SLOPE]
-                done[row] = _project_short(x, start, stop, k, t, slope, y, group_weights, r * BLOCK)
+                done[row] = _project_short(start, stop, k, t, slope, y, group_weights, r * BLOCK)
             if not done[row]:
                 done[row], tail_y[row] = _project(x, start, stop, k, counts[row], tails[row], y, weights, table)
             row += 1

@@ -12,8 +12,9 @@ What the edges mean, for every function here:
 - Entries at +inf that share k have the gradient of equal logits. Where y does not depend on x (the other cases above),
   and where every y is 0 or 1 to the last bit, gradients are 0.
 
-float16 and bfloat16 are computed in float32 and rounded at the end; sums are in float64 for every type. On the CPU
-rows are spread over threads, and the result does not depend on their number.
+float16 and bfloat16 are computed in float32 and rounded at the end. Sums over a row are in float64 for every type; the
+quick kernel for float32 takes them over blocks of 256 labels. On the CPU rows are spread over threads, and the result
+does not depend on their number.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ def lml_loss(
     """−Σ log y over a row's true labels, mean over rows, without y in memory (the paper's algorithm 2).
 
     A pair's weight multiplies its term. The gradient for logits (and for k where it asks for one) is computed in the
-    same pass. A row without true labels adds 0; one whose true label is masked makes the loss infinite.
+    same pass. A row without true labels adds 0, and so does a pair of weight 0; a true label that is masked makes the
+    loss infinite.
     """
     rows, width = _checked_targets(logits, targets)
     result: torch.Tensor = _Loss.apply(
@@ -334,8 +336,8 @@ def _loss_and_slopes(
     rows = len(count)
     if values.device.type != "cpu":
         padded = _Padded(values.reshape(-1), indptr, count, logit)
-        places, by_row = padded.place_of(targets.labels), (targets.rows, pairs[2])
-        loss, slope, of_k = vectorised.log_loss_and_slopes(padded.x, k, padded.times, (by_row[0], places, by_row[1]))
+        places = (targets.rows, padded.place_of(targets.labels), pairs[2])
+        loss, slope, of_k = vectorised.log_loss_and_slopes(padded.x, k, padded.times, places)
         flat = slope[:, 1:][padded.filled]
         return flat.to(values.dtype), loss.to(values.dtype), of_k, slope[:, 0]
     x = _computable(values)
@@ -382,19 +384,17 @@ def _with_helpers(work: Callable[[int, int], None], pieces: collections.deque[tu
                 return
             work(first, last)
 
-    waiting = [_helpers(helpers).submit(take) for _ in range(helpers)]
+    pool = _helpers(helpers, os.getpid())
+    waiting = [pool.submit(take) for _ in range(helpers)]
     take()
     for helper in waiting:
         helper.result()
 
 
 @functools.lru_cache(maxsize=4)
-def _helpers(count: int) -> ThreadPoolExecutor:
+def _helpers(count: int, process: int) -> ThreadPoolExecutor:
+    """By process, because the threads of a pool do not survive a fork."""
     return ThreadPoolExecutor(count, thread_name_prefix="lml")
-
-
-# the threads of a pool do not survive a fork
-os.register_at_fork(after_in_child=_helpers.cache_clear)
 
 
 class _Local(threading.local):

@@ -1,6 +1,6 @@
 """The LML projection in torch operations only, all rows at once: for devices that the numba kernels do not know.
 
-The same search as the careful solver of `lml_kernels`, in float64 throughout.
+The same search as in `lml_careful`, in float64 throughout.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def log_loss_and_slopes(
     h = torch.where(solved.ordinary, torch.exp(torch.logsumexp(log_h, -1)), solved.k * (1 - solved.share))
     of_k = torch.where(per_row == 0, 0.0, -per_row / h)
     has_pairs = torch.zeros_like(solved.undefined).index_fill_(0, rows, True)[:, None]
-    return (factors * terms).sum(), torch.where(has_pairs, slope, 0.0), of_k
+    return torch.where(factors == 0, 0.0, factors * terms).sum(), torch.where(has_pairs, slope, 0.0), of_k
 
 
 class _Rows:
-    """What `_solve_carefully` finds out about a row, for all rows at once."""
+    """What `lml_careful` finds out about a row, for all rows at once."""
 
     def __init__(self, x: torch.Tensor, k: torch.Tensor, times: torch.Tensor | None):
         self.x, self.k = x.double(), k.double()
@@ -118,7 +118,7 @@ class _Rows:
 def _gauss_step(
     f: torch.Tensor, h0: torch.Tensor, h1: torch.Tensor, h2: torch.Tensor, h3: torch.Tensor
 ) -> torch.Tensor:
-    """As in `lml_kernels`, with NaN for no step."""
+    """As in `lml_careful`, with NaN for no step."""
     spread = h0 * h2 - h1 * h1
     p, q = (h0 * h3 - h1 * h2) / spread, (h1 * h3 - h2 * h2) / spread
     a, b = f * q + (p * h0 - h1), f * p + h0

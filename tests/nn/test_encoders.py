@@ -63,6 +63,16 @@ def test_mlp_has_no_activation_at_the_end():
     assert (encoder(as_batch(X)) < 0).any()
 
 
+@pytest.mark.parametrize(
+    ("params", "width", "hidden"),
+    [({}, 256, 256), ({"width": 300}, 300, 300), ({"width": 9}, 9, 256), ({"width": 9, "hidden": 4}, 4, 4)],
+)
+def test_an_mlp_fills_the_space_it_is_wide(params, width, hidden):
+    encoder = prepared(SparseMLP, **params)
+    assert encoder.width == width
+    assert encoder.second.weight.shape == (width, hidden)
+
+
 def test_weights_come_from_the_generator_alone():
     before = torch.random.get_rng_state()
     one, two, other = (prepared(SparseMLP, seed=seed, width=3).state_dict() for seed in (0, 0, 1))

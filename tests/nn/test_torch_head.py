@@ -275,6 +275,9 @@ def _edit(path, change):
         ("state.json", lambda state: state.update(threshold=True)),
         ("state.json", lambda state: state.update(threshold=float("nan"))),
         ("state.json", lambda state: state.update(threshold=10**400)),
+        ("state.json", lambda state: state.update(history=[])),
+        ("state.json", lambda state: state.update(history=[["one", 0.5, None, 1.0]])),
+        ("state.json", lambda state: state.update(history=[[1, 0.5, None]])),
         ("params.json", lambda params: params.update(dim="wide")),
         ("params.json", lambda params: params.update(dims=3)),
         ("params.json", lambda params: params["encoder"].update(wdth=3)),
@@ -318,6 +321,22 @@ def test_a_feature_that_is_no_number_is_refused_with_its_row(context, value, den
 
 def _fit_on(context, X):
     return fitted(context, train=replace(small_problem(), X=X))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_zeros_stored_among_the_labels_are_no_labels(context, weighted):
+    train = small_problem()
+    weights = csr_matrix((np.arange(train.Y.nnz, dtype=np.float32) % 3, train.Y.indices, train.Y.indptr), train.Y.shape)
+    train = replace(train, weights=weights if weighted else None)
+    rest = csr_matrix(1 - train.Y.toarray())
+    padded = csr_matrix(train.Y + rest)
+    padded.data[:] = train.Y.toarray().ravel()
+    padded_weights = csr_matrix((weights.toarray().ravel(), padded.indices, padded.indptr), padded.shape)
+    full = replace(train, Y=padded, weights=padded_weights if weighted else None)
+    expected, found = fitted(context, train=train).decision(), fitted(context, train=full).decision()
+    assert padded.nnz == padded.shape[0] * padded.shape[1]
+    assert found.W.tobytes() == expected.W.tobytes()
+    assert found.b.tobytes() == expected.b.tobytes()
 
 
 @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])

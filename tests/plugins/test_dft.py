@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 import xmckit
+from xmckit import store
 from xmckit.recipe import load_recipe
 from xmckit.testing.problems import small_problem
 
@@ -84,7 +86,7 @@ def test_validation_rows_count_for_the_degree():
 
 def test_rows_beyond_the_guarantee_are_counted_and_said():
     train = labelled([{0, 2, 4}, {1}, {3}, {5}], 9)
-    head = fitted(train, active=1, order="given")
+    head = fitted(train, active=1, slack=4, order="given")
     facts = head.facts(labelled([{0, 1}, {0, 5}, {2}], 9).Y)
     assert facts["training and validation rows beyond the guarantee"] == 1
     assert facts["test rows beyond the guarantee"] == 1
@@ -101,8 +103,86 @@ def test_a_narrow_encoder_loses_the_guarantee_and_this_is_said():
     assert f"set head.encoder.width to {head.sizes['width']} or more" in facts["warnings"][0]
 
 
-def test_the_encoder_is_wide_enough_unless_the_recipe_says_otherwise():
-    assert fitted(small_problem(), slack=300).decision().structure is not None
+@pytest.mark.parametrize("encoder", ["sparse-linear", "sparse-mlp"])
+def test_the_encoder_is_wide_enough_unless_the_recipe_says_otherwise(encoder):
+    head = fitted(small_problem(), slack=300, encoder={"use": encoder})
+    assert head.decision().structure is not None
+    x = torch.from_numpy(
+        head.features(np.random.default_rng(0).standard_normal((900, small_problem().matrix.shape[1])))
+    )
+    assert encoder != "sparse-mlp" or torch.linalg.matrix_rank((x - x.mean(0)).double()) == head.sizes["width"]
+
+
+def test_a_hidden_layer_that_is_too_narrow_loses_the_guarantee_too():
+    head = fitted(small_problem(), slack=8, encoder={"use": "sparse-mlp", "hidden": 6})
+    assert head.decision().structure is None
+    assert head.decision().W.shape[1] == 6
+    facts = head.facts(small_problem().Y)
+    assert facts["guarantee"].startswith("lost")
+    assert "head.encoder.width and head.encoder.hidden" in facts["warnings"][0]
+
+
+def test_fewer_features_than_columns_lose_the_guarantee_too():
+    train = labelled([{0, 3}, {1, 4, 6}, {2}, {5, 7}], 8)
+    wide, enough = (fitted(train, slack=slack).facts(train.Y) for slack in (40, 4))
+    assert wide["guarantee"].startswith("lost")
+    assert "rows have 30 features" in wide["warnings"][0]
+    assert enough["guarantee"].startswith("every label set")
+
+
+def test_a_ranking_head_guarantees_sets_of_its_size():
+    facts = fitted(small_problem(), slack=4, loss="lml", k=3).facts(small_problem().Y)
+    assert facts["guarantee"].startswith("every set of 3 labels with at most")
+
+
+def test_no_degree_is_advised_that_the_labels_do_not_allow():
+    train = labelled([{0, 2}, {1, 3}, {0}], 4)
+    warnings = fitted(train, slack=4, order="given").facts(train.Y)["warnings"]
+    assert warnings == [
+        "2 rows seen in training have more than 1 runs of active labels, which the guarantee does not cover; "
+        "4 labels are too few to include them"
+    ]
+
+
+def test_more_columns_than_an_encoder_can_be_wide():
+    with pytest.raises(
+        xmckit.UsageError, match="the encoder 'sparse-linear' cannot serve this head, which asks for a width of 655"
+    ):
+        fitted(small_problem(), slack=65536)
+
+
+def saved(head, folder):
+    folder.mkdir()
+    head.save(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda sizes: sizes.pop("degree"), "expected the sizes degree"),
+        (lambda sizes: sizes.pop("beyond"), "expected the sizes beyond"),
+        (lambda sizes: sizes.update(degree=99), "degree 99 is not possible"),
+    ],
+)
+def test_damaged_sizes_name_their_file(tmp_path, change, message):
+    folder = saved(fitted(small_problem(), slack=4), tmp_path / "head")
+    state = json.loads((folder / "state.json").read_text())
+    change(state["sizes"])
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(xmckit.StorageError, match=rf"state\.json.*{message}"):
+        xmckit.make_context().load("head", "dft", folder)
+
+
+@pytest.mark.parametrize("name", ["slot_of_label", "place_of_label"])
+@pytest.mark.parametrize("change", [lambda t: t * 0, lambda t: t + 100, lambda t: t.roll(1)], ids=["0", "+100", "roll"])
+def test_a_damaged_label_order_names_its_file(tmp_path, name, change):
+    path = saved(fitted(small_problem(), slack=4), tmp_path / "head") / "weights.safetensors"
+    tensors = store.read_tensors(path)
+    tensors[f"classifier.{name}"] = change(tensors[f"classifier.{name}"])
+    store.write_tensors(path, tensors)
+    with pytest.raises(xmckit.StorageError, match=r"weights\.safetensors.*label order"):
+        xmckit.make_context().load("head", "dft", path.parent)
 
 
 def test_without_biases_every_label_starts_at_k_of_n():
@@ -163,3 +243,10 @@ def test_the_layer_is_the_same_after_training_as_one_product(tmp_path):
     scores = head.features(train.matrix) @ decision.W.T + decision.b
     expected = head.predict(train.matrix, 3)
     np.testing.assert_array_equal(np.sort(np.argsort(-scores, axis=1)[:, :3]), np.sort(expected.indices))
+
+
+@pytest.mark.parametrize(("loss", "k", "said"), [("lml", 10, True), ("topk-entropy", 10, True), ("lml", 9, False)])
+def test_a_loss_that_is_always_0_is_said(loss, k, said):
+    train = labelled([{0, 3}, {1, 4, 6}, {2}, {5, 7}], 10)
+    warnings = fitted(train, slack=4, loss=loss, k=k).facts(train.Y)["warnings"]
+    assert any(text.startswith("nothing was learned: where all 10 labels are output") for text in warnings) == said

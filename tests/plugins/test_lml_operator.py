@@ -249,6 +249,10 @@ def some_targets(rng, shape, weighted=True):
     return Targets.from_csr(Y, weights if weighted else None)
 
 
+def pairs(rows, labels, shape, weights=None):
+    return Targets(torch.tensor(rows), torch.tensor(labels), weights, shape)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
 @pytest.mark.parametrize("scale", [0.5, 4.0, 25.0])
@@ -307,6 +311,50 @@ def test_a_batch_without_labels_costs_nothing():
     loss = lml_loss(x, 2, Targets(none, none, None, (3, 5)))
     assert loss.item() == 0
     assert (torch.autograd.grad(loss, x)[0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nan_in_a_row_without_labels_does_not_reach_the_loss(dtype):
+    logits = torch.tensor([[nan, 1.0, 2.0], [0.0, 1.0, 2.0]], dtype=dtype, requires_grad=True)
+    k = torch.ones(2, requires_grad=True)
+    loss = lml_loss(logits, k, pairs([1], [0], (2, 3)))
+    loss.backward()
+    torch.testing.assert_close(loss, -lml(logits.detach()[1], 1)[0].log() / 2)
+    assert torch.equal(logits.grad[0], torch.zeros(3, dtype=dtype))
+    assert k.grad[0] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_k_has_no_slope_where_the_true_labels_have_all_of_it(dtype):
+    k = torch.ones(1, requires_grad=True)
+    lml_loss(torch.tensor([[1e4, 0.0, -1e4]], dtype=dtype), k, pairs([0], [0], (1, 3))).backward()
+    assert k.grad.item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_masked_label_of_weight_0_costs_nothing(dtype):
+    logits = torch.tensor([[1.0, 0.0, -inf]], dtype=dtype)
+    weighted = pairs([0, 0], [0, 2], (1, 3), torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(lml_loss(logits, 1, weighted), lml_loss(logits, 1, pairs([0], [0], (1, 3))))
+    rows = (torch.tensor([0, 0]), torch.tensor([0, 2]), torch.tensor([1.0, 0.0], dtype=torch.float64))
+    loss, _, _ = lml_vectorised.log_loss_and_slopes(logits, torch.ones(1), None, rows)
+    torch.testing.assert_close(loss.to(dtype), lml_loss(logits, 1, weighted))
+
+
+@pytest.mark.parametrize("size", [1, 31, 255, 256])
+def test_the_neighbours_of_a_short_row_change_no_bit_of_it(size):
+    """Short rows are solved in groups; those that a group cannot solve stand between those that it can."""
+    rng = np.random.default_rng(size)
+    x = rng.standard_normal((19, size)).astype(np.float32) * 10.0 ** rng.uniform(-3, 4, size=(19, 1)).astype(np.float32)
+    x[2, 0], x[5], x[9], x[13, -1] = nan, -inf, 1e4, inf
+    logits, k = torch.from_numpy(x), torch.from_numpy(rng.uniform(1e-3, size, 19))
+    together = lml(logits, k)
+    alone = torch.stack([lml(row, one) for row, one in zip(logits, k, strict=True)])
+    torch.testing.assert_close(together, alone, rtol=0, atol=0, equal_nan=True)
+    lengths = torch.tensor([size, 0, size, 0, 0, *[size] * 17])
+    ks = torch.zeros(len(lengths), dtype=k.dtype).masked_scatter(lengths > 0, k)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    torch.testing.assert_close(lml_csr(logits.ravel(), indptr, ks), alone.ravel(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_wrong_targets_are_named():

@@ -23,7 +23,9 @@ class EncoderParams(Params):
 
 
 class MLPParams(EncoderParams):
-    hidden: int = Field(256, ge=1, le=65536, description="Entries of the layer before the ReLU.")
+    hidden: Annotated[int, Field(ge=1, le=65536)] | Literal["auto"] = Field(
+        "auto", description=f'Entries of the layer before the ReLU; "auto": {WIDTH}, or the width if that is more.'
+    )
 
 
 class TorchEncoder(Configured, torch.nn.Module, ABC):
@@ -80,13 +82,21 @@ class SparseLinear(TorchEncoder):
 
 
 class SparseMLP(TorchEncoder):
-    """A linear layer over the features, ReLU, and a second linear layer."""
+    """A linear layer over the features, ReLU, and a second linear layer.
+
+    It is never wider than its hidden layer: more entries would be sums of those, and fill no larger space.
+    """
 
     Params: ClassVar[type[Params]] = MLPParams
 
+    @property
+    def width(self) -> int:
+        return super().width if self.params.hidden == "auto" else min(super().width, int(self.params.hidden))
+
     def prepare(self, inputs: int, generator: torch.Generator) -> None:
-        self.features = FeatureTable(inputs, self.params.hidden, generator)
-        self.second = initialised_linear(self.params.hidden, self.width, generator)
+        hidden = max(WIDTH, self.width) if self.params.hidden == "auto" else int(self.params.hidden)
+        self.features = FeatureTable(inputs, hidden, generator)
+        self.second = initialised_linear(hidden, self.width, generator)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         vectors: torch.Tensor = self.second(torch.relu(self.features(batch)))

@@ -26,7 +26,7 @@ from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.losses import linear
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
-from xmckit.nn.training import Epoch, Rows, Schedule, train
+from xmckit.nn.training import Epoch, Rows, Schedule, train, training_rows, without_stored_zeros
 from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
 from xmckit.sparse.topk import topk_dense
@@ -161,6 +161,10 @@ class TorchHead(Configured, ABC):
             sizes["output"] = _labels_to_output(self.params.k, train)
         return sizes
 
+    def size_names(self) -> set[str]:
+        """The names in what `plan` gives, all of which a stored head must have."""
+        return {"inputs", "labels", "width"} | ({"output"} if self.ranking else set())
+
     def encoder_width(self, sizes: dict[str, int]) -> int:
         """The width of an encoder whose own is "auto"."""
         return WIDTH
@@ -186,14 +190,24 @@ class TorchHead(Configured, ABC):
         """What `decision` says about W when no folding was needed."""
         return None
 
+    def check_stored(self, classifier: Any) -> None:
+        """DataError if weights that were loaded, finite numbers in the right shapes, are still not this head's."""
+
     # The contract of a head
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
-        rows = _training_rows(train)
+        train = without_stored_zeros(train)
+        rows = training_rows(train)
         self._device, self._workers = self._chosen_device(), context.workers
         generator = torch.Generator().manual_seed(context.seed_for("weights"))
         self.sizes = self.plan(train, context)
-        network = self._new_network(generator, context)
+        try:
+            network = self._new_network(generator, context)
+        except ValidationError as error:
+            raise UsageError(
+                f"the encoder {self.params.encoder.use!r} cannot serve this head, which asks for a width of "
+                f"{self.encoder_width(self.sizes)}: {reasons(error)}"
+            ) from None
         self.start(network, train, generator)
         network.to(self._device)
         self._network, self.threshold = network, 0.0
@@ -247,7 +261,17 @@ class TorchHead(Configured, ABC):
             "of these in the output layer": sum(p.numel() for p in network.classifier.parameters() if p.requires_grad),
             "epochs": len(self.history),
             "seconds of training": self.history[-1].seconds,
+            "warnings": self.warnings(),
         }
+
+    def warnings(self) -> list[str]:
+        """What nobody should overlook in the facts."""
+        if any(epoch.loss for epoch in self.history):
+            return []
+        reason = "the loss was 0 from the first epoch on"
+        if self.sizes.get("output") == self.sizes["labels"]:
+            reason = f"where all {self.sizes['labels']} labels are output (head.k), no weights are better than others"
+        return [f"nothing was learned: {reason}"]
 
     def save(self, folder: Path) -> None:
         network = self._fitted()
@@ -262,8 +286,9 @@ class TorchHead(Configured, ABC):
         head._workers = context.workers
         head._device = head._chosen_device()
         head.sizes, head.threshold, head.history = _read_state(folder / STATE)
-        if head.ranking and not head.sizes.get("output"):
-            raise store.damaged(folder / STATE, "expected the number of labels to output")
+        missing = head.size_names() - head.sizes.keys()
+        if missing:
+            raise store.damaged(folder / STATE, f"expected the sizes {', '.join(sorted(missing))}")
         head._network = head._stored_network(folder, context)
         return head
 
@@ -423,7 +448,7 @@ class TorchHead(Configured, ABC):
             network = self._new_network(torch.Generator().manual_seed(0), context)
         except ValidationError as error:
             raise store.damaged(folder / PARAMS, f"the encoder's parameters: {reasons(error)}") from None
-        except (RuntimeError, MemoryError, OverflowError, TypeError) as error:
+        except (RuntimeError, MemoryError, OverflowError, TypeError, UsageError) as error:
             raise store.damaged(folder / STATE, f"no network of the sizes {self.sizes}: {error}") from None
         network.fold()
         expected = network.state_dict()
@@ -439,6 +464,10 @@ class TorchHead(Configured, ABC):
             if not bool(tensor.isfinite().all()):
                 raise store.damaged(path, f"{name} holds a value that is not a finite number")
         network.load_state_dict(tensors)
+        try:
+            self.check_stored(network.classifier)
+        except DataError as error:
+            raise store.damaged(path, str(error)) from None
         return network.to(self._device)
 
     def _chosen_device(self) -> torch.device:
@@ -449,18 +478,6 @@ class TorchHead(Configured, ABC):
         if self.params.device == "cuda":
             raise UsageError('device is "cuda" but torch finds none here: use "cpu" or "auto"')
         return torch.device("cpu")
-
-
-def _training_rows(train: Split) -> Rows:
-    X = as_inputs(train.matrix)
-    train.check("train")
-    if not train.rows or not X.shape[1] or not train.Y.nnz:
-        raise DataError(
-            f"nothing to learn from: {train.rows} training rows with {X.shape[1]} features and "
-            f"{train.Y.nnz} labels among them"
-        )
-    # weights share the pattern of Y, so with weights Y stays as it is
-    return Rows(X, as_csr(train.Y)) if train.weights is None else Rows(X, train.Y, train.weights)
 
 
 def _dropped(vectors: torch.Tensor, share: float, noise: torch.Generator) -> torch.Tensor:
@@ -500,13 +517,20 @@ def _read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...]]:
     sizes = state.get("sizes") if isinstance(state, dict) else None
     if not isinstance(sizes, dict) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes.values()):
         raise store.damaged(path, "expected sizes as whole numbers")
-    if not all(sizes.get(name) for name in ("inputs", "labels", "width")):
-        raise store.damaged(path, "expected the sizes inputs, labels and width, all above 0")
+    if not all(sizes.get(name, 1) for name in ("inputs", "labels", "width", "output")):
+        raise store.damaged(path, "expected the sizes inputs, labels, width and output to be above 0")
     threshold = state.get("threshold")
     if type(threshold) not in (int, float) or not abs(threshold) <= np.finfo(np.float32).max:
         raise store.damaged(path, "expected a threshold that is a finite number")
-    try:
-        history = tuple(Epoch(*epoch) for epoch in state["history"])
-    except (KeyError, TypeError) as error:
-        raise store.damaged(path, f"expected the history of the training: {error}") from None
-    return sizes, float(threshold), history
+    history = state.get("history")
+    if not isinstance(history, list) or not history or not all(map(_is_epoch, history)):
+        raise store.damaged(path, "expected the epochs of the training, each with number, loss, score and seconds")
+    return sizes, float(threshold), tuple(Epoch(*epoch) for epoch in history)
+
+
+def _is_epoch(stored: Any) -> bool:
+    """Whether this is an `Epoch` as JSON has it."""
+    if not isinstance(stored, list) or len(stored) != len(Epoch._fields):
+        return False
+    number, loss, score, seconds = stored
+    return type(number) is int and all(type(n) in (int, float) for n in (loss, score or 0, seconds))

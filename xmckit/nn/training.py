@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +14,9 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Matrix
-from xmckit.errors import XmckitError
-from xmckit.nn.batches import Batch, Targets, as_batch
+from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.errors import DataError, XmckitError
+from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
 from xmckit.nn.optimiser import Adam
 from xmckit.nn.threads import Threads
 
@@ -34,6 +34,34 @@ class Rows:
             rows = order[start : start + size]
             weights = None if self.weights is None else self.weights[rows]
             yield as_batch(self.X[rows], device), Targets.from_csr(self.Y[rows], weights, device)
+
+
+def without_stored_zeros(train: Split) -> Split:
+    """Labels in canonical form. Weights share their pattern, and may be 0 themselves: pairs leave both together."""
+    if train.weights is None:
+        return replace(train, Y=as_csr(train.Y))
+    train.check("train")
+    true = train.Y.data != 0
+    if true.all():
+        return train
+    starts = np.concatenate([[0], np.cumsum(true)])[train.Y.indptr]
+    Y, weights = (
+        csr_matrix((matrix.data[true], matrix.indices[true], starts), matrix.shape)
+        for matrix in (train.Y, train.weights)
+    )
+    return replace(train, Y=Y, weights=weights)
+
+
+def training_rows(train: Split) -> Rows:
+    """What `train` takes of a split, or DataError."""
+    X = as_inputs(train.matrix)
+    train.check("train")
+    if not train.rows or not X.shape[1] or not train.Y.nnz:
+        raise DataError(
+            f"nothing to learn from: {train.rows} training rows with {X.shape[1]} features and "
+            f"{train.Y.nnz} labels among them"
+        )
+    return Rows(X, train.Y, train.weights)
 
 
 @dataclass(frozen=True)

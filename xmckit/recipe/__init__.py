@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from xmckit.errors import PluginError, nearest
-from xmckit.recipe.check import Checker, Mistakes, a, nested_specs
+from xmckit.recipe.check import Checker, Mistakes, a, input_paths, nested_specs
 from xmckit.recipe.expectations import found
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
 from xmckit.recipe.sections import (
@@ -43,6 +43,7 @@ __all__ = [
     "Recipe",
     "Score",
     "Section",
+    "input_paths",
     "load_recipe",
     "load_section",
     "nested_specs",

@@ -346,6 +346,21 @@ def nested_specs(
     return specs
 
 
+def input_paths(model: type[BaseModel], params: Mapping[str, Any], registry: Registry) -> list[Path]:
+    """Every file or folder that the parameters name, also those of the components inside them."""
+    paths: list[Path] = []
+
+    def collect(marker: Any, value: Any, path: KeyPath) -> Any:
+        if isinstance(marker, InputPath):
+            paths.extend(Path(item) for item in (value if isinstance(value, list) else [value]) if item is not None)
+        elif isinstance(marker, KindOf) and isinstance(value, dict):
+            paths.extend(input_paths(registry.resolve(marker.kind, value["use"]).Params, value, registry))
+        return value
+
+    transform(model, params, (), collect)
+    return paths
+
+
 def _transform(value: Any, annotation: Any, metadata: Sequence[Any], path: KeyPath, visit: Visit) -> Any:
     for marker in metadata:
         if isinstance(marker, (KindOf, InputPath)):
