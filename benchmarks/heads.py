@@ -108,7 +108,14 @@ def run_cells(options: argparse.Namespace) -> None:
             break
         print(cell.key, file=sys.stderr, flush=True)
         found["cells"][cell.key] = {**cell._asdict(), **run_cell(cell, options.data, options.runs)}
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        write_results(found)
+
+
+def write_results(found: dict[str, Any]) -> None:
+    """One cell a line."""
+    cells = ",\n".join(f"{json.dumps(key)}: {json.dumps(cell)}" for key, cell in found["cells"].items())
+    rest = {key: value for key, value in found.items() if key != "cells"}
+    RESULTS.write_text(f'{{"cells": {{\n{cells}\n}},\n{json.dumps(rest)[1:-1]}}}\n', "utf-8")
 
 
 def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:
@@ -131,12 +138,15 @@ def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:
     (head,) = store.read_json(result.path / "facts.json")
     stages = result.run.manifest["stages"]
     return {
-        "metrics": result.metrics["results"][0]["metrics"],
-        "baseline": result.metrics["results"][-1]["metrics"],
+        "metrics": {name: rounded(value) for name, value in result.metrics["results"][0]["metrics"].items()},
         "facts": head["facts"],
-        "training": head["training"],
+        "training": [{key: rounded(value) for key, value in epoch.items()} for epoch in head["training"]],
         "peak_bytes": max(stage["peak_bytes"] for stage in stages if stage["name"].startswith("head")),
     }
+
+
+def rounded(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 if __name__ == "__main__":
