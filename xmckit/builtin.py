@@ -93,6 +93,11 @@ def xmckit_commands() -> Iterator[Component]:
         "run", "xmckit.cli.run:run", summary="Run a recipe: data, features, labels, index, head, score, verify, report."
     )
     yield Component("predict", "xmckit.cli.predict:predict", summary="Label texts with the model of a run.")
+    yield Component(
+        "verify",
+        "xmckit.cli.verify:verify",
+        summary="Prove which label sets a head can output and which it never will.",
+    )
     yield Component("runs", "xmckit.cli.runs:runs", summary="List runs, look at one, and free the cache.")
     yield Component("recipes", "xmckit.cli.recipes:recipes", summary="List, show, copy and check recipes.")
     yield Component("data", "xmckit.cli.data:data", summary="List, describe and convert data sets.")

@@ -53,7 +53,8 @@ class Context:
     """Handed to every component. Components read nothing global: what they need is here.
 
     `validation` holds the rows carved out of train, for early stopping, thresholds and calibration. `folder` is
-    the component's own scratch folder; what must last goes through `save`.
+    the component's own scratch folder, which is found again when a stage is gone on with after a kill; what must last
+    goes through `save`.
     """
 
     seed: int = 0

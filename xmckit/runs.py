@@ -207,7 +207,7 @@ class Stages:
         self.run.event("stage-start", name=name)
         self.cache.mkdir(parents=True, exist_ok=True)
         with store.atomic_folder(self.cache / key) as folder:
-            with self._scratch(name) as scratch, Measured() as cost:
+            with self._scratch(name, key) as scratch, Measured() as cost:
                 value = produce(folder, scratch)
             files = _sizes(folder)
             store.write_json(
@@ -226,21 +226,23 @@ class Stages:
         return value
 
     @contextlib.contextmanager
-    def _scratch(self, name: str) -> Iterator[Path]:
-        """A folder in the run, which is gone when its stage is done; after an error, what a component left there for
-        the person who reads its message stays.
+    def _scratch(self, name: str, key: str) -> Iterator[Path]:
+        """A folder in the run, which is gone when its stage is done. After an error or a kill it stays: for the person
+        who reads a component's message, and for the next attempt at the same stage, which may go on from there.
         """
-        scratch = self.run.path / "scratch" / name
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        everything = self.run.path / "scratch"
+        scratch = everything / name / key[:16]
+        for outdated in set((everything / name).glob("*")) - {scratch}:
+            shutil.rmtree(outdated, ignore_errors=True)
+        scratch.mkdir(parents=True, exist_ok=True)
         try:
             yield scratch
         except BaseException:
-            for folder in (scratch, scratch.parent):
+            for folder in (scratch, scratch.parent, everything):
                 if not any(folder.iterdir()):
                     folder.rmdir()
             raise
-        shutil.rmtree(scratch.parent)
+        shutil.rmtree(everything)
 
     def note(self, **facts: Any) -> None:
         """Facts for the manifest."""

@@ -1,8 +1,25 @@
-"""The verify stage: what each head's output layer can and cannot produce, with the proofs written beside."""
+"""The verify stage: what each head's output layer can and cannot produce, with the proofs written beside.
+
+The folder holds all that a second program needs to check every answer, and nothing in it is pickled:
+
+    verdicts.json         the answers, in the order of the assignments, and the content checksum of every other file
+    assignments.npz       the label sets that were asked, CSR; `rows` says where they came from
+    decision-<head>.npz   W, b (where there is one) and rule as the head gave them; degree, slack, order of a structure
+    candidates-<head>.npz the candidates of each row, CSR, for a head behind a shortlist
+    certificates.npz      <head>/<scope>/…: witnesses as rows of a matrix, certificates as ragged arrays, each with the
+                          positions they belong to
+
+Assignments are verified in blocks. A finished block is kept in the stage's scratch folder under a name that follows
+from its content, so that a run that was killed goes on with the next block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +28,14 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Split
+from xmckit.data.model import Split, as_csr
 from xmckit.errors import PluginError
-from xmckit.protocols import STATUSES, Head, LinearDecision, Verdicts, Verifier
+from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE, Head, LinearDecision, Verdict, Verdicts, Verifier
+
+FORMAT = 1
+BLOCK = 512
+MOST_LISTED = 20
+NOT_LINEAR = "its decision is not one linear layer"
 
 
 def verify(
@@ -25,57 +47,276 @@ def verify(
     most: int,
     context: Context,
 ) -> dict[str, Any]:
-    """Write verdicts.json and certificates.npz into `folder`; return the content of the former.
+    """Write the files above into `folder`; return the content of verdicts.json.
 
     A head behind a shortlist (it has `candidates(X)`) is judged twice: the full layer, and what it can output for
-    each row's candidates. The first is never a statement about the whole model.
+    each row's candidates. The first is never a statement about the whole model. Label sets without rows (`split.X` is
+    None) have no candidates, so only the full layer is judged.
     """
     rows = np.arange(split.rows)
     if len(rows) > most:
         rows = np.sort(context.rng("verify").choice(len(rows), size=most, replace=False))
-    chosen = split.Y[rows]
+    asked = _pattern(split.Y[rows])
+    output = _Output(folder)
+    output.write("assignments.npz", {**_csr_arrays(asked), "rows": rows})
     results: list[dict[str, Any]] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
         decision = head.decision()
         if decision is None:
-            results.append({"head": name, "scope": "full", "verifiable": False})
+            results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})
             continue
-        if not isinstance(decision, LinearDecision):
-            raise PluginError(f"decision() of head {name} gave a {type(decision).__name__}, expected a LinearDecision")
+        stored = _decision_arrays(decision, name, asked.shape[1])
+        output.write(f"decision-{name}.npz", stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
-        if hasattr(head, "candidates"):
-            scopes["shortlist"] = head.candidates(split.matrix[rows])
+        if split.X is not None and hasattr(head, "candidates"):
+            scopes["shortlist"] = _checked_candidates(head.candidates(split.matrix[rows]), asked.shape, name)
+            output.write(f"candidates-{name}.npz", _csr_arrays(scopes["shortlist"]))
         for scope, candidates in scopes.items():
-            verdicts = verifier.verify(decision, chosen, candidates=candidates, context=context)
-            _check(verdicts, len(rows), type(verifier).__name__)
+            question = _Question(verifier, decision, content_sha256(stored), asked, candidates)
+            answers = question.answers(f"verifying {name}, {scope}", context)
             results.append(
-                {
-                    "head": name,
-                    "scope": scope,
-                    "verifiable": True,
-                    "rule": decision.rule,
-                    "counts": verdicts.counts(),
-                    "verdicts": [_summary(verdicts[row]) for row in range(len(verdicts))],
-                }
+                {"head": name, "scope": scope, "verifiable": True, **_decision_facts(decision), **answers.facts(asked)}
             )
-            proofs.update({f"{name}/{scope}/{key}": array for key, array in _proofs(verdicts).items()})
-    summary = {"assignments": len(rows), "of": split.rows, "results": results}
-    store.write_arrays(folder / "certificates.npz", proofs)
+            proofs.update({f"{name}/{scope}/{key}": array for key, array in answers.proofs.items()})
+    output.write("certificates.npz", proofs)
+    summary = {
+        "format": FORMAT,
+        "assignments": len(rows),
+        "of": split.rows,
+        "files": output.checksums,
+        "results": results,
+    }
     store.write_json(folder / "verdicts.json", summary)
     return summary
 
 
-def _check(verdicts: Verdicts, asked: int, verifier: str) -> None:
-    """PluginError unless there is one verdict for each assignment, with a status that counts."""
+def content_sha256(arrays: Mapping[str, np.ndarray]) -> str:
+    """Of names, types, shapes and values: equal for equal arrays, whenever and however they were written."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@dataclass
+class _Output:
+    """The stage's folder, and the checksums of what was written into it."""
+
+    folder: Path
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        store.write_arrays(self.folder / name, arrays)
+        self.checksums[name] = content_sha256(arrays)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Verdicts as they are stored: what is said about each assignment, and the proofs."""
+
+    verdicts: list[dict[str, Any]]
+    proofs: dict[str, np.ndarray]
+
+    def save(self, path: Path) -> None:
+        text = json.dumps(self.verdicts, allow_nan=False).encode()
+        store.write_arrays(path, {**self.proofs, "verdicts": np.frombuffer(text, dtype=np.uint8)})
+
+    @classmethod
+    def load(cls, path: Path) -> _Answers:
+        proofs = store.read_arrays(path)
+        return cls(json.loads(proofs.pop("verdicts").tobytes()), proofs)
+
+    @classmethod
+    def joined(cls, blocks: Sequence[_Answers], width: int) -> _Answers:
+        """The blocks one after the other; positions and offsets count on."""
+        first = np.cumsum([0, *(len(block.verdicts) for block in blocks)])
+        proofs = {"witness": np.concatenate([np.empty((0, width)), *(block.proofs["witness"] for block in blocks)])}
+        for name in ("witness_of", "certificate_of"):
+            shifted = [block.proofs[name] + start for block, start in zip(blocks, first[:-1], strict=True)]
+            proofs[name] = _joined(shifted, np.int64)
+        lengths = _joined([np.diff(block.proofs["certificate_start"]) for block in blocks], np.int64)
+        proofs["certificate_start"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        for name, dtype in (("certificate_labels", np.int64), ("certificate_multipliers", np.float64)):
+            proofs[name] = _joined([block.proofs[name] for block in blocks], dtype)
+        return cls([verdict for block in blocks for verdict in block.verdicts], proofs)
+
+    def counts(self, key: str = "status") -> dict[str, int]:
+        return {status: sum(verdict[key] == status for verdict in self.verdicts) for status in STATUSES}
+
+    def facts(self, asked: csr_matrix) -> dict[str, Any]:
+        """What a result says about all assignments together, and then about each."""
+        counts = self.counts()
+        margins = [verdict["margin"] for verdict in self.verdicts if verdict["margin"] is not None]
+        replayed = [verdict["replayed"] for verdict in self.verdicts if verdict["status"] == ARGMAXABLE]
+        return {
+            "counts": counts,
+            "share": counts[ARGMAXABLE] / len(self.verdicts) if self.verdicts else None,
+            "smallest_margin": min(margins, default=None),
+            "replayed": {"yes": replayed.count(True), "no": replayed.count(False), "not tried": replayed.count(None)},
+            "ideal": self.counts("ideal"),
+            "eps": self.counts("eps"),
+            "missed": sum(bool(verdict["missed"]) for verdict in self.verdicts),
+            "seconds": sum(verdict["seconds"] for verdict in self.verdicts),
+            "never": _never(asked, self.verdicts),
+            "verdicts": self.verdicts,
+        }
+
+
+@dataclass(frozen=True)
+class _Question:
+    """One decision and what is asked about it."""
+
+    verifier: Verifier
+    decision: LinearDecision
+    decision_sha256: str
+    asked: csr_matrix
+    candidates: csr_matrix | None
+
+    def answers(self, what: str, context: Context) -> _Answers:
+        rows = int(self.asked.shape[0])
+        blocks: list[_Answers] = []
+        counted = dict.fromkeys(STATUSES, 0)
+        with context.progress(what, total=rows) as bar:
+            for start in range(0, rows, BLOCK):
+                block = self._block(slice(start, start + BLOCK), context)
+                counted = {status: counted[status] + more for status, more in block.counts().items()}
+                bar.advance(len(block.verdicts), **counted)
+                blocks.append(block)
+        return _Answers.joined(blocks, int(self.decision.W.shape[1]))
+
+    def _block(self, rows: slice, context: Context) -> _Answers:
+        """From the scratch folder of an attempt that was stopped, or made now and left there."""
+        asked = self.asked[rows]
+        candidates = None if self.candidates is None else self.candidates[rows]
+        if context.folder is None:
+            return self._verified(asked, candidates, context)
+        path = context.folder / "blocks" / f"{self._key(asked, candidates)}.npz"
+        if path.is_file():
+            return _Answers.load(path)
+        answers = self._verified(asked, candidates, context)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        answers.save(path)
+        return answers
+
+    def _key(self, asked: csr_matrix, candidates: csr_matrix | None) -> str:
+        params = getattr(self.verifier, "params", None)
+        return store.canonical_sha256(
+            {
+                "verifier": f"{type(self.verifier).__module__}.{type(self.verifier).__qualname__}",
+                "params": None if params is None else params.model_dump(mode="json"),
+                "decision": self.decision_sha256,
+                "assignments": content_sha256(_csr_arrays(asked)),
+                "candidates": None if candidates is None else content_sha256(_csr_arrays(candidates)),
+            }
+        )
+
+    def _verified(self, asked: csr_matrix, candidates: csr_matrix | None, context: Context) -> _Answers:
+        verdicts = self.verifier.verify(self.decision, asked, candidates=candidates, context=context)
+        width = int(self.decision.W.shape[1])
+        _check(verdicts, int(asked.shape[0]), width, type(self.verifier).__name__)
+        return _Answers([_summary(verdict) for verdict in verdicts.verdicts], _proofs(verdicts, width))
+
+
+def _check(verdicts: Any, asked: int, width: int, verifier: str) -> None:
+    """PluginError unless there is one verdict for each assignment, with a status that counts and proofs that fit."""
+    if not isinstance(verdicts, Verdicts):
+        raise PluginError(f"verifier {verifier} gave a {type(verdicts).__name__}, expected Verdicts")
     if len(verdicts) != asked:
         raise PluginError(f"verifier {verifier} gave {len(verdicts)} verdicts for {asked} assignments")
     for verdict in verdicts.verdicts:
         if verdict.status not in STATUSES:
             raise PluginError(f"verifier {verifier} gave the status {verdict.status!r}, expected {', '.join(STATUSES)}")
+        if verdict.witness is not None and np.shape(verdict.witness) != (width,):
+            raise PluginError(
+                f"verifier {verifier} gave a witness of size {np.shape(verdict.witness)}, expected {(width,)}"
+            )
+        if verdict.certificate is not None and len({np.shape(part) for part in verdict.certificate}) != 1:
+            raise PluginError(f"verifier {verifier} gave a certificate whose labels and multipliers differ in number")
+        if verdict.margin is not None and not np.isfinite(verdict.margin):
+            raise PluginError(f"verifier {verifier} gave the margin {verdict.margin}, expected a finite number")
 
 
-def _summary(verdict: Any) -> dict[str, Any]:
+def _checked_candidates(candidates: Any, shape: tuple[int, int], head: str) -> csr_matrix:
+    if getattr(candidates, "format", "") != "csr" or candidates.shape != shape:
+        found = f"a {type(candidates).__name__} of size {getattr(candidates, 'shape', None)}"
+        raise PluginError(f"candidates() of head {head} gave {found}, expected a CSR matrix of size {shape}")
+    # A candidate may have the score 0: being listed is what counts.
+    listed = csr_matrix((np.ones(candidates.nnz, np.float32), candidates.indices, candidates.indptr), candidates.shape)
+    return _pattern(listed)
+
+
+def _pattern(matrix: csr_matrix) -> csr_matrix:
+    """Ones where `matrix` has entries, in canonical form."""
+    matrix = as_csr(matrix)
+    return csr_matrix((np.ones(matrix.nnz, np.float32), matrix.indices, matrix.indptr), matrix.shape)
+
+
+def _csr_arrays(matrix: csr_matrix) -> dict[str, np.ndarray]:
+    return {
+        "data": matrix.data,
+        "indices": matrix.indices,
+        "indptr": matrix.indptr,
+        "shape": np.asarray(matrix.shape, dtype=np.int64),
+    }
+
+
+def _decision_arrays(decision: Any, head: str, labels: int) -> dict[str, np.ndarray]:
+    """The decision as it is stored, or PluginError unless it is one over `labels` labels."""
+    if not isinstance(decision, LinearDecision):
+        raise PluginError(f"decision() of head {head} gave a {type(decision).__name__}, expected a LinearDecision")
+    W = np.asarray(decision.W)
+    if W.ndim != 2 or W.shape[0] != labels or W.dtype.kind != "f":
+        raise PluginError(
+            f"decision() of head {head} gave W as {W.dtype} of size {W.shape}, "
+            f"expected floating-point numbers and {labels} rows, one for each label"
+        )
+    arrays = {"W": W, "rule": np.asarray(decision.rule)}
+    if decision.b is not None:
+        arrays["b"] = np.asarray(decision.b)
+        if arrays["b"].shape != (labels,) or arrays["b"].dtype.kind != "f":
+            raise PluginError(
+                f"decision() of head {head} gave b as {arrays['b'].dtype} of size {arrays['b'].shape}, "
+                f"expected floating-point numbers and size {(labels,)}"
+            )
+    if decision.structure is not None:
+        structure = decision.structure
+        arrays |= {
+            "degree": np.asarray(structure.degree, dtype=np.int64),
+            "slack": np.asarray(structure.slack, dtype=np.int64),
+            "order": np.asarray(structure.order, dtype=np.int64),
+        }
+    return arrays
+
+
+def _decision_facts(decision: LinearDecision) -> dict[str, Any]:
+    return {
+        "rule": decision.rule,
+        "labels": int(decision.W.shape[0]),
+        "dim": int(decision.W.shape[1]),
+        "bias": decision.b is not None,
+        "structured": decision.structure is not None,
+    }
+
+
+def _never(asked: csr_matrix, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Label sets that can never be output, the most frequent first; `missed` are labels that a shortlist left out."""
+    positions: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for position, verdict in enumerate(verdicts):
+        if verdict["status"] == UNARGMAXABLE:
+            positions[tuple(asked.indices[asked.indptr[position] : asked.indptr[position + 1]].tolist())].append(
+                position
+            )
+    first = sorted(positions.items(), key=lambda item: (-len(item[1]), item[1][0]))[:MOST_LISTED]
+    return [
+        {"labels": list(labels), "times": len(where), "position": where[0], "missed": verdicts[where[0]]["missed"]}
+        for labels, where in first
+    ]
+
+
+def _summary(verdict: Verdict) -> dict[str, Any]:
     return {
         "status": verdict.status,
         "proof": verdict.proof,
@@ -89,22 +330,19 @@ def _summary(verdict: Any) -> dict[str, Any]:
     }
 
 
-def _proofs(verdicts: Verdicts) -> dict[str, np.ndarray]:
-    """Witnesses as rows of a matrix, certificates as ragged arrays; each with the positions they belong to."""
-    witnesses = [(row, verdicts[row].witness) for row in range(len(verdicts)) if verdicts[row].witness is not None]
+def _proofs(verdicts: Verdicts, width: int) -> dict[str, np.ndarray]:
+    witnesses = [(row, verdict.witness) for row, verdict in enumerate(verdicts.verdicts) if verdict.witness is not None]
     certificates = [
-        (row, verdicts[row].certificate) for row in range(len(verdicts)) if verdicts[row].certificate is not None
+        (row, verdict.certificate) for row, verdict in enumerate(verdicts.verdicts) if verdict.certificate is not None
     ]
-    lengths = [len(certificate[0]) for _, certificate in certificates if certificate is not None]
+    lengths = [len(labels) for _, (labels, _) in certificates]
     return {
         "witness_of": np.asarray([row for row, _ in witnesses], dtype=np.int64),
-        "witness": np.asarray([witness for _, witness in witnesses], dtype=np.float64),
+        "witness": np.asarray([x for _, x in witnesses], dtype=np.float64).reshape(len(witnesses), width),
         "certificate_of": np.asarray([row for row, _ in certificates], dtype=np.int64),
         "certificate_start": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        "certificate_labels": _joined([certificate[0] for _, certificate in certificates if certificate], np.int64),
-        "certificate_multipliers": _joined(
-            [certificate[1] for _, certificate in certificates if certificate], np.float64
-        ),
+        "certificate_labels": _joined([np.asarray(labels) for _, (labels, _) in certificates], np.int64),
+        "certificate_multipliers": _joined([np.asarray(parts) for _, (_, parts) in certificates], np.float64),
     }
 
 

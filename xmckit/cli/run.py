@@ -105,9 +105,33 @@ def _finish(result: Result, as_json: bool) -> None:
         )
         return
     print_metrics(result.metrics)
+    for verdict in _verdict_lines(result.path / "verdicts.json"):
+        click.echo(verdict)
     for warning in result.warnings:
         click.echo(f"note: {warning}", err=True)
     click.echo(f"report: {result.report}")
+
+
+def _verdict_lines(path: Path) -> list[str]:
+    """What was proved about each head, if anything was asked."""
+    from xmckit import store
+
+    if not path.is_file():
+        return []
+    lines = []
+    for result in store.read_json(path)["results"]:
+        scope = "" if result["scope"] == "full" else ", with each row's candidates"
+        if not result["verifiable"]:
+            lines.append(f"{result['head']}: not verifiable, its decision is not one linear layer")
+            continue
+        counts = result["counts"]
+        asked, open_ = sum(counts.values()), counts["unresolved"]
+        rest = f", {open_} unresolved" if open_ else ""
+        lines.append(
+            f"{result['head']}{scope}: of {asked} label sets it can output {counts['argmaxable']} and never "
+            f"{counts['unargmaxable']}{rest}, with proof"
+        )
+    return lines
 
 
 def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:

@@ -42,7 +42,6 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
     environment.filters.update(percent=_percent, mebibytes=lambda value: f"{value / 2**20:,.0f}")
     template = environment.from_string(resources.files("xmckit.report").joinpath("report.html.j2").read_text("utf-8"))
     metrics = store.read_json(run.path / "metrics.json")
-    verdicts = run.path / "verdicts.json"
     data = store.read_json(run.stage_folder("data") / "description.json")
     return template.render(
         version=__version__,
@@ -59,10 +58,29 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
             for head in store.read_json(run.path / "facts.json")
             if head["facts"]
         ],
-        verdicts=store.read_json(verdicts) if verdicts.is_file() else None,
+        verdicts=verdict_facts(run) if (run.path / "verdicts.json").is_file() else None,
         recipe=(run.path / "recipe.toml").read_text("utf-8"),
         resolved=(run.path / "resolved.toml").read_text("utf-8"),
     )
+
+
+def verdict_facts(run: Run) -> dict[str, Any]:
+    """What the report says about verdicts: the results as they are stored, with the names of labels."""
+    from xmckit.data.saved import load_label_names
+
+    verdicts: dict[str, Any] = store.read_json(run.path / "verdicts.json")
+    proved = [result for result in verdicts["results"] if result["verifiable"]]
+    names = load_label_names(run.stage_folder("data")) if any(result["never"] for result in proved) else []
+    for result in proved:
+        result["scope"] = "full layer" if result["scope"] == "full" else "with each row's candidates"
+        result["tried"] = result["replayed"]["yes"] + result["replayed"]["no"]
+        for item in result["never"]:
+            item["missed"] = [names[label] for label in item["missed"]]
+            item["labels"] = [names[label] for label in item["labels"]]
+    # Columns that only some verifiers and layers fill.
+    verdicts["also"] = [key for key in ("ideal", "eps") if any(any(result[key].values()) for result in proved)]
+    verdicts["shortlisted"] = any(result["scope"] != "full layer" for result in proved)
+    return verdicts
 
 
 def metric_tables(metrics: dict[str, Any]) -> list[list[tuple[str, list[tuple[str, str]]]]]:

@@ -1,0 +1,106 @@
+"""Every registered head, trained on a small synthetic problem and verified: what is there, and what it can output."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from xmckit.context import Context
+from xmckit.data.model import Split, carve_validation
+from xmckit.errors import PluginError
+from xmckit.verification import verify
+
+EPOCHS = 10
+MOST_TEST_ROWS = 1000
+
+
+def survey(
+    verifier: str,
+    verifier_params: Mapping[str, Any],
+    labels: int,
+    dim: int,
+    asked: Split | None,
+    *,
+    most: int,
+    context: Context,
+) -> dict[str, Any]:
+    """As `verification.verify`, over all heads; `asked` None asks about the problem's own test rows.
+
+    A head that cannot be trained or verified is in the results with the reason: one that fails stops no other.
+    """
+    train, test = _problem(labels, context)
+    split = test if asked is None else asked
+    results: list[dict[str, Any]] = []
+    counts = {"assignments": min(most, split.rows), "of": split.rows}
+    for name in context.names("head"):
+        try:
+            results += _verified(name, verifier, verifier_params, dim, train, split, most, context)
+        except Exception as error:  # noqa: BLE001  a third party's head may raise anything; it is named, not hidden
+            results.append({"head": name, "scope": "full", "verifiable": False, "why": _one_line(error)})
+    return {**counts, "results": results}
+
+
+def _verified(
+    name: str,
+    verifier: str,
+    verifier_params: Mapping[str, Any],
+    dim: int,
+    train: Split,
+    split: Split,
+    most: int,
+    context: Context,
+) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as place, context.progress(f"training {name}"):
+        scratch = Path(place) / "scratch"
+        scratch.mkdir()
+        head = _trained(name, dim, train, context.using(folder=scratch))
+        folder = Path(place) / "verified"
+        folder.mkdir()
+        judge = context.build("verifier", {"use": verifier, **verifier_params})
+        summary = verify(folder, judge, [(name, head)], split, most=most, context=context)
+        results: list[dict[str, Any]] = summary["results"]
+        return results
+
+
+def _problem(labels: int, context: Context) -> tuple[Split, Split]:
+    source = context.build(
+        "dataset",
+        {
+            "use": "synthetic",
+            "rows": max(400, 4 * labels),
+            "test_rows": MOST_TEST_ROWS,
+            "features": max(300, 2 * labels),
+            "labels": labels,
+            "topics": max(1, labels // 10),
+        },
+    )
+    dataset = source.read(context=context)
+    return dataset.train, dataset.test
+
+
+def _trained(name: str, dim: int, train: Split, context: Context) -> Any:
+    """The head with `dim` as its width, where it has a parameter for it, and few epochs."""
+    cls = context.resolve("head", name)
+    known = cls.Params.model_fields
+    wanted = {"dim": dim, "slack": dim, "epochs": EPOCHS}
+    head = cls(**{key: value for key, value in wanted.items() if key in known})
+    fitting, validation = carve_validation(train, 0.1, context.rng("validation"))
+    context = context.using(validation=validation, seed=context.seed_for("head", name))
+    needs: frozenset[str] = getattr(cls, "needs", frozenset())
+    indexes = [_index(needs, fitting, context)] if needs else []
+    head.fit(fitting, indexes=indexes, context=context)
+    return head
+
+
+def _index(needs: frozenset[str], train: Split, context: Context) -> Any:
+    for name in context.names("indexer"):
+        if needs <= context.resolve("indexer", name).provides:
+            return context.build("indexer", {"use": name}).build(train, context=context)
+    raise PluginError(f"it needs an index that provides {', '.join(sorted(needs))}, and no registered indexer does")
+
+
+def _one_line(error: BaseException) -> str:
+    kind = "" if isinstance(error, PluginError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
