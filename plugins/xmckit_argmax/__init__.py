@@ -1,0 +1,30 @@
+"""The argmaxability verifier: which label sets an output layer can produce, with a proof of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import xmckit
+
+
+@xmckit.hookimpl
+def xmckit_verifiers() -> Iterator[xmckit.Component]:
+    yield xmckit.Component(
+        "argmax",
+        "xmckit_argmax.verifier:ArgmaxVerifier",
+        summary="Proves for each label set that some vector makes the layer output it, or that none does.",
+    )
+
+
+@xmckit.hookimpl
+def xmckit_commands() -> Iterator[xmckit.Component]:
+    yield xmckit.Component(
+        "certificates",
+        "xmckit_argmax.commands:certificates",
+        summary="Check the proofs behind a run's verdicts.",
+    )
+    yield xmckit.Component(
+        "argmax",
+        "xmckit_argmax.counting_command:argmax",
+        summary="Count the label sets that a layer of a given size can output.",
+    )

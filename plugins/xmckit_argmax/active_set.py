@@ -1,0 +1,312 @@
+"""A dual active-set method (Goldfarb and Idnani 1983) for min ½‖v‖² subject to s_i·row_i·v ≥ ‖row_i‖, in numba.
+
+v = 0 satisfies nothing and is optimal for no constraints at all. Each step takes the most violated row p of a small
+working set, moves v along the part z of it that is orthogonal to the active rows, and drops an active row whenever its
+multiplier would turn negative. The active rows are kept as a thin factorisation Aᵀ = QᵀR: q rows of Q, and column j of
+R stored as row j. When p depends on the active rows and no multiplier can block, it is minus a non-negative
+combination of them: no v satisfies all, and the combination says why (Gordan).
+
+Nothing here is a proof: the arithmetic is reordered at the compiler's leisure, and proofs.py judges what comes out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+SATISFIED, INFEASIBLE, STUCK = 0, 1, 2
+
+BLOCKING = 1e-13
+# Rows as satisfied as this (of 1) need no further step; going all the way takes twice as many.
+ENOUGH, FULLY = 0.1, 1 - 1e-9
+DEPENDENT, CAREFULLY_DEPENDENT = 1e-22, 1e-27  # squared length of what is left of a row about as long as 1
+STEPS_PER_COLUMN, LEAST_STEPS = 200, 5000  # after which a solver is stuck
+CANCELLED = 0.01  # share of a squared length; what is left below it is projected again
+CACHED = 12  # violated rows that are tried again before the whole working set is
+
+_fast = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, error_model="numpy")
+
+
+@_fast
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(a.shape[0]):
+        total += a[i] * b[i]
+    return total
+
+
+@_fast
+def _row_dot(rows, row, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(b.shape[0]):
+        total += rows[row, i] * b[i]
+    return total
+
+
+@_fast
+def _listed_products(rows, ids, signs, count, v, products):  # type: ignore[no-untyped-def]
+    """products[j] = signs[j] · rows[ids[j]]·v, four rows at a time."""
+    whole = count - count % 4
+    for j in range(0, whole, 4):
+        r0, r1, r2, r3 = ids[j], ids[j + 1], ids[j + 2], ids[j + 3]
+        t0 = t1 = t2 = t3 = 0.0
+        for i in range(v.shape[0]):
+            t0 += rows[r0, i] * v[i]
+            t1 += rows[r1, i] * v[i]
+            t2 += rows[r2, i] * v[i]
+            t3 += rows[r3, i] * v[i]
+        products[j] = t0 * signs[j]
+        products[j + 1] = t1 * signs[j + 1]
+        products[j + 2] = t2 * signs[j + 2]
+        products[j + 3] = t3 * signs[j + 3]
+    for j in range(whole, count):
+        products[j] = _row_dot(rows, ids[j], v) * signs[j]
+
+
+@_fast
+def _products(Q, count, v, products):  # type: ignore[no-untyped-def]
+    """products = Q[:count]·v."""
+    whole = count - count % 4
+    for j in range(0, whole, 4):
+        t0 = t1 = t2 = t3 = 0.0
+        for i in range(v.shape[0]):
+            t0 += Q[j, i] * v[i]
+            t1 += Q[j + 1, i] * v[i]
+            t2 += Q[j + 2, i] * v[i]
+            t3 += Q[j + 3, i] * v[i]
+        products[j] = t0
+        products[j + 1] = t1
+        products[j + 2] = t2
+        products[j + 3] = t3
+    for j in range(whole, count):
+        products[j] = _row_dot(Q, np.uint64(j), v)
+
+
+@_fast
+def _subtract_combination(Q, weights, count, v):  # type: ignore[no-untyped-def]
+    """v −= Q[:count]ᵀ·weights."""
+    whole = count - count % 4
+    for j in range(0, whole, 4):
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for i in range(v.shape[0]):
+            v[i] -= w0 * Q[j, i] + w1 * Q[j + 1, i] + w2 * Q[j + 2, i] + w3 * Q[j + 3, i]
+    for j in range(whole, count):
+        w0 = weights[j]
+        for i in range(v.shape[0]):
+            v[i] -= w0 * Q[j, i]
+
+
+@_fast
+def _orthogonal_part(Q, q, a, along, z, again):  # type: ignore[no-untyped-def]
+    """along = Q·a and z = a − Qᵀ·along, projected twice where cancellation is strong; returns ‖z‖²."""
+    _products(Q, q, a, along)
+    for i in range(z.shape[0]):  # a slice assignment would take seconds to compile
+        z[i] = a[i]
+    _subtract_combination(Q, along, q, z)
+    left = _dot(z, z)
+    if q and left < CANCELLED * _dot(a, a):
+        _products(Q, q, z, again)
+        _subtract_combination(Q, again, q, z)
+        for j in range(q):
+            along[j] += again[j]
+        left = _dot(z, z)
+    return left
+
+
+@_fast
+def _solve_upper(R, q, along, r):  # type: ignore[no-untyped-def]
+    """R·r = along."""
+    for j in range(q):
+        r[j] = along[j]
+    for j in range(q - 1, -1, -1):
+        value = r[j] / R[j, j]
+        r[j] = value
+        for i in range(j):
+            r[i] -= value * R[j, i]
+
+
+@_fast
+def _drop(Q, R, q, k, active, multipliers, along, z, cosines, sines):  # type: ignore[no-untyped-def]
+    """Remove active row k: shift, make R triangular again by rotations, and give z what the last row of Q held."""
+    last = q - 1
+    for j in range(k, last):
+        active[j] = active[j + 1]
+        multipliers[j] = multipliers[j + 1]
+        for i in range(j + 2):
+            R[j, i] = R[j + 1, i]
+        for i in range(k, j):
+            above, below = R[j, i], R[j, i + 1]
+            R[j, i] = cosines[i] * above + sines[i] * below
+            R[j, i + 1] = cosines[i] * below - sines[i] * above
+        length = np.sqrt(R[j, j] * R[j, j] + R[j, j + 1] * R[j, j + 1])
+        cosines[j], sines[j] = R[j, j] / length, R[j, j + 1] / length
+        R[j, j], R[j, j + 1] = length, 0.0
+    for j in range(k, last):
+        c, s = cosines[j], sines[j]
+        above, below = along[j], along[j + 1]
+        along[j], along[j + 1] = c * above + s * below, c * below - s * above
+        for i in range(z.shape[0]):
+            above, below = Q[j, i], Q[j + 1, i]
+            Q[j, i] = c * above + s * below
+            Q[j + 1, i] = c * below - s * above
+    freed = along[last]
+    for i in range(z.shape[0]):
+        z[i] += freed * Q[last, i]
+    return freed * freed
+
+
+@_fast
+def _most_violated(rows, norms, ids, signs, count, v, is_active, cache, products, enough):  # type: ignore[no-untyped-def]
+    """The place of the row with the least product over its length, if it is below `enough`, otherwise −1.
+
+    Rows that were violated when the whole set was last looked at are tried first; `cache` ends with their number.
+    """
+    best, where = enough, -1
+    for c in range(cache[CACHED]):
+        j = cache[c]
+        if is_active[j] == 0:
+            value = signs[j] * _row_dot(rows, ids[j], v) / norms[ids[j]]
+            if value < best:
+                best, where = value, j
+    if where >= 0:
+        return where
+    _listed_products(rows, ids, signs, count, v, products)
+    cached = 0
+    for j in range(count):
+        value = products[j] / norms[ids[j]]
+        products[j] = value
+        if value < enough and is_active[j] == 0 and (cached < CACHED or value < products[cache[cached - 1]]):
+            c = min(cached, CACHED - 1)
+            while c > 0 and products[cache[c - 1]] > value:
+                cache[c] = cache[c - 1]
+                c -= 1
+            cache[c] = j
+            cached = min(cached + 1, CACHED)
+    cache[CACHED] = cached
+    return cache[0] if cached else -1
+
+
+@_fast
+def _first_blocker(multipliers, r, q):  # type: ignore[no-untyped-def]
+    """(step, position): how far the dual may go before an active multiplier turns negative."""
+    step, blocker = np.inf, -1
+    for j in range(q):
+        if r[j] > BLOCKING and multipliers[j] < step * r[j]:
+            step, blocker = multipliers[j] / r[j], j
+    return step, blocker
+
+
+@_fast
+def _solve(  # type: ignore[no-untyped-def]
+    rows, norms, ids, signs, count, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
+    work, products
+):  # fmt: skip
+    """Go on from `state` = (active rows, steps) until the working set is satisfied or proved infeasible.
+
+    When it is infeasible, `multipliers` holds the combination and `active` its rows, the violated one last.
+    """
+    a, along, z, r, again, cosines, sines = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    cache = np.zeros(CACHED + 1, dtype=np.int64)
+    q, steps = state[0], state[1]
+    while True:
+        p = _most_violated(rows, norms, ids, signs, count, v, is_active, cache, products, enough)
+        if p < 0:
+            state[0], state[1] = q, steps
+            return SATISFIED
+        row, sign, wanted = ids[p], signs[p], norms[ids[p]]
+        for i in range(v.shape[0]):
+            a[i] = sign * rows[row, i]
+        left = _orthogonal_part(Q, q, a, along, z, again)
+        if q == width:
+            left = 0.0
+        added = 0.0
+        while True:
+            steps += 1
+            if steps > most:
+                state[0], state[1] = q, steps
+                return STUCK
+            _solve_upper(R, q, along, r)
+            dual_step, blocker = _first_blocker(multipliers, r, q)
+            if left < dependent * wanted * wanted:
+                if blocker < 0:
+                    for j in range(q):
+                        multipliers[j] = max(-r[j], 0.0)
+                    multipliers[q] = 1.0
+                    active[q] = p
+                    state[0], state[1] = q, steps
+                    return INFEASIBLE
+                step = dual_step
+                left = 0.0
+                for i in range(z.shape[0]):
+                    z[i] = 0.0
+            else:
+                primal_step = (wanted - _dot(a, v)) / left
+                step = min(primal_step, dual_step)
+                for i in range(v.shape[0]):
+                    v[i] += step * z[i]
+            for j in range(q):
+                multipliers[j] = max(multipliers[j] - step * r[j], 0.0)
+            added += step
+            if left > 0.0 and primal_step <= dual_step:
+                length = np.sqrt(left)
+                for i in range(v.shape[0]):
+                    Q[q, i] = z[i] / length
+                for j in range(q):
+                    R[q, j] = along[j]
+                R[q, q] = length
+                active[q], multipliers[q], is_active[p] = p, added, 1
+                q += 1
+                break
+            is_active[active[blocker]] = 0
+            left += _drop(Q, R, q, blocker, active, multipliers, along, z, cosines, sines)
+            q -= 1
+
+
+@_fast
+def solve_batch(  # type: ignore[no-untyped-def]
+    rows, norms, ids, signs, counts, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
+    slots, outcome
+):  # fmt: skip
+    """`_solve` for each of `slots`; the arrays from `ids` on have one entry per slot."""
+    work = np.zeros((7, v.shape[1]))
+    products = np.empty(ids.shape[1])
+    for at in range(slots.shape[0]):
+        slot = slots[at]
+        outcome[slot] = _solve(
+            rows, norms, ids[slot], signs[slot], counts[slot], width, v[slot], Q[slot], R[slot], active[slot],
+            multipliers[slot], is_active[slot], state[slot], enough, most, dependent, work, products,
+        )  # fmt: skip
+
+
+class Slots:
+    """The arrays of as many solvers as run side by side, each with room for `room` rows out of `count`."""
+
+    def __init__(self, slots: int, room: int, count: int, width: int, padded: int):
+        self.ids = np.zeros((slots, room), dtype=np.uint32)
+        self.signs = np.zeros((slots, room))
+        self.counts = np.zeros(slots, dtype=np.int64)
+        self.v = np.zeros((slots, padded))
+        self.Q = np.zeros((slots, max(1, width), padded))
+        self.R = np.zeros((slots, max(1, width), padded))
+        self.active = np.zeros((slots, width + 1), dtype=np.int64)
+        self.multipliers = np.zeros((slots, width + 1))
+        self.is_active = np.zeros((slots, room), dtype=np.uint8)
+        self.state = np.zeros((slots, 2), dtype=np.int64)
+        self.outcome = np.zeros(slots, dtype=np.int64)
+        self.in_set = np.zeros((slots, count), dtype=np.uint8)
+        self.width = width
+
+    def start(self, slot: int, ids: np.ndarray, signs: np.ndarray) -> None:
+        """Empty the slot and give it these rows as its first working set."""
+        self.counts[slot] = len(ids)
+        self.ids[slot, : len(ids)], self.signs[slot, : len(ids)] = ids, signs
+        self.v[slot], self.is_active[slot], self.state[slot], self.in_set[slot] = 0.0, 0, 0, 0
+        self.in_set[slot, ids] = 1
+
+    def solve(self, rows: np.ndarray, norms: np.ndarray, slots: np.ndarray, enough: float, dependent: float) -> None:
+        """Go on with the working sets of `slots`; `outcome` says how each ended."""
+        most = STEPS_PER_COLUMN * self.width + LEAST_STEPS
+        solve_batch(
+            rows, norms, self.ids, self.signs, self.counts, self.width, self.v, self.Q, self.R, self.active,
+            self.multipliers, self.is_active, self.state, enough, most, dependent, slots, self.outcome,
+        )  # fmt: skip

@@ -1,0 +1,126 @@
+"""`xmckit certificates`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+MOST_SHOWN = 20
+COPIES = ("verdicts.json", "certificates.npz")  # of the stage's files, at the top of the run
+
+
+@click.group()
+def certificates() -> None:
+    """Check the proofs behind a run's verdicts."""
+
+
+@certificates.command("check")
+@click.argument("run")
+@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
+@click.option("--model", "against_model", is_flag=True, help="Also load the heads: is the W that was checked theirs?")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
+    """Prove every verdict of RUN anew, by a program that shares no code with the verifier.
+
+    RUN is a run folder, its name, the name of a recipe for its newest verified run, or a folder with a verdicts.json.
+    It reads W, the label sets and the certificates from disk; certificates are checked in exact arithmetic, witnesses
+    with rigorous error bounds and in exact arithmetic where these do not decide. Exit code 5 when anything fails.
+    """
+    from xmckit import VerificationError
+
+    results = [_checked(folder, against_model) for folder in verified_folders(run, Path(root))]
+    failures = [failure for result in results for failure in result["failures"]]
+    if as_json:
+        click.echo(json.dumps({"ok": not failures, "checks": results}, indent=2))
+    else:
+        for result in results:
+            click.echo(_sentence(result))
+    if failures:
+        more = len(failures) - MOST_SHOWN
+        shown = [*failures[:MOST_SHOWN], *([f"and {more} more"] if more > 0 else [])]
+        raise VerificationError("\n".join([f"{len(failures)} checks failed:", *shown]))
+
+
+def verified_folders(run: str, root: Path) -> list[Path]:
+    """The folders with a verdicts.json and its proofs: of the run's verify stage and of `xmckit verify`."""
+    from xmckit import StorageError
+
+    below = sorted(root.glob("*/*"), reverse=True)
+    named = [path for path in below if path.name == run] or [path for path in below if path.parent.name == run]
+    for place in [Path(run), *named]:
+        if (place / "assignments.npz").is_file():
+            return [place]
+        found = [path.parent for part in ("stages", "verify") for path in sorted(place.glob(f"{part}/*/verdicts.json"))]
+        if whole := [folder for folder in found if not folder.name.startswith(".")]:
+            return whole
+    raise StorageError(
+        f"{run}: there are no verdicts to check here or below {root}. "
+        "`xmckit verify RUN` makes some, and so does [verify] in a recipe."
+    )
+
+
+def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
+    from xmckit_argmax.checker import check
+
+    report = check(folder)
+    failures = [f"{folder}: {failure}" for failure in report.failures]
+    if folder.parent.name == "stages":
+        failures += _changed_copies(folder)
+    if against_model:
+        failures += _other_weights(folder)
+    return {
+        "folder": str(folder),
+        "proved": report.proved["argmaxable"] + report.proved["unargmaxable"],
+        "argmaxable": report.proved["argmaxable"],
+        "unargmaxable": report.proved["unargmaxable"],
+        "unresolved": report.proved["unresolved"],
+        "exact": report.exact,
+        "seconds": round(report.seconds, 3),
+        "failures": failures,
+    }
+
+
+def _changed_copies(folder: Path) -> list[str]:
+    """What people read at the top of the run has to be what was checked."""
+    copies = [folder.parents[1] / name for name in COPIES]
+    return [
+        f"{copy} is not the file of the same name in {folder}"
+        for copy in copies
+        if copy.is_file() and copy.read_bytes() != (folder / copy.name).read_bytes()
+    ]
+
+
+def _other_weights(folder: Path) -> list[str]:
+    """Heads of the run whose decision is not the one that was verified."""
+    import numpy as np
+
+    import xmckit
+    from xmckit import store
+
+    run = folder.parents[1]
+    stages = [
+        stage for stage in store.read_json(run / "manifest.json")["stages"] if stage["identity"]["kind"] == "head"
+    ]
+    wrong = []
+    for stage, head in zip(stages, xmckit.load(run).heads, strict=True):
+        path = folder / f"decision-{stage['name'].removeprefix('head-')}.npz"
+        decision = head.decision()
+        if decision is None or not path.is_file():
+            continue
+        stored = store.read_arrays(path)
+        same_bias = np.array_equal(stored["b"], decision.b) if decision.b is not None else "b" not in stored
+        if not (np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule):
+            wrong.append(f"{path} is not the decision of the head in {run / stage['folder']}")
+    return wrong
+
+
+def _sentence(result: dict[str, Any]) -> str:
+    outcome = f"{len(result['failures'])} FAILED" if result["failures"] else "all right"
+    return (
+        f"{result['folder']}: {result['proved']} verdicts proved ({result['argmaxable']} argmaxable, "
+        f"{result['unargmaxable']} unargmaxable; {result['exact']} in exact arithmetic), "
+        f"{result['unresolved']} unresolved, {result['seconds']:.2f} s: {outcome}"
+    )

@@ -1,0 +1,140 @@
+"""How many label sets a linear layer can output at all (Cover 1965, theorem 2; Grivas et al. 2024, equation 2).
+
+With n labels whose rows are in general position in d dimensions the number depends on n and d alone:
+
+    2 · Σ_{i<d} C(n−1, i)     sign(W·x)
+    Σ_{i≤d} C(n, i)           sign(W·x + b): the regions of n hyperplanes that do not meet in one point
+
+Rule "topk" has a free threshold, one more dimension. Divided by 2^n both are a probability: that of at most d−1 heads
+in n−1 tosses of a fair coin, and of at most d in n. Rows that are not in general position reach fewer sets, never more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from xmckit.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from xmckit import Verdicts
+
+Rule = Literal["sign", "topk"]
+
+MOST_LABELS = 10**8  # beyond this the logarithms below are no longer good to seven digits
+
+
+def argmaxable_count(labels: int, dim: int, *, bias: bool = False, rule: Rule = "sign") -> int:
+    """The exact number of label sets within reach. Its digits grow with `dim`: see `log2_count` for large ones."""
+    tosses, most = _as_tosses(labels, dim, bias, rule)
+    if tosses < 0 or most >= tosses:
+        return 2**labels
+    total, term = 0, 1
+    for heads in range(most + 1):
+        total += term
+        term = term * (tosses - heads) // (heads + 1)
+    return total << (labels - tosses)
+
+
+def log2_count(labels: int, dim: int, *, bias: bool = False, rule: Rule = "sign") -> float:
+    """log2 of the number of label sets within reach; −inf where there is none."""
+    return labels + share_of_all(labels, dim, bias=bias, rule=rule) * math.log2(10)
+
+
+def share_of_all(labels: int, dim: int, *, bias: bool = False, rule: Rule = "sign") -> float:
+    """log10 of the share of all 2^n label sets that is within reach: 0 when all are, −inf when none is.
+
+    The number is right to about 1e-9 at a million labels, and close to 0 it is right relative to its own size.
+    """
+    return float(share_curve(labels, [dim], bias=bias, rule=rule)[0])
+
+
+def share_curve(labels: int, dims: Sequence[int], *, bias: bool = False, rule: Rule = "sign") -> np.ndarray:
+    """`share_of_all` for several dimensions at once, in the time of looking at each label once."""
+    games = [_as_tosses(labels, dim, bias, rule) for dim in dims]
+    at_most = _log_at_most(max((tosses for tosses, _ in games), default=0))
+    shares = np.zeros(len(games))
+    for place, (tosses, most) in enumerate(games):
+        if most >= tosses:
+            shares[place] = 0.0
+        elif most < 0:
+            shares[place] = -np.inf
+        elif 2 * most < tosses:
+            shares[place] = at_most[most]
+        else:
+            # A share next to 1 is told by what is missing; the coin is fair, so that many heads are few tails.
+            shares[place] = np.log1p(-np.exp(at_most[tosses - most - 1]))
+    return shares / math.log(10)
+
+
+def _log_at_most(tosses: int) -> np.ndarray:
+    """Logarithms of the probabilities of at most h heads, for h = 0 … tosses."""
+    from scipy.special import gammaln
+
+    heads = np.arange(max(0, tosses) + 1)
+    each = gammaln(tosses + 1) - gammaln(heads + 1) - gammaln(tosses - heads + 1) - tosses * math.log(2)
+    return np.logaddexp.accumulate(each)
+
+
+def _as_tosses(labels: int, dim: int, bias: bool, rule: Rule) -> tuple[int, int]:
+    """(tosses, most heads) of the fair coin whose chance is the share."""
+    if rule not in ("sign", "topk"):
+        raise UsageError(f'no rule is called {rule!r}, expected "sign" or "topk"')
+    if labels < 0 or dim < 0:
+        raise UsageError(f"{labels} labels in {dim} dimensions cannot be counted, expected 0 or more of both")
+    if labels > MOST_LABELS:
+        raise UsageError(f"{labels} labels are too many to count with, expected at most {MOST_LABELS}")
+    wide = dim + (rule == "topk")
+    return (labels, wide) if bias else (labels - 1, wide - 1)
+
+
+@dataclass(frozen=True)
+class NeverPredicted:
+    """A label set that no input can produce, and how many rows have it.
+
+    `missed`: its labels outside the shortlist. No input turns the labels `conflict_on` on and `conflict_off` off,
+    whatever the other labels are. Both are those of the first row with this set.
+    """
+
+    labels: tuple[str, ...]
+    rows: int
+    missed: tuple[str, ...]
+    conflict_on: tuple[str, ...]
+    conflict_off: tuple[str, ...]
+
+
+def never_predicted(
+    verdicts: Verdicts, assignments: csr_matrix, names: Sequence[str] | None = None
+) -> list[NeverPredicted]:
+    """The distinct label sets that were proved unargmaxable, those of most rows first; without `names` by label id."""
+    if len(verdicts) != assignments.shape[0]:
+        raise DataError(f"there are {len(verdicts)} verdicts for {assignments.shape[0]} assignments, expected as many")
+    rows_of: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(verdicts)):
+        if verdicts[row].status == "unargmaxable":
+            active = assignments.indices[assignments.indptr[row] : assignments.indptr[row + 1]]
+            rows_of.setdefault(tuple(sorted(active.tolist())), []).append(row)
+
+    def named(labels: Sequence[int]) -> tuple[str, ...]:
+        return tuple(str(label) if names is None else names[label] for label in labels)
+
+    listed = []
+    for active, rows in sorted(rows_of.items(), key=lambda item: (-len(item[1]), item[1][0])):
+        first, on = verdicts[rows[0]], set(active)
+        conflict = [] if first.certificate is None else sorted(first.certificate[0].tolist())
+        listed.append(
+            NeverPredicted(
+                labels=named(active),
+                rows=len(rows),
+                missed=named(first.missed),
+                conflict_on=named([label for label in conflict if label in on]),
+                conflict_off=named([label for label in conflict if label not in on]),
+            )
+        )
+    return listed

@@ -1,0 +1,77 @@
+"""`xmckit argmax`"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+MOST_DIGITS = 30  # of a count that is printed in full
+
+
+@click.group()
+def argmax() -> None:
+    """Which label sets a linear output layer can produce at all."""
+
+
+@argmax.command("count")
+@click.option("--labels", type=click.IntRange(min=0), required=True, help="Labels of the layer (rows of W).")
+@click.option("--dim", "dims", type=click.IntRange(min=0), required=True, multiple=True,
+              help="Dimensions of the layer (columns of W); may be given several times.")  # fmt: skip
+@click.option("--bias/--no-bias", default=False, show_default=True, help="Whether every label has a bias of its own.")
+@click.option("--rule", type=click.Choice(["sign", "topk"]), default="sign", show_default=True,
+              help="sign: labels above 0 are output; topk: the labels ranked first.")  # fmt: skip
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg",
+              help="Draw the share of all label sets by dimension.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path | None, as_json: bool) -> None:
+    """Count the label sets that N labels in D dimensions can output, whatever the weights (Cover's formula).
+
+    Weights in general position reach exactly this many of the 2^N label sets, others fewer.
+    """
+    from xmckit_argmax.counting import share_curve
+
+    shares = share_curve(labels, dims, bias=bias, rule=rule)
+    results = [_facts(labels, dim, float(share), bias, rule) for dim, share in zip(dims, shares, strict=True)]
+    if plot is not None:
+        from xmckit import store
+        from xmckit_argmax.pictures import share_of_all_curve
+
+        store.write_text(plot, share_of_all_curve([labels], bias=bias, rule=rule, marked=dims))
+    if as_json:
+        click.echo(json.dumps({"labels": labels, "bias": bias, "rule": rule, "counts": results}, indent=2))
+        return
+    for facts in results:
+        click.echo(_sentence(labels, facts))
+
+
+def _facts(labels: int, dim: int, share: float, bias: bool, rule: Any) -> dict[str, Any]:
+    from xmckit_argmax.counting import argmaxable_count
+
+    log10 = None if math.isinf(share) else share + labels * math.log10(2)
+    small = log10 is None or log10 < MOST_DIGITS
+    return {
+        "dim": dim,
+        "count": argmaxable_count(labels, dim, bias=bias, rule=rule) if small else None,
+        "log10_count": log10,
+        "log10_share": None if math.isinf(share) else share,
+    }
+
+
+def _sentence(labels: int, facts: dict[str, Any]) -> str:
+    if facts["log10_count"] is None:
+        return f"d = {facts['dim']}: no label set of {labels:,} labels can be output"
+    number = f"10^{facts['log10_count']:.2f}" if facts["count"] is None else f"{facts['count']:,}"
+    return f"d = {facts['dim']}: {number} of 2^{labels} label sets can be output, {_share(facts['log10_share'])}"
+
+
+def _share(log10: float) -> str:
+    if log10 == 0:
+        return "all of them"
+    if log10 < -4:
+        return f"a share of 10^{log10:.2f}"
+    missing = -math.expm1(log10 * math.log(10))
+    return f"all but a share of {missing:.3g}" if missing < 0.01 else f"{100 * (1 - missing):.3g} %"

@@ -1,0 +1,380 @@
+"""From what a search found to what is proved: float64 with error bounds first, exact arithmetic where that fails."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import torch
+
+from xmckit_argmax import exact
+from xmckit_argmax.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
+from xmckit_argmax.answers import Answer, Found, Proof, Question
+from xmckit_argmax.proofs import (
+    all_products,
+    error_per_length,
+    gamma,
+    positive_multipliers,
+    prove_positive,
+)
+from xmckit_argmax.system import System, plain_rows, scaled_rows
+
+ROWS_TO_ADD = 40
+SCALES_TO_TRY = 33
+NEIGHBOURS = 100
+MOST_EXACT_ROWS = 2000
+# Bounds on margins and radii are told with this much to spare for the roundings that went into them.
+SPARE = 1e-9
+
+
+class Judge:
+    def __init__(self, system: System, W: np.ndarray, b: np.ndarray | None, box: float):
+        self.system, self.W, self.b, self.box = system, W, b, box
+        self.rows = torch.from_numpy(system.rows)
+        self._constant = np.flatnonzero(~W.any(axis=1))
+        self._typical = int(np.median(system.exponents)) if len(system.exponents) else 0
+        self._lossy = np.flatnonzero(~system.lossless)
+        self._shifted = bool(system.columns.any())
+        with np.errstate(over="ignore"):
+            plain = np.ldexp(system.rows, -system.columns) if self._shifted else system.rows
+            self._inverse_norms = _inverses(np.linalg.norm(plain, axis=1))
+        self._inverse_slopes = _inverses(np.linalg.norm(system.rows[:, : system.dim], axis=1))
+
+    def at_once(self, question: Question) -> Answer | None:
+        """The answer where nothing is asked, or where a label's logit is the same for every x."""
+        system = self.system
+        counted = system.labels if question.rows is None else len(question.rows)
+        if not counted or (system.rule == "topk" and len(question.active) in (0, counted)):
+            return Answer("argmaxable", "exact", x=np.zeros(system.dim))
+        hopeless = self._hopeless(question)
+        if len(hopeless):
+            return Answer("unargmaxable", "exact", support=hopeless[:1], multipliers=np.ones(1))
+        return None
+
+    def _hopeless(self, question: Question) -> np.ndarray:
+        """Labels with a zero row of W whose bias is not what the label set asks for."""
+        zero = self._constant if self.system.rule == "sign" else self._constant[:0]
+        if question.rows is not None:
+            zero = np.intersect1d(zero, question.rows)
+        if self.b is None or not len(zero):
+            return zero
+        signs = np.where(np.isin(zero, question.active), 1.0, -1.0)
+        return zero[signs * self.b[zero] <= 0]
+
+    def prove(self, questions: Sequence[Question], found: list[Found], exact_seconds: float) -> dict[int, Answer]:
+        """Answers, by the index of the question, for what can be proved."""
+        began = time.perf_counter()
+        proved = self._witnesses(questions, [item for item in found if item.v is not None])
+        proved.update(
+            self._combinations(questions, [item for item in found if item.support is not None], exact_seconds)
+        )
+        share = (time.perf_counter() - began) / max(1, len(found))
+        spent = {item.index: item.seconds + share for item in found}
+        return {index: replace(answer, seconds=spent[index]) for index, answer in proved.items()}
+
+    # Witnesses
+
+    def _witnesses(self, questions: Sequence[Question], found: list[Found]) -> dict[int, Answer]:
+        if not found:
+            return {}
+        points = self._plain(np.asarray([item.v for item in found]))
+        V, sound = self._scaled(points)
+        whole = [t for t, item in enumerate(found) if sound[t] and questions[item.index].rows is None]
+        products = dict(zip(whole, all_products(self.rows, V[whole]), strict=True)) if whole else {}
+        errors = error_per_length(V)
+        answers = {}
+        for t, item in enumerate(found):
+            if sound[t]:
+                answer, _ = self._witness(
+                    questions[item.index], points[t], V[t], errors[t], products.get(t), item.margin_at_most
+                )
+                if answer is not None:
+                    answers[item.index] = answer
+        return answers
+
+    def _plain(self, v: np.ndarray) -> np.ndarray:
+        """Solutions of the scaled system as (x, threshold, t) of the decision, with t = 1 where there is a bias."""
+        system = self.system
+        with np.errstate(all="ignore"):
+            plain = np.ldexp(v, system.columns)
+            return self._with_unit_t(plain) if system.biased else np.ldexp(plain, -self._typical)
+
+    def _with_unit_t(self, plain: np.ndarray) -> np.ndarray:
+        """Divided by t where there is a bias; not a number where t is not positive."""
+        if not self.system.biased:
+            return plain
+        t = self.system.width - 1
+        negative = ~(plain[:, t] > 0)
+        plain = plain / plain[:, t : t + 1]
+        plain[:, t] = 1.0
+        plain[negative] = np.nan
+        return plain
+
+    def _scaled(self, plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(v of the scaled system with a largest entry of about 1, whether that is `plain` to the last bit)."""
+        columns = self.system.columns
+        sound = np.isfinite(plain).all(axis=1)
+        plain = np.where(sound[:, None], plain, 0.0)
+        mantissas, powers = np.frexp(plain)
+        powers = np.where(plain == 0, -(1 << 20), powers - columns)
+        largest = powers.max(axis=1)
+        shifts = np.where(plain == 0, 0, np.maximum(powers - largest[:, None], -2000))
+        V = np.ldexp(mantissas, shifts)
+        sound &= (np.ldexp(V, -shifts) == mantissas).all(axis=1) & (V != 0).any(axis=1)
+        return V, sound
+
+    def _witness(
+        self,
+        question: Question,
+        plain: np.ndarray,
+        v: np.ndarray,
+        error: float,
+        products: np.ndarray | None,
+        at_most: float,
+    ) -> tuple[Answer | None, np.ndarray]:
+        """(argmaxable if every row is proved positive, the rows for which that failed)."""
+        system = self.system
+        rows, active = self._rows(question)
+        if products is None:
+            products = all_products(self.rows[rows], v[None])[0]
+        doubtful = np.empty(len(products) + 1, dtype=np.int64)
+        norms = system.norms[rows]
+        count = prove_positive(products, norms, error, active, system.biased, doubtful)
+        ids = self._unproved(rows, doubtful[:count])
+        if len(ids) > MOST_EXACT_ROWS:
+            return None, ids
+        violated = ids[~self._exactly_positive(question, ids, v)] if len(ids) else ids
+        if len(violated):
+            return None, violated
+        labels, length = len(products) - system.biased, self._plain_length(v)
+        margin = max(0.0, float((products * self._inverse_norms[rows])[:labels].min()) / length)
+        sure_margin = max(0.0, margin - error / length) * (1 - SPARE)
+        answer = Answer(
+            "argmaxable",
+            "exact" if len(ids) else "float-certified",
+            x=plain[: system.dim].copy(),
+            margin=margin,
+            radius=self._radius(sure_margin, max(margin, at_most) * (1 + SPARE)),
+            reached=self._reached(sure_margin, plain, v, (products - error * norms)[:labels], rows),
+        )
+        return answer, ids[:0]
+
+    def _unproved(self, rows: slice | np.ndarray, doubtful: np.ndarray) -> np.ndarray:
+        """Ids of rows that are doubtful, or that lost a bit when they were scaled."""
+        if isinstance(rows, slice):
+            return np.union1d(doubtful, self._lossy) if len(self._lossy) else doubtful
+        lost = np.flatnonzero(~self.system.lossless[rows])
+        return np.asarray(rows[np.union1d(doubtful, lost)])
+
+    def _plain_length(self, v: np.ndarray) -> float:
+        """‖(x, threshold, t)‖, at the scale of v."""
+        columns = self.system.columns
+        return float(np.sqrt(v @ v if not self._shifted else (np.ldexp(v, np.clip(columns, -500, 500)) ** 2).sum()))
+
+    def _rows(self, question: Question) -> tuple[slice | np.ndarray, np.ndarray]:
+        """(the rows that count, the places of the active labels among them)."""
+        if question.rows is None:
+            return slice(None), question.active
+        active = np.flatnonzero(np.isin(question.rows, question.active))
+        return (np.append(question.rows, self.system.labels) if self.system.biased else question.rows), active
+
+    def _radius(self, at_least: float, at_most: float) -> tuple[float, float] | None:
+        """Bounds on the radius of the paper's LP, from bounds on the largest margin (rule "sign", no bias)."""
+        if self.system.rule != "sign" or self.system.biased:
+            return None
+        return self.box * at_least, self.box * self.system.dim**0.5 * min(1.0, at_most)
+
+    def _reached(
+        self, margin: float, plain: np.ndarray, v: np.ndarray, at_least: np.ndarray, rows: slice | np.ndarray
+    ) -> float | None:
+        """A radius that some x in the box has: of the witness itself, where a bias fixes its scale."""
+        system = self.system
+        if system.rule != "sign":
+            return None
+        if not system.biased:
+            return self.box * margin
+        if np.abs(plain[: system.dim]).max(initial=0.0) > self.box:
+            return None
+        one = float(np.ldexp(v[system.width - 1], system.columns[system.width - 1]))
+        # a label whose row of W is zero bounds no radius
+        distances = at_least * self._inverse_slopes[rows][: len(at_least)]
+        return float(distances.min(initial=np.inf, where=distances != 0)) / one * (1 - SPARE) if one > 0 else None
+
+    def _exactly_positive(self, question: Question, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
+        numerators, _ = exact.whole_row(v[: self.system.width], self.system.columns)
+        return exact.all_positive([row for row, _ in self._signed_rows(question, ids)], numerators)
+
+    def _signed_rows(self, question: Question, ids: np.ndarray) -> list[tuple[list[int], int]]:
+        """Rows of whole numbers with the sign that the label set asks for, and the powers of two they were made by."""
+        found = []
+        active = np.isin(ids, question.active) | (ids == self.system.labels)
+        for row, positive in zip(ids.tolist(), active.tolist(), strict=True):
+            numbers, power = exact.whole_row(plain_rows(self.W, self.b, self.system.rule, [row])[0])
+            found.append((numbers if positive else [-number for number in numbers], power))
+        return found
+
+    # Combinations
+
+    def _combinations(
+        self, questions: Sequence[Question], found: list[Found], exact_seconds: float
+    ) -> dict[int, Answer]:
+        width = self.system.width
+        answers = {}
+        full = [item for item in found if item.support is not None and len(item.support) == width + 1]
+        if full:
+            supports = np.asarray([item.support for item in full])
+            signs = self._signs_of_all([questions[item.index] for item in full], supports)
+            matrices = self.system.rows[supports][:, :, :width] * signs[:, :, None]
+            proved, multipliers = positive_multipliers(matrices)
+            proved &= self.system.lossless[supports].all(axis=1)
+            for t in np.flatnonzero(proved):
+                powers = -self.system.exponents[supports[t]]
+                answers[full[t].index] = self._refuted(supports[t], multipliers[t], powers, "float-certified")
+        for item in found:
+            if item.index not in answers and item.support is not None and exact_seconds > 0:
+                answer = self._exact_combination(questions[item.index], item.support, exact_seconds)
+                if answer is not None:
+                    answers[item.index] = answer
+        return answers
+
+    def _signs_of_all(self, questions: Sequence[Question], supports: np.ndarray) -> np.ndarray:
+        """The sign that each question asks for, for the rows of its support."""
+        wanted = np.full(len(self.system.rows), -1.0)
+        wanted[self.system.labels :] = 1.0
+        signs = np.empty(supports.shape)
+        for t, question in enumerate(questions):
+            wanted[question.active] = 1.0
+            signs[t] = wanted[supports[t]]
+            wanted[question.active] = -1.0
+        return signs
+
+    def _exact_combination(self, question: Question, support: np.ndarray, seconds: float) -> Answer | None:
+        """unargmaxable, if the rows that floats found are infeasible in truth."""
+        rows = self._signed_rows(question, support)
+        try:
+            outcome = exact.decide([row for row, _ in rows], time.monotonic() + seconds)
+        except exact.OutOfTime:
+            return None
+        return self._from_combination(outcome, support, rows) if isinstance(outcome, exact.Combination) else None
+
+    def _from_combination(
+        self, combination: exact.Combination, ids: np.ndarray, rows: list[tuple[list[int], int]]
+    ) -> Answer:
+        largest = max(combination.multipliers)
+        relative = np.asarray([float(multiplier / largest) for multiplier in combination.multipliers])
+        powers = np.asarray([rows[place][1] for place in combination.rows])
+        return self._refuted(ids[combination.rows], relative, powers, "exact")
+
+    def _refuted(self, support: np.ndarray, multipliers: np.ndarray, powers: np.ndarray, proof: Proof) -> Answer:
+        """Multipliers of scaled rows become those of the rows of W; the row of t is no label."""
+        labels = support < self.system.labels
+        support, multipliers, powers = support[labels], multipliers[labels], powers[labels]
+        weights = _times_powers(multipliers, powers - powers[0])
+        order = np.argsort(support)
+        return Answer("unargmaxable", proof, support=support[order], multipliers=weights[order])
+
+    # Exact arithmetic from the start
+
+    def settle(self, question: Question, found: Found, seconds: float) -> Answer:
+        """Decide a growing set of rows exactly, until their answer is one for all rows; unresolved out of time."""
+        began = time.monotonic()
+        ids = found.working_set()[: 2 * self.system.width + ROWS_TO_ADD]
+        if self.system.biased:
+            ids = np.append(ids[ids != self.system.labels], self.system.labels)
+        try:
+            answer = self._settled(question, ids, self._margin_at_most(question, found), began + seconds)
+        except exact.OutOfTime:
+            answer = Answer()
+        return replace(answer, seconds=found.seconds + time.monotonic() - began)
+
+    def _margin_at_most(self, question: Question, found: Found) -> float:
+        """No margin exceeds ‖Σ λ_i a_i‖/Σ λ_i‖a_i‖, for any λ ≥ 0 (weak duality)."""
+        if found.support is None or found.multipliers is None:
+            return found.margin_at_most
+        weights = found.multipliers * self._signs_of_all([question], found.support[None])[0]
+        total = float(found.multipliers @ self.system.norms[found.support])
+        rounding = gamma(len(weights) + 4) * len(weights)
+        return min(1.0, float(np.linalg.norm(weights @ self.system.rows[found.support])) / total + rounding)
+
+    def _settled(self, question: Question, ids: np.ndarray, at_most: float, deadline: float) -> Answer:
+        while True:
+            rows = self._signed_rows(question, ids)
+            outcome = exact.decide([row for row, _ in rows], deadline)
+            if isinstance(outcome, exact.Combination):
+                return self._from_combination(outcome, ids, rows)
+            answer, violated = self._as_floats(question, ids, outcome, at_most)
+            if answer is not None:
+                return answer
+            new = np.setdiff1d(violated, ids)[:ROWS_TO_ADD]
+            if not len(new):
+                # it can be output, but no vector of floats near this one shows it
+                return Answer()
+            ids = np.concatenate([ids, new])
+
+    def _as_floats(
+        self, question: Question, ids: np.ndarray, point: list[Fraction], at_most: float
+    ) -> tuple[Answer | None, np.ndarray]:
+        """A witness near an exact solution for the rows `ids`, or the rows that keep it from being one."""
+        violated = np.empty(0, dtype=np.int64)
+        near = [*self._roundings(point), *self._inner_points(question, ids, point)]
+        for plain in itertools.chain(near, self._neighbours(near[:1] + near[-1:])):
+            V, sound = self._scaled(plain[None])
+            if sound[0]:
+                answer, violated = self._witness(question, plain, V[0], error_per_length(V)[0], None, at_most)
+                if answer is not None or len(np.setdiff1d(violated, ids)):
+                    return answer, violated
+        return None, violated
+
+    def _roundings(self, point: list[Fraction]) -> Iterator[np.ndarray]:
+        padding = [Fraction(0)] * (self.system.rows.shape[1] - len(point))
+        if self.system.biased:
+            yield exact.nearest_floats([number / point[-1] for number in point] + padding)
+            return
+        largest = max((abs(number) for number in point), default=Fraction(0)) or Fraction(1)
+        for scale in range(1, SCALES_TO_TRY, 2):
+            yield exact.nearest_floats([number * scale / largest for number in point] + padding)
+
+    def _neighbours(self, points: list[np.ndarray]) -> Iterator[np.ndarray]:
+        """Points a few units in the last place away: where the solutions are that thin, some hit and some miss."""
+        rng = np.random.default_rng(0)
+        for _ in range(NEIGHBOURS):
+            for point in points:
+                plain = point + np.spacing(point) * rng.integers(-2, 3, len(point)) * (point != 0)
+                if self.system.biased:
+                    plain[self.system.width - 1] = 1.0
+                yield plain
+
+    def _inner_points(self, question: Question, ids: np.ndarray, point: list[Fraction]) -> Iterator[np.ndarray]:
+        """Away from the boundary: the largest margin once every column is scaled by the entry that it multiplies."""
+        numbers = exact.nearest_floats([number / max(map(abs, point)) for number in point])
+        powers = np.zeros(self.system.rows.shape[1], dtype=np.int64)
+        powers[: len(numbers)] = np.where(numbers == 0, 0, np.frexp(numbers)[1])
+        plain = np.zeros((len(ids), len(powers)))
+        labels = ids < self.system.labels
+        plain[:, : self.system.width] = plain_rows(self.W, self.b, self.system.rule, ids)
+        rows, _, _ = scaled_rows(plain, powers)
+        slots = Slots(1, len(ids), len(ids), self.system.width, len(powers))
+        signs = np.where(np.isin(ids, question.active) | ~labels, 1.0, -1.0)
+        slots.start(0, np.arange(len(ids)), signs)
+        slots.solve(rows, np.linalg.norm(rows, axis=1), np.zeros(1, dtype=np.int64), FULLY, CAREFULLY_DEPENDENT)
+        if slots.outcome[0] == SATISFIED:
+            with np.errstate(all="ignore"):
+                yield self._with_unit_t(np.ldexp(slots.v, powers))[0]
+
+
+def _times_powers(numbers: np.ndarray, powers: np.ndarray) -> np.ndarray:
+    """Positive numbers times powers of two, kept positive and finite."""
+    if np.abs(powers).max() < 500:
+        return np.ldexp(numbers, powers)
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = np.ldexp(numbers, np.clip(powers, -2000, 2000))
+    return np.clip(scaled, np.finfo(np.float64).smallest_subnormal, np.finfo(np.float64).max)
+
+
+def _inverses(lengths: np.ndarray) -> np.ndarray:
+    """1/length, and 0 where that is not a number."""
+    return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)

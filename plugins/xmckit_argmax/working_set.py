@@ -1,0 +1,117 @@
+"""Row generation: which rows a scan over all labels adds to an assignment's working set."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+# A scan keeps the worst value of each group of so many rows, and looks closely only at the worst groups. Rows that are
+# equally far apart make a group, so that the maxima of neighbouring groups are found by the same vector instruction.
+GROUP = 64
+
+_kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc"})
+
+
+@_kernel
+def add_worst(  # type: ignore[no-untyped-def]
+    G, inverse_norms, slots, begins, ends, active, last_is_active, clear, near, add, ids, signs, counts, in_set, added
+):
+    """Add to each slot's working set about `add` of its worst rows; G[t] holds row·v of all rows for slots[t].
+
+    A row wants s·row·v > 0. added[t] is the number of new rows, or −1 when all are above `clear[t]` times their length.
+    Rows that are only `near` to being violated join too, so that the next scan does not come back for them.
+    """
+    groups = -(-G.shape[1] // GROUP)
+    maxima, ranked = np.empty(groups, dtype=np.float32), np.empty(add, dtype=np.float32)
+    for t in range(slots.shape[0]):
+        slot = slots[t]
+        labels = active[begins[slot] : ends[slot]]
+        deficits = G[t]
+        worst = _to_deficits(deficits, inverse_norms, labels, last_is_active, maxima)
+        if -worst > clear[t]:
+            added[t] = -1
+            continue
+        # about twice as many rows as groups reach the value of the last of these groups
+        cut = min(max(_ranked_last(maxima, max(1, add // 2), ranked), -near), worst)
+        count = counts[slot]
+        end = _join(deficits, maxima, cut, in_set[slot], ids[slot], count, min(ids.shape[1], count + 2 * add))
+        _set_signs(ids[slot], signs[slot], count, end, labels, deficits.shape[0] - 1 if last_is_active else -1)
+        counts[slot] = end
+        added[t] = end - count
+
+
+@_kernel
+def _to_deficits(products, inverse_norms, labels, last_is_active, maxima):  # type: ignore[no-untyped-def]
+    """Turn row·v into −s·row·v/‖row‖; the largest of them, and the largest of each group in `maxima`."""
+    for k in range(labels.shape[0]):
+        products[labels[k]] = -products[labels[k]]
+    if last_is_active:
+        products[products.shape[0] - 1] = -products[products.shape[0] - 1]
+    for i in range(products.shape[0]):
+        products[i] *= inverse_norms[i]
+    groups = maxima.shape[0]
+    for group in range(groups):
+        maxima[group] = products[group]
+    for start in range(groups, products.shape[0], groups):
+        for group in range(min(groups, products.shape[0] - start)):
+            value = products[start + group]
+            maxima[group] = value if value > maxima[group] else maxima[group]
+    worst = maxima[0]
+    for group in range(groups):
+        worst = max(worst, maxima[group])
+    return worst
+
+
+@_kernel
+def _ranked_last(values, places, ranked):  # type: ignore[no-untyped-def]
+    """The `places`-th largest value, or −inf if there are fewer."""
+    for place in range(places):
+        ranked[place] = -np.inf
+    for i in range(values.shape[0]):
+        if values[i] > ranked[places - 1]:
+            place = places - 1
+            while place > 0 and ranked[place - 1] < values[i]:
+                ranked[place] = ranked[place - 1]
+                place -= 1
+            ranked[place] = values[i]
+    return ranked[places - 1]
+
+
+@_kernel
+def _join(deficits, maxima, cut, in_set, ids, count, room):  # type: ignore[no-untyped-def]
+    for group in range(maxima.shape[0]):
+        if maxima[group] >= cut:
+            for i in range(group, deficits.shape[0], maxima.shape[0]):
+                if deficits[i] >= cut and in_set[i] == 0 and count < room:
+                    ids[count] = i
+                    in_set[i] = 1
+                    count += 1
+    return count
+
+
+@_kernel
+def _set_signs(ids, signs, first, end, labels, last):  # type: ignore[no-untyped-def]
+    for j in range(first, end):
+        signs[j] = 1.0 if ids[j] == last else -1.0
+        for k in range(labels.shape[0]):
+            if labels[k] == ids[j]:
+                signs[j] = 1.0
+
+
+@_kernel
+def make_room(slot, ids, signs, counts, in_set, active, active_count, is_active):  # type: ignore[no-untyped-def]
+    """Forget the rows of a full working set that are not active; they come back if they are violated again."""
+    kept = 0
+    place = np.empty(counts[slot], dtype=np.int64)
+    for j in range(counts[slot]):
+        place[j] = kept
+        if is_active[slot, j]:
+            ids[slot, kept], signs[slot, kept] = ids[slot, j], signs[slot, j]
+            kept += 1
+        else:
+            in_set[slot, ids[slot, j]] = 0
+    for k in range(active_count):
+        active[slot, k] = place[active[slot, k]]
+    for j in range(counts[slot]):
+        is_active[slot, j] = j < kept
+    counts[slot] = kept

@@ -1,0 +1,128 @@
+"""Layers that are hard on arithmetic, and checks of proofs in exact fractions that share no code with the verifier."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit import LinearDecision, Verdict
+
+KINDS = ("plain", "integer", "scaled", "near-parallel", "duplicated", "dependent", "zero rows", "wide range", "float32")
+
+
+def layer(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
+    W = rng.standard_normal((n, d))
+    if kind == "integer":
+        W = rng.integers(-2, 3, (n, d)).astype(np.float64)
+    elif kind == "scaled":
+        W = W * 10.0 ** rng.integers(-30, 31, (n, 1))
+    elif kind == "near-parallel":
+        W = np.where(rng.random((n, 1)) < 0.5, W[:1], -W[:1]) + 10.0 ** rng.integers(-17, -5, (n, 1)) * W
+    elif kind == "duplicated":
+        W = W[rng.integers(0, max(1, n // 2), n)] * 2.0 ** rng.integers(-3, 4, (n, 1))
+    elif kind == "dependent":
+        W = rng.integers(-2, 3, (n, max(1, d - 1))) @ rng.integers(-2, 3, (max(1, d - 1), d)).astype(np.float64)
+    elif kind == "zero rows":
+        W = np.where(rng.random((n, 1)) < 0.2, 0.0, W)
+    elif kind == "wide range":
+        W = W * 10.0 ** rng.integers(-12, 13, (n, d))
+    elif kind == "float32":
+        W = W.astype(np.float32)
+    return W
+
+
+def bias(kind: str, n: int, rng: np.random.Generator) -> np.ndarray | None:
+    """None half of the time."""
+    if rng.random() < 0.5:
+        return None
+    if kind in ("integer", "duplicated", "dependent"):
+        return rng.integers(-1, 2, n).astype(np.float64)
+    return rng.standard_normal(n) * 10.0 ** rng.integers(-2, 3)
+
+
+def all_sets(n: int) -> csr_matrix:
+    return csr_matrix([[number >> label & 1 for label in range(n)] for number in range(1 << n)], dtype=np.float32)
+
+
+def some_sets(n: int, count: int, rng: np.random.Generator) -> csr_matrix:
+    return csr_matrix(rng.random((count, n)) < rng.random((count, 1)), dtype=np.float32)
+
+
+def logit(decision: LinearDecision, label: int, x: list[Fraction]) -> Fraction:
+    shift = Fraction(0) if decision.b is None else Fraction(float(decision.b[label]))
+    return sum((Fraction(float(w)) * value for w, value in zip(decision.W[label], x, strict=True)), shift)
+
+
+def check_proof(
+    decision: LinearDecision, verdict: Verdict, active: np.ndarray, candidates: np.ndarray | None = None
+) -> None:
+    """AssertionError unless the verdict's witness or certificate proves its status."""
+    labels = range(len(decision.W)) if candidates is None else candidates.tolist()
+    wanted = set(active.tolist())
+    if verdict.status == "argmaxable":
+        assert verdict.certificate is None
+        assert verdict.proof in ("float-certified", "exact")
+        _check_witness(decision, verdict, wanted, labels)
+    elif verdict.status == "unargmaxable" and verdict.missed:
+        assert set(verdict.missed) == wanted - set(labels)
+    elif verdict.status == "unargmaxable":
+        assert verdict.witness is None
+        assert verdict.proof in ("float-certified", "exact")
+        _check_certificate(decision, verdict, wanted, labels)
+
+
+def _check_witness(decision: LinearDecision, verdict: Verdict, wanted: set[int], labels: object) -> None:
+    assert verdict.witness is not None
+    assert verdict.witness.shape == (decision.W.shape[1],)
+    x = [Fraction(float(value)) for value in verdict.witness]
+    on = [logit(decision, label, x) for label in labels if label in wanted]  # type: ignore[attr-defined]
+    off = [logit(decision, label, x) for label in labels if label not in wanted]  # type: ignore[attr-defined]
+    if decision.rule == "sign":
+        assert all(value > 0 for value in on)
+        assert all(value < 0 for value in off)
+    elif on and off:
+        assert min(on) > max(off)
+
+
+def _check_certificate(decision: LinearDecision, verdict: Verdict, wanted: set[int], labels: object) -> None:
+    assert verdict.certificate is not None
+    support, multipliers = verdict.certificate
+    assert len(support) == len(set(support.tolist())) == len(multipliers)
+    assert set(support.tolist()) <= set(labels)  # type: ignore[call-overload]
+    assert np.isfinite(multipliers).all()
+    assert (multipliers > 0).all()
+    signs = [1 if label in wanted else -1 for label in support.tolist()]
+    signed = list(zip(signs, support.tolist(), strict=True))
+    columns = [[sign * Fraction(float(w)) for w in decision.W[label]] for sign, label in signed]
+    if decision.rule == "topk":
+        columns = [[*column, Fraction(sign)] for sign, column in zip(signs, columns, strict=True)]
+    shifts = [Fraction(0)] * len(support)
+    if decision.b is not None:
+        shifts = [sign * Fraction(float(decision.b[label])) for sign, label in signed]
+    basis = null_space(columns)
+    if len(basis) == 2:
+        basis = null_space([[*column, shift] for column, shift in zip(columns, shifts, strict=True)])
+    assert len(basis) == 1, "the support is not minimal"
+    weights = basis[0] if basis[0][0] > 0 else [-weight for weight in basis[0]]
+    assert all(weight > 0 for weight in weights)
+    assert sum(weight * shift for weight, shift in zip(weights, shifts, strict=True)) <= 0
+
+
+def null_space(vectors: list[list[Fraction]]) -> list[list[Fraction]]:
+    """A basis of the λ with Σ λ_i vectors_i = 0, by elimination on [vectors | identity]."""
+    count, width = len(vectors), len(vectors[0])
+    table = [[*vector, *(Fraction(int(i == j)) for j in range(count))] for i, vector in enumerate(vectors)]
+    done = 0
+    for column in range(width):
+        pivot = next((line for line in range(done, count) if table[line][column] != 0), None)
+        if pivot is None:
+            continue
+        table[done], table[pivot] = table[pivot], table[done]
+        for line in range(done + 1, count):
+            factor = table[line][column] / table[done][column]
+            if factor:
+                table[line] = [a - factor * b for a, b in zip(table[line], table[done], strict=True)]
+        done += 1
+    return [line[width:] for line in table[done:]]

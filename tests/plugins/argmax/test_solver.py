@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from exact_lp import exactly_argmaxable
+from instances import all_sets, layer
+from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
+from xmckit_argmax.answers import Answer, Question
+from xmckit_argmax.solver import Clock, Settings, Solver
+from xmckit_argmax.system import make_system
+
+
+def solve(W: np.ndarray, b: np.ndarray | None, rule: str, questions: list[Question], **changes: object) -> list[Answer]:
+    return Solver(make_system(W, b, rule), W, b, Settings(**changes)).solve(questions)  # type: ignore[arg-type]
+
+
+def every_set(n: int) -> list[Question]:
+    sets = all_sets(n)
+    return [Question(active.astype(np.int64)) for active in np.split(sets.indices, sets.indptr[1:-1])]
+
+
+def reached(answers: list[Answer]) -> int:
+    assert all(answer.status != "unresolved" for answer in answers)
+    return sum(answer.status == "argmaxable" for answer in answers)
+
+
+def cover(n: int, d: int) -> int:
+    """The regions into which n hyperplanes through the origin cut d dimensions (Cover 1965)."""
+    return 2 * sum(math.comb(n - 1, i) for i in range(d))
+
+
+SMALL = [(n, d) for n in range(1, 8) for d in range(1, 5)] + [(9, 2), (9, 5), (9, 6)]
+LARGE = [(n, d) for n in (10, 11, 12, 13) for d in range(1, 7)]
+
+
+@pytest.mark.parametrize(("n", "d"), SMALL)
+def test_counts_are_cover_s(n: int, d: int) -> None:
+    W = np.random.default_rng([n, d]).standard_normal((n, d))
+    assert reached(solve(W, None, "sign", every_set(n))) == cover(n, d)
+
+
+@pytest.mark.parametrize(("n", "d"), [(n, d) for n, d in SMALL if n < 9])
+def test_counts_with_a_bias_are_those_of_hyperplanes_anywhere(n: int, d: int) -> None:
+    rng = np.random.default_rng([n, d, 1])
+    W, b = rng.standard_normal((n, d)), rng.standard_normal(n)
+    assert reached(solve(W, b, "sign", every_set(n))) == sum(math.comb(n, i) for i in range(d + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "d"), LARGE)
+def test_counts_of_larger_layers_are_cover_s(n: int, d: int) -> None:
+    W = np.random.default_rng([n, d]).standard_normal((n, d))
+    assert reached(solve(W, None, "sign", every_set(n))) == cover(n, d)
+
+
+@pytest.mark.parametrize("kind", ["plain", "integer", "duplicated", "dependent", "zero rows"])
+@pytest.mark.parametrize("rule", ["sign", "topk"])
+def test_all_sets_of_degenerate_layers_match_enumeration(kind: str, rule: str) -> None:
+    rng = np.random.default_rng([len(kind), len(rule)])
+    W = np.asarray(layer(kind, 7, 3, rng), dtype=np.float64)
+    questions = every_set(7)
+    expected = [exactly_argmaxable(W, None, rule, question.active) for question in questions]
+    found = [answer.status == "argmaxable" for answer in solve(W, None, rule, questions)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("rule", ["sign", "topk"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_generated_rows_give_the_answers_of_all_rows(rule: str, biased: bool) -> None:
+    """Listed rows are all in the working set from the start; otherwise scans bring them in, a few at a time."""
+    rng = np.random.default_rng(3)
+    n, d = 2500, 9
+    W = rng.standard_normal((n, d))
+    b = rng.standard_normal(n) if biased else None
+    logits = rng.standard_normal((30, d)) @ W.T * 3 + (0 if b is None else b)
+    sets = [np.argsort(-row)[:8] if rule == "topk" else np.flatnonzero(row > 0) for row in logits]
+    sets += [rng.choice(n, 4, replace=False) for _ in range(30)]
+    generated = solve(W, b, rule, [Question(np.sort(active)) for active in sets], add=8, slots=5)
+    listed = solve(W, b, rule, [Question(np.sort(active), np.arange(n)) for active in sets])
+    assert [answer.status for answer in generated] == [answer.status for answer in listed]
+    assert {answer.status for answer in generated} == {"argmaxable", "unargmaxable"}
+
+
+def test_a_full_working_set_makes_room() -> None:
+    """Many more rows pass through than there is room for."""
+    rng = np.random.default_rng(4)
+    W = rng.standard_normal((30_000, 4))
+    x = rng.standard_normal((3, 4))
+    questions = [Question(np.flatnonzero(row > 0)) for row in x @ W.T]
+    answers = solve(W, None, "sign", questions, add=200, largest=True)
+    assert [answer.status for answer in answers] == ["argmaxable"] * 3
+
+
+def test_small_margins_survive_float32_scans() -> None:
+    """Regions far narrower than the rounding of a scan."""
+    rng = np.random.default_rng(5)
+    W = rng.standard_normal((4000, 3))
+    x = rng.standard_normal((20, 3))
+    W -= np.outer(W @ x[0], x[0]) / (x[0] @ x[0]) * (1 - 1e-7)
+    questions = [Question(np.flatnonzero(row > 0)) for row in x[:1] @ W.T]
+    answers = solve(W, None, "sign", questions)
+    assert answers[0].status == "argmaxable"
+    assert answers[0].margin is not None
+    assert answers[0].margin < 1e-8
+
+
+def test_time_limits_leave_sets_unresolved() -> None:
+    rng = np.random.default_rng(6)
+    W = rng.standard_normal((500, 20))
+    answers = solve(W, None, "sign", [Question(np.arange(5))], seconds=1e-9)
+    assert [answer.status for answer in answers] == ["unresolved"]
+
+
+def test_steps_scans_and_seconds_are_counted() -> None:
+    rng = np.random.default_rng(7)
+    W = rng.standard_normal((400, 6))
+    clock = Clock()
+    begin = time.perf_counter()
+    answers = Solver(make_system(W, None, "sign"), W, None, Settings()).solve([Question(np.arange(3))] * 4, clock)
+    took = time.perf_counter() - begin
+    assert clock.steps >= 4
+    assert clock.scans >= 4
+    assert set(clock.seconds) == {"active set", "scan", "proof", "exact"}
+    assert 0 < sum(answer.seconds for answer in answers) <= took
+
+
+# The active-set method by itself
+
+
+def alone(rows: np.ndarray) -> Slots:
+    count, d = rows.shape
+    padded = np.zeros((count, -(-d // 8) * 8))
+    padded[:, :d] = rows
+    slots = Slots(1, count, count, d, padded.shape[1])
+    slots.start(0, np.arange(count), np.ones(count))
+    slots.solve(padded, np.linalg.norm(rows, axis=1), np.zeros(1, dtype=np.int64), FULLY, 1e-22)
+    return slots
+
+
+def test_it_finds_the_shortest_vector() -> None:
+    """min ‖v‖ with rows·v ≥ ‖row‖, against projected gradient steps on the dual."""
+    rng = np.random.default_rng(8)
+    centre = rng.standard_normal(5)
+    rows = rng.standard_normal((40, 5)) + 2 * centre
+    slots = alone(rows)
+    assert slots.outcome[0] == SATISFIED
+    lengths = np.linalg.norm(rows, axis=1)
+    u, step = np.zeros(40), 1 / np.linalg.norm(rows @ rows.T, 2)
+    for _ in range(200_000 // 10):
+        u = np.maximum(0, u - step * (rows @ (rows.T @ u) - lengths))
+    np.testing.assert_allclose(slots.v[0, :5], rows.T @ u, rtol=1e-4, atol=1e-6)
+
+
+def test_it_combines_rows_that_cannot_all_be_positive() -> None:
+    rng = np.random.default_rng(9)
+    rows = rng.standard_normal((30, 5))
+    slots = alone(rows)
+    assert slots.outcome[0] == INFEASIBLE
+    q = int(slots.state[0, 0])
+    used, weights = slots.ids[0, slots.active[0, : q + 1]], slots.multipliers[0, : q + 1]
+    assert weights.min() >= 0
+    assert weights.max() > 0
+    np.testing.assert_allclose(weights @ rows[used], 0, atol=1e-9)
