@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from memory import extra_memory
 from numba import njit
 from scipy.sparse import coo_matrix, csr_matrix, load_npz
 from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -113,29 +113,6 @@ def at_scale() -> dict[str, Any]:
         facts["orders"][name] = {"seconds": round(seconds, 4), **runs_of(data.train.Y, data.test.Y, position)}
     facts["extra_mib"] = round(extra_memory(lambda: label_order(data.train.Y)))
     return facts
-
-
-def extra_memory(call: Callable[[], Any]) -> float:
-    """MiB that `call` needs at its peak beyond what is there already, seen by the system in a forked process."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-
-    def measure() -> None:
-        before = resident("VmRSS")
-        call()
-        sender.send(resident("VmHWM") - before)
-
-    child = context.Process(target=measure)
-    child.start()
-    child.join()
-    if child.exitcode:
-        raise RuntimeError(f"the measured process ended with {child.exitcode}")
-    return float(receiver.recv())
-
-
-def resident(field: str) -> float:
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
 
 
 # The orders that are compared

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
+from memory import extra_memory
 from scipy.sparse import csr_matrix
 
 from xmckit.context import cpu_count
@@ -237,29 +237,6 @@ def best_walls(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tu
             result = call()
             best[who] = min(best[who][0], time.perf_counter() - start), result
     return best
-
-
-def extra_memory(call: Callable[[], Any]) -> float:
-    """MiB that `call` needs at its peak beyond what is there already, seen by the system in a forked process."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-
-    def measure() -> None:
-        before = resident("VmRSS")
-        call()
-        sender.send(resident("VmHWM") - before)
-
-    child = context.Process(target=measure)
-    child.start()
-    child.join()
-    if child.exitcode:
-        raise RuntimeError(f"the measured process ended with {child.exitcode}")
-    return float(receiver.recv())
-
-
-def resident(field: str) -> float:
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))
 
 
 def compare_metrics(rows: int) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from xmckit_heads import fourier
-from xmckit_heads.fourier import Grid, dft_logits, dft_logits_at, learned_angles, learned_rows, matrix
+from xmckit_heads.fourier import Grid, dft_logits, learned_angles, learned_rows, matrix
+from xmckit_heads.fourier_subset import dft_logits_at
 
 from xmckit.errors import UsageError
 from xmckit.nn.threads import threads
@@ -181,7 +182,7 @@ def test_a_row_that_is_not_finite_stays_alone() -> None:
 def test_the_product_for_other_devices_is_the_same() -> None:
     """What a device without the kernels computes, run here."""
     grid = Grid(90, 20)
-    rows = fourier._matrix_on(grid, torch.float64, torch.device("cpu"))
+    rows = fourier.matrix_on(grid, torch.float64, torch.device("cpu"))
     torch.testing.assert_close(random(4, 41) @ rows.T, dft_logits(random(4, 41), grid))
 
 
