@@ -97,9 +97,9 @@ LML_TARGETS = """\
 DFT = """
 ## DFT layer
 
-Logits and the gradient for their input, against the dense product with the same 2k + 1 columns. *chunks*: by 16,
-32 or 64 rows, whichever is fastest, forward and backward of one before the next, as training does it. Ratios compare the faster way of each; *memory*
-writes and reads the logits of all rows once.
+Logits and the gradient for their input, against the dense product with the same 2k + 1 columns. *chunks*: by 16, 32 or
+64 rows, whichever is fastest, forward and backward of one before the next, as training does it. Ratios compare the
+faster way of each; *memory* writes and reads the logits of all rows once.
 
 | n | k | batch | threads | dft ms | chunks | dense ms | chunks | dense ÷ dft | dft ÷ memory |
 |---|---|---|---|---|---|---|---|---|---|"""
