@@ -403,3 +403,11 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_half_written(write_recipe, 
     assert leftovers(root) == []
     assert list((root / ".cache").iterdir()) == []
     assert [run.status for run in find_runs(root)] == ["failed"]
+
+
+def test_the_picture_of_a_training_without_any_loss_can_be_drawn():
+    """Where nothing is to be learned there is no logarithm to draw."""
+    from xmckit.report.plots import draw
+
+    epochs = [{"number": 1, "loss": 0.0, "score": None, "seconds": 0.1}]
+    assert draw("training", {"training": [{"name": "idle", "training": epochs}]}, []).startswith("<svg")

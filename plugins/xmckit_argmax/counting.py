@@ -13,17 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from xmckit.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
-
-    from xmckit import Verdicts
+from xmckit.errors import UsageError
 
 Rule = Literal["sign", "topk"]
 
@@ -92,49 +86,3 @@ def _as_tosses(labels: int, dim: int, bias: bool, rule: Rule) -> tuple[int, int]
         raise UsageError(f"{labels} labels are too many to count with, expected at most {MOST_LABELS}")
     wide = dim + (rule == "topk")
     return (labels, wide) if bias else (labels - 1, wide - 1)
-
-
-@dataclass(frozen=True)
-class NeverPredicted:
-    """A label set that no input can produce, and how many rows have it.
-
-    `missed`: its labels outside the shortlist. No input turns the labels `conflict_on` on and `conflict_off` off,
-    whatever the other labels are. Both are those of the first row with this set.
-    """
-
-    labels: tuple[str, ...]
-    rows: int
-    missed: tuple[str, ...]
-    conflict_on: tuple[str, ...]
-    conflict_off: tuple[str, ...]
-
-
-def never_predicted(
-    verdicts: Verdicts, assignments: csr_matrix, names: Sequence[str] | None = None
-) -> list[NeverPredicted]:
-    """The distinct label sets that were proved unargmaxable, those of most rows first; without `names` by label id."""
-    if len(verdicts) != assignments.shape[0]:
-        raise DataError(f"there are {len(verdicts)} verdicts for {assignments.shape[0]} assignments, expected as many")
-    rows_of: dict[tuple[int, ...], list[int]] = {}
-    for row in range(len(verdicts)):
-        if verdicts[row].status == "unargmaxable":
-            active = assignments.indices[assignments.indptr[row] : assignments.indptr[row + 1]]
-            rows_of.setdefault(tuple(sorted(active.tolist())), []).append(row)
-
-    def named(labels: Sequence[int]) -> tuple[str, ...]:
-        return tuple(str(label) if names is None else names[label] for label in labels)
-
-    listed = []
-    for active, rows in sorted(rows_of.items(), key=lambda item: (-len(item[1]), item[1][0])):
-        first, on = verdicts[rows[0]], set(active)
-        conflict = [] if first.certificate is None else sorted(first.certificate[0].tolist())
-        listed.append(
-            NeverPredicted(
-                labels=named(active),
-                rows=len(rows),
-                missed=named(first.missed),
-                conflict_on=named([label for label in conflict if label in on]),
-                conflict_off=named([label for label in conflict if label not in on]),
-            )
-        )
-    return listed

@@ -104,7 +104,8 @@ def _training(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[st
         epochs = head["training"]
         seconds = [epoch["seconds"] for epoch in epochs]
         axes.plot(seconds, [epoch["loss"] for epoch in epochs], marker=".", color=_colour(position), label=head["name"])
-    axes.set_yscale("log")
+    if any(epoch["loss"] > 0 for head in curves["training"] for epoch in head["training"]):
+        axes.set_yscale("log")
     axes.set_xlabel("seconds (one dot an epoch)")
     axes.set_ylabel("training loss, per row")
     axes.legend(frameon=False)

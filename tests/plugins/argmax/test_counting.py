@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from exact_lp import exactly_argmaxable
-from scipy.sparse import csr_matrix
-from xmckit_argmax.chebyshev import chebyshev
-from xmckit_argmax.counting import argmaxable_count, log2_count, never_predicted, share_curve, share_of_all
+from xmckit_argmax.counting import argmaxable_count, log2_count, share_curve, share_of_all
 from xmckit_argmax.counting_command import argmax
 
 import xmckit
@@ -84,26 +82,6 @@ def test_what_cannot_be_counted_is_an_error():
         argmaxable_count(3, 2, rule="best")
     with pytest.raises(xmckit.UsageError, match="too many"):
         share_of_all(10**9, 2)
-
-
-def test_sets_that_can_never_be_predicted_are_listed_by_name():
-    W = np.array([[1.0, 0], [0, 1], [1, 1], [5, 5]])
-    sets = [[0, 1], [0, 2, 3], [0, 1, 2, 3], [0, 1], [0, 3]]
-    Y = csr_matrix([[label in active for label in range(4)] for active in sets], dtype=np.float32)
-    decision = xmckit.LinearDecision(W, None)
-    verdicts = [chebyshev(decision, active).verdict(paper_radius=True) for active in sets[:-1]]
-    verdicts.append(chebyshev(decision, [0, 3], candidates=[0, 1]).verdict(paper_radius=True))
-    listed = never_predicted(xmckit.Verdicts(verdicts), Y, ["ant", "bee", "cat", "dog"])
-    assert [(item.labels, item.rows, item.missed) for item in listed] == [
-        (("ant", "bee"), 2, ()),
-        (("ant", "dog"), 1, ("dog",)),
-    ]
-    # x > 0 and y > 0 leave no room for 1·x + 1·y < 0, or 5 times that
-    assert listed[0].conflict_on == ("ant", "bee")
-    assert listed[0].conflict_off in (("cat",), ("dog",))
-    assert never_predicted(xmckit.Verdicts(verdicts), Y)[1].labels == ("0", "3")
-    with pytest.raises(xmckit.DataError, match="5 verdicts for 4 assignments"):
-        never_predicted(xmckit.Verdicts(verdicts), Y[:4])
 
 
 def run(*arguments):
