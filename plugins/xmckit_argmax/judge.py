@@ -18,6 +18,7 @@ from xmckit_argmax.proofs import (
     all_products,
     error_per_length,
     gamma,
+    least_distances,
     positive_multipliers,
     prove_positive,
 )
@@ -49,7 +50,8 @@ class Judge:
         system = self.system
         counted = system.labels if question.rows is None else len(question.rows)
         if not counted or (system.rule == "topk" and len(question.active) in (0, counted)):
-            return Answer("argmaxable", "exact", x=np.zeros(system.dim))
+            reached = np.inf if system.rule == "sign" else None
+            return Answer("argmaxable", "exact", x=np.zeros(system.dim), reached=reached)
         hopeless = self._hopeless(question)
         if len(hopeless):
             return Answer("unargmaxable", "exact", support=hopeless[:1], multipliers=np.ones(1))
@@ -151,7 +153,10 @@ class Judge:
         if len(violated):
             return None, violated
         labels, length = len(products) - system.biased, self._plain_length(v)
-        margin = max(0.0, float((products * self._inverse_norms[rows])[:labels].min()) / length)
+        least, distance = least_distances(
+            products[:labels], error, norms, self._inverse_norms[rows], self._inverse_slopes[rows]
+        )
+        margin = max(0.0, least / length)
         sure_margin = max(0.0, margin - error / length) * (1 - SPARE)
         answer = Answer(
             "argmaxable",
@@ -159,7 +164,7 @@ class Judge:
             x=plain[: system.dim].copy(),
             margin=margin,
             radius=self._radius(sure_margin, max(margin, at_most) * (1 + SPARE)),
-            reached=self._reached(sure_margin, plain, v, (products - error * norms)[:labels], rows),
+            reached=self._reached(sure_margin, plain, v, distance),
         )
         return answer, ids[:0]
 
@@ -188,9 +193,7 @@ class Judge:
             return None
         return self.box * at_least, self.box * self.system.dim**0.5 * min(1.0, at_most)
 
-    def _reached(
-        self, margin: float, plain: np.ndarray, v: np.ndarray, at_least: np.ndarray, rows: slice | np.ndarray
-    ) -> float | None:
+    def _reached(self, margin: float, plain: np.ndarray, v: np.ndarray, distance: float) -> float | None:
         """A radius that some x in the box has: of the witness itself, where a bias fixes its scale."""
         system = self.system
         if system.rule != "sign":
@@ -200,9 +203,7 @@ class Judge:
         if np.abs(plain[: system.dim]).max(initial=0.0) > self.box:
             return None
         one = float(np.ldexp(v[system.width - 1], system.columns[system.width - 1]))
-        # a label whose row of W is zero bounds no radius
-        distances = at_least * self._inverse_slopes[rows][: len(at_least)]
-        return float(distances.min(initial=np.inf, where=distances != 0)) / one * (1 - SPARE) if one > 0 else None
+        return distance / one * (1 - SPARE) if one > 0 else None
 
     def _exactly_positive(self, question: Question, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
         numerators, _ = exact.whole_row(v[: self.system.width], self.system.columns)

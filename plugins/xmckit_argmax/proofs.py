@@ -37,17 +37,39 @@ def prove_positive(products, norms, error, active, last_is_active, doubtful):  #
 
     `products` holds fl(row·v); it is turned into s·fl(row·v).
     """
-    for i in range(products.shape[0]):
-        products[i] = -products[i]
     for k in range(active.shape[0]):
         products[active[k]] = -products[active[k]]
     if last_is_active:
         products[products.shape[0] - 1] = -products[products.shape[0] - 1]
-    count = 0
+    failed = 0
     for i in range(products.shape[0]):
-        doubtful[count] = i
-        count += not products[i] > error * norms[i]
-    return count
+        products[i] = -products[i]
+        failed += not products[i] > error * norms[i]
+    count = 0
+    if failed:
+        for i in range(products.shape[0]):
+            if not products[i] > error * norms[i]:
+                doubtful[count] = i
+                count += 1
+    return failed
+
+
+@njit(
+    cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"}
+)  # a minimum in any order; nothing rounds anew
+def least_distances(products, error, norms, inverse_norms, inverse_slopes):  # type: ignore[no-untyped-def]
+    """(least product over a row's length, least that is sure over the length of its part in W).
+
+    A row whose part in W is zero bounds no distance.
+    """
+    margin = distance = np.inf
+    for i in range(products.shape[0]):
+        value = products[i] * inverse_norms[i]
+        margin = value if value < margin else margin
+        value = (products[i] - error * norms[i]) * inverse_slopes[i]
+        value = value if inverse_slopes[i] > 0.0 else np.inf
+        distance = value if value < distance else distance
+    return margin, distance
 
 
 def positive_multipliers(supports: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ from xmckit_argmax.answers import Answer, Found, Question
 from xmckit_argmax.judge import Judge
 from xmckit_argmax.proofs import all_products
 from xmckit_argmax.system import System
-from xmckit_argmax.working_set import add_worst, make_room
+from xmckit_argmax.working_set import Familiar, add_worst, make_room
 
 FULLY_ENOUGH = 1 - 1e-6  # of rows outside the working set
 NEAR = 0.5  # rows below this join a working set together with those that are violated
@@ -46,7 +46,7 @@ class Settings:
     largest: bool = False
     exact: bool = True
     box: float = 1e4  # the paper's bound on the entries of x
-    add: int = 64
+    add: int = 128
 
 
 @dataclass
@@ -93,10 +93,7 @@ class Solver:
         self.system, self.W, self.b, self.settings = system, W, b, settings
         self._judge = Judge(system, W, b, settings.box)
         self._rows = torch.from_numpy(system.rows)
-        self._rows32 = torch.from_numpy(system.rows32)
-        with np.errstate(divide="ignore"):
-            inverse = np.where(system.norms > 0, 1 / system.norms, 0.0)
-        self._inverse_norms = inverse.astype(np.float32)
+        self._units32 = torch.from_numpy(system.units32)
         self._idle: list[Workspace] = []
         self._lock = threading.Lock()
 
@@ -154,14 +151,14 @@ class Solver:
         self, questions: Sequence[Question], todo: list[int], clock: Clock, *, careful: bool
     ) -> Iterator[Found]:
         slots = self._borrow(questions, todo)
-        pending = list(reversed(todo))
+        pending, familiar = list(reversed(todo)), Familiar(self.system.labels)
         active = np.concatenate([np.empty(0, dtype=np.int64), *(questions[index].active for index in todo)])
         begins = dict(zip(todo, np.cumsum([0, *(len(questions[index].active) for index in todo)]), strict=False))
         try:
             while True:
                 for slot in np.flatnonzero(slots.owner < 0)[: len(pending)]:
                     index = pending.pop()
-                    slots.start(slot, *self._first_rows(questions[index]))
+                    slots.start(slot, *self._first_rows(questions[index], familiar))
                     slots.owner[slot], slots.seconds[slot], slots.begins[slot] = index, 0.0, begins[index]
                     slots.ends[slot] = begins[index] + len(questions[index].active)
                 live = np.flatnonzero(slots.owner >= 0)
@@ -172,7 +169,10 @@ class Solver:
                 slots.seconds[live] += (time.perf_counter() - began) / len(live)
                 late = live[slots.seconds[live] > self.settings.seconds]
                 for slot in sorted(complete | set(late.tolist())):
-                    yield self._leave(slots, slot, in_time=slot in complete)
+                    found = self._leave(slots, slot, in_time=slot in complete)
+                    turned_on = found.rows[found.is_active]
+                    familiar.learn(turned_on[turned_on < self.system.labels])
+                    yield found
         finally:
             slots.owner[:] = -1
             with self._lock:
@@ -212,11 +212,12 @@ class Solver:
                     return idle
         return Workspace(self.settings.slots, room, self.system)
 
-    def _first_rows(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
-        """All candidates where they are listed; otherwise active labels, a bounded number of them."""
+    def _first_rows(self, question: Question, familiar: Familiar) -> tuple[np.ndarray, np.ndarray]:
+        """All candidates where they are listed; otherwise a bounded number of active labels, and familiar rows."""
         if question.rows is None:
-            ids = question.active[: 2 * self.system.width + 64]
-            signs = np.ones(len(ids))
+            active, others = question.active[: 2 * self.system.width + 64], familiar.without(question.active)
+            ids, signs = np.concatenate([active, others]), np.ones(len(active) + len(others))
+            signs[len(active) :] = -1.0
         else:
             ids = question.rows
             signs = np.where(np.isin(ids, question.active), 1.0, -1.0)
@@ -233,23 +234,24 @@ class Solver:
                     slots.is_active,
                 )  # fmt: skip
         if careful:
-            products = all_products(self._rows, slots.v[to_scan]).astype(np.float32)
+            products = all_products(self._rows, slots.v[to_scan])
+            products = (products / np.where(self.system.norms > 0, self.system.norms, 1.0)).astype(np.float32)
             clear, near = np.full(len(to_scan), FULLY_ENOUGH), 1.0
         else:
             vectors = slots.vectors[: len(to_scan)]
             vectors.numpy()[:] = slots.v[to_scan]
-            products = torch.mm(vectors, self._rows32.T, out=slots.products[: len(to_scan)]).numpy()
+            products = torch.mm(vectors, self._units32.T, out=slots.products[: len(to_scan)]).numpy()
             clear, near = AWAY_FROM_ROUNDING * np.sqrt((slots.v[to_scan] ** 2).sum(axis=1)), NEAR
         added = np.empty(len(to_scan), dtype=np.int64)
         add_worst(
-            products, self._inverse_norms, to_scan, slots.begins, slots.ends, active, self.system.biased, clear, near,
-            self.settings.add, slots.ids, slots.signs, slots.counts, slots.in_set, added,
+            products, to_scan, slots.begins, slots.ends, active, self.system.biased, clear, near, self.settings.add,
+            slots.ids, slots.signs, slots.counts, slots.in_set, added,
         )  # fmt: skip
         return added > 0
 
     def _leave(self, slots: Workspace, slot: int, *, in_time: bool) -> Found:
         count = slots.counts[slot]
-        rows, is_active = slots.ids[slot, :count].copy(), slots.is_active[slot, :count].copy()
+        rows, is_active = slots.ids[slot, :count].copy(), slots.is_active[slot, :count].astype(bool)
         found = Found(int(slots.owner[slot]), float(slots.seconds[slot]), rows, is_active)
         q = int(slots.state[slot, 0])
         positions = slots.active[slot, :q]

@@ -30,11 +30,12 @@ class System:
     """The rows of a decision, ready for the solver. Row `labels`, the last, is the one of t where there is a bias.
 
     `rows` is float64 and padded; row i is the original one times 2^−exponents[i] with a length between 1 and 2, or
-    zero. `columns` holds the powers of two that multiply the columns. `lossless[i]`: not a bit of row i was lost.
+    zero; `units32` has the rows at length 1. `columns` holds the powers of two that multiply the columns.
+    `lossless[i]`: not a bit of row i was lost.
     """
 
     rows: np.ndarray
-    rows32: np.ndarray
+    units32: np.ndarray
     norms: np.ndarray
     lossless: np.ndarray
     exponents: np.ndarray
@@ -102,10 +103,11 @@ def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns
         scaled[part, :width], exponents[part], lossless[part] = scaled_rows(
             plain_rows(W, b, rule, np.arange(part.start, part.stop)), columns[:width]
         )
+    norms = np.linalg.norm(scaled, axis=1)
     return System(
         rows=scaled,
-        rows32=scaled.astype(np.float32),
-        norms=np.linalg.norm(scaled, axis=1),
+        units32=(scaled / np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32),
+        norms=norms,
         lossless=lossless,
         exponents=exponents,
         columns=columns,

@@ -7,18 +7,49 @@ from numba import njit
 
 # A scan keeps the worst value of each group of so many rows, and looks closely only at the worst groups. Rows that are
 # equally far apart make a group, so that the maxima of neighbouring groups are found by the same vector instruction.
-GROUP = 64
+GROUP = 32
+
+# Rows that were active for so many label sets, and so many times as often as all rows are, are familiar.
+LEAST_SETS, TIMES_AS_OFTEN, MOST_FAMILIAR = 3, 8, 128
+FIRST_LESSON = 32  # label sets; the next lessons are after twice as many each
 
 _kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc"})
 
 
+class Familiar:
+    """Rows that the answers of earlier label sets turned on: the next ones start with them, and need fewer scans."""
+
+    def __init__(self, rows: int):
+        self.rows = np.empty(0, dtype=np.int64)
+        self._counts = np.zeros(rows, dtype=np.int64)
+        self._sets, self._lesson = 0, FIRST_LESSON
+        self._is_active = np.zeros(rows, dtype=bool)
+
+    def learn(self, active: np.ndarray) -> None:
+        """The rows that one more answer turned on."""
+        self._counts[active] += 1
+        self._sets += 1
+        if self._sets == self._lesson:
+            self._lesson *= 2
+            least = max(LEAST_SETS, TIMES_AS_OFTEN * self._counts.mean())
+            often = np.flatnonzero(self._counts >= least)
+            self.rows = often[np.argsort(-self._counts[often], kind="stable")[:MOST_FAMILIAR]]
+
+    def without(self, active: np.ndarray) -> np.ndarray:
+        """The familiar rows that are not among `active`."""
+        self._is_active[active] = True
+        others = self.rows[~self._is_active[self.rows]]
+        self._is_active[active] = False
+        return others
+
+
 @_kernel
 def add_worst(  # type: ignore[no-untyped-def]
-    G, inverse_norms, slots, begins, ends, active, last_is_active, clear, near, add, ids, signs, counts, in_set, added
+    G, slots, begins, ends, active, last_is_active, clear, near, add, ids, signs, counts, in_set, added
 ):
-    """Add to each slot's working set about `add` of its worst rows; G[t] holds row·v of all rows for slots[t].
+    """Add to each slot's working set about `add` of its worst rows; G[t] holds row·v/‖row‖ of all rows for slots[t].
 
-    A row wants s·row·v > 0. added[t] is the number of new rows, or −1 when all are above `clear[t]` times their length.
+    A row wants s·row·v > 0. added[t] is the number of new rows, or −1 when all are above `clear[t]`.
     Rows that are only `near` to being violated join too, so that the next scan does not come back for them.
     """
     groups = -(-G.shape[1] // GROUP)
@@ -27,7 +58,7 @@ def add_worst(  # type: ignore[no-untyped-def]
         slot = slots[t]
         labels = active[begins[slot] : ends[slot]]
         deficits = G[t]
-        worst = _to_deficits(deficits, inverse_norms, labels, last_is_active, maxima)
+        worst = _to_deficits(deficits, labels, last_is_active, maxima)
         if -worst > clear[t]:
             added[t] = -1
             continue
@@ -41,14 +72,12 @@ def add_worst(  # type: ignore[no-untyped-def]
 
 
 @_kernel
-def _to_deficits(products, inverse_norms, labels, last_is_active, maxima):  # type: ignore[no-untyped-def]
-    """Turn row·v into −s·row·v/‖row‖; the largest of them, and the largest of each group in `maxima`."""
+def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-untyped-def]
+    """Turn products into −s times themselves; the largest of them, and the largest of each group in `maxima`."""
     for k in range(labels.shape[0]):
         products[labels[k]] = -products[labels[k]]
     if last_is_active:
         products[products.shape[0] - 1] = -products[products.shape[0] - 1]
-    for i in range(products.shape[0]):
-        products[i] *= inverse_norms[i]
     groups = maxima.shape[0]
     for group in range(groups):
         maxima[group] = products[group]

@@ -11,6 +11,7 @@ from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.solver import Clock, Settings, Solver
 from xmckit_argmax.system import make_system
+from xmckit_argmax.working_set import FIRST_LESSON, Familiar
 
 
 def solve(W: np.ndarray, b: np.ndarray | None, rule: str, questions: list[Question], **changes: object) -> list[Answer]:
@@ -164,3 +165,20 @@ def test_it_combines_rows_that_cannot_all_be_positive() -> None:
     assert weights.min() >= 0
     assert weights.max() > 0
     np.testing.assert_allclose(weights @ rows[used], 0, atol=1e-9)
+
+
+def test_familiar_rows_are_those_that_answers_turned_on_often() -> None:
+    familiar = Familiar(1000)
+    for index in range(FIRST_LESSON):
+        assert familiar.rows.tolist() == []
+        familiar.learn(np.asarray([7, 100 + index, *([3] if index < 4 else [])]))
+    assert familiar.rows.tolist() == [7, 3]
+    assert familiar.without(np.asarray([7, 9])).tolist() == [3]
+    assert familiar.without(np.asarray([9])).tolist() == [7, 3]
+
+
+def test_no_row_is_familiar_where_all_are_turned_on_alike() -> None:
+    familiar = Familiar(10)
+    for _ in range(FIRST_LESSON):
+        familiar.learn(np.arange(10))
+    assert familiar.rows.tolist() == []
