@@ -154,6 +154,21 @@ def test_every_stage_works_together(write_recipe, tmp_path, registry):
     assert "What the output layer can produce" in result.report.read_text()
 
 
+def test_a_label_stage_tells_what_it_did_and_how_it_agrees_with_the_data(write_recipe, tmp_path, registry):
+    result = pipeline.run(write_recipe(EVERY_STAGE), root=tmp_path / "runs", registry=registry)
+    folder = result.run.stage_folder("labels-drop")
+    told = store.read_json(folder / "labels.json")
+    kept, own = told["agreement"]["labels"], told["agreement"]["own"]
+    assert told["facts"]["dropped"] == own - kept > 0
+    assert told["agreement"]["precision"] == 1.0
+    assert told["agreement"]["recall"] == pytest.approx(kept / own)
+    assert store.read_json(folder / "preprocessor" / "params.json") == {"least": 3}
+    assert result.warnings == ["drop: rare labels are lost"]
+    page = result.report.read_text()
+    assert "Labels of the training rows" in page
+    assert f"<dd>{told['facts']['dropped']}</dd>" in page
+
+
 def test_a_second_run_takes_every_stage_from_the_cache_and_a_copy_repeats_it(write_recipe, tmp_path, registry):
     recipe = write_recipe(EVERY_STAGE)
     first = pipeline.run(recipe, root=tmp_path / "runs", registry=registry)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from xmckit.recipe import load_recipe as load_recipe
     from xmckit.registry import Registry as Registry
     from xmckit.registry import make_context as make_context
+    from xmckit.runs import find_run as find_run
 
 _WHERE = {
     "xmckit.context": ["Context"],
@@ -58,6 +59,7 @@ _WHERE = {
     "xmckit.protocols": ["Alternating", "Evaluation", "LinearDecision", "TopK", "Verdict", "Verdicts"],
     "xmckit.recipe": ["load_recipe"],
     "xmckit.registry": ["Registry", "make_context"],
+    "xmckit.runs": ["find_run"],
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -52,7 +52,8 @@ def _no_registry(kind: str, name: str) -> type:
 class Context:
     """Handed to every component. Components read nothing global: what they need is here.
 
-    `validation` holds the rows carved out of train, for early stopping, thresholds and calibration. `folder` is
+    `validation` holds the rows carved out of train, for early stopping, thresholds and calibration. `label_names`, for
+    indexers and heads, are those of the data, for files that people write; None where labels have none. `folder` is
     the component's own scratch folder, which is found again when a stage is gone on with after a kill; what must last
     goes through `save`.
     """
@@ -62,6 +63,7 @@ class Context:
     progress: Progress = silent
     folder: Path | None = None
     validation: Split | None = None
+    label_names: Sequence[str] | None = None
     executor: Executor | None = None
     resolve: Callable[[str, str], Any] = field(default=_no_registry, repr=False)
     names: Callable[[str], list[str]] = field(default=lambda kind: [], repr=False)

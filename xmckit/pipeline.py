@@ -50,9 +50,11 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """What the heads want their user to know, such as a guarantee that does not hold."""
-        facts = store.read_json(self.path / "facts.json")
-        return [f"{head['name']}: {text}" for head in facts for text in head["facts"].get("warnings", ())]
+        """What label stages and heads want their user to know, such as a guarantee that does not hold."""
+        from xmckit.relabelling import label_stages
+
+        told = [*label_stages(self.run), *store.read_json(self.path / "facts.json")]
+        return [f"{one['name']}: {text}" for one in told for text in one["facts"].get("warnings", ())]
 
     @property
     def report(self) -> Path:
@@ -163,6 +165,7 @@ class _Pipeline:
         self.recipe, self.registry, self.stages = recipe, registry, stages
         # Data and features must not follow the run's seed: seeds are compared on the same rows.
         self.data_seed: int = recipe.data.extra["seed"]
+        self._label_names: _Lazy[Sequence[str] | None] = _Lazy(lambda: None)
         self.context = Context(
             seed=recipe.seed,
             workers=recipe.workers or cpu_count(),
@@ -176,6 +179,7 @@ class _Pipeline:
     def stages_in_order(self) -> dict[str, Stage[Any]]:
         """Every stage up to the report, by name; a stage's value is made only when something asks for it."""
         data = self._data()
+        self._label_names = _Lazy(lambda: data.value.label_names)
         features = self._features(data)
         train_key, train = self._labels(data, features)
         fitting, validation = self._carve(train)
@@ -314,8 +318,8 @@ class _Pipeline:
 
     def _labels(self, data: Stage[Dataset], features: Stage[_Featured]) -> tuple[str, _Lazy[Split]]:
         """The key and the training rows after all label stages."""
-        from xmckit.data.saved import load_split, save_split
-        from xmckit.handover import relabelled
+        from xmckit.data.saved import load_split
+        from xmckit.relabelling import STAGE, relabel
 
         key, train = features.key, _Lazy(lambda: replace(data.value.train, X=features.value.train))
         for position, section in enumerate(self.recipe.labels):
@@ -325,16 +329,15 @@ class _Pipeline:
                 before: _Lazy[Split] = train,
             ) -> Split:  # fmt: skip
                 seeded = context.using(seed=context.seed_for("labels", position))
-                after = relabelled(before.value, self._build(section).apply(before.value, context=seeded), section.use)
-                save_split(replace(after, X=None, texts=None, names=None), folder)
-                return after
+                own = data.value.train.Y
+                return relabel(folder, self._build(section), section.use, before.value, own, context=seeded)
 
             def restore(folder: Path, before: _Lazy[Split] = train) -> Split:
                 stored = load_split(folder)
                 return replace(before.value, Y=stored.Y, weights=stored.weights, groups=stored.groups)
 
             stage = self._do(
-                f"labels-{section.name}",
+                f"{STAGE}{section.name}",
                 self._identity(section, [key], seed=self.context.seed_for("labels", position)),
                 produce,
                 restore,
@@ -350,7 +353,9 @@ class _Pipeline:
         return _Lazy(lambda: parts.value[0]), _Lazy(lambda: parts.value[1])
 
     def _trained(self, context: Context, kind: str, position: int, validation: _Lazy[Split | None]) -> Context:
-        return context.using(seed=context.seed_for(kind, position), validation=validation.value)
+        return context.using(
+            seed=context.seed_for(kind, position), validation=validation.value, label_names=self._label_names.value
+        )
 
     def _trained_identity(self, section: Section, inputs: Sequence[str], position: int) -> dict[str, Any]:
         return self._identity(

@@ -62,7 +62,8 @@ class LinearDecision:
     label is output when W·x + b > 0. Rule `topk`: some input ranks exactly the active labels first. The space is the
     widest one that the head can really fill (see `Head.features`). `replay` runs vectors of that space through the
     head's own scorer (its float32, its FFT) and returns the label sets it outputs; for `topk` it also takes the
-    number of labels to output per row.
+    number of labels to output per row. `inputs`: how many features the vectors are made of, where a head knows; fewer
+    than d means that some vectors belong to no row.
     """
 
     W: np.ndarray
@@ -70,6 +71,7 @@ class LinearDecision:
     rule: Literal["sign", "topk"] = "sign"
     structure: Alternating | None = None
     replay: Callable[..., csr_matrix] | None = None
+    inputs: int | None = None
 
 
 ARGMAXABLE, UNARGMAXABLE, UNRESOLVED = "argmaxable", "unargmaxable", "unresolved"
@@ -82,9 +84,10 @@ class Verdict:
 
     *argmaxable*: proved for some feature vector (`witness`), not for some document. *unargmaxable*: proved for every
     input, by `certificate` = (label ids, multipliers) of a Gordan combination. `replayed`: the witness, run through
-    the head's own scorer, gave the assignment. `margin` is the largest ρ found; `radius` bounds the Chebyshev
-    radius. `ideal` is the answer for the layer as defined (a structure's own proof), `eps` the one for the paper's
-    tolerance and box; the status is about the stored matrix. `missed`: active labels outside the candidates.
+    the head's own scorer, gave the assignment. `margin` is the witness's; `radius` bounds the Chebyshev radius. `ideal`
+    is the answer for the layer as defined (a structure's own proof), `eps` the one for the paper's tolerance and box;
+    the status is about the stored matrix. Of an argmaxable set the certificate bounds the radius, by weak duality.
+    `missed`: active labels outside the candidates.
     """
 
     status: str
@@ -181,7 +184,11 @@ class Featurizer(Protocol):
 
 @runtime_checkable
 class LabelPreprocessor(Protocol):
-    """New labels, and optionally weights, for the same training rows."""
+    """New labels, and optionally weights, for the same training rows.
+
+    It may also offer, for use after `apply`: `facts()`, what the report says about the labels, by name (texts under
+    "warnings" are also shown when a run ends), and `save(folder)`, to keep with the run what a command then reads.
+    """
 
     def apply(self, train: Split, *, context: Context) -> Split: ...
 

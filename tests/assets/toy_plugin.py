@@ -22,7 +22,11 @@ class Drop(xmckit.Configured):
         kept = train.Y.copy()
         kept.data = (counts[kept.indices] >= self.params.least).astype(np.float32)
         kept.eliminate_zeros()
+        self.dropped = int(train.Y.nnz - kept.nnz)
         return replace(train, Y=kept, weights=kept.copy())
+
+    def facts(self):
+        return {"dropped": self.dropped, "warnings": ["rare labels are lost"]}
 
 
 class FrequentIndex:

@@ -28,27 +28,43 @@ class Files(Configured):
             description='The format: a reader, alone or with its parameters; "auto": the one that fits.',
         )
 
+        groups: DataPath | None = Field(
+            None,
+            description="A text file with the group of each training row, a line each; several are separated by tabs.",
+        )
+        group_labels: DataPath | None = Field(
+            None,
+            description="A text file with a group's name and its labels in each line, separated by tabs; without it "
+            "a group has the labels of its rows.",
+        )
+
         @field_validator("reader", mode="before")
         @classmethod
         def _name_alone(cls, value: Any) -> Any:
             return {"use": value} if isinstance(value, str) and value != AUTO else value
 
     def fingerprint(self, *, context: Context) -> Mapping[str, str]:
-        """The checksum of every file that would be read, by its name below `path`."""
+        """The checksum of every file that would be read, by its name below `path`, or by its parameter."""
         path = self.params.path
-        files = self._reader(context).files(path)
         folder = path if path.is_dir() else path.parent
+        files = {file.relative_to(folder).as_posix(): file for file in sorted(self._reader(context).files(path))}
+        files |= {f"({name})": file for name in ("groups", "group_labels") if (file := getattr(self.params, name))}
         try:
-            total = sum(file.stat().st_size for file in files)
+            total = sum(file.stat().st_size for file in files.values())
             with context.progress("checksums", total=total) as bar:
-                return {
-                    file.relative_to(folder).as_posix(): store.file_sha256(file, bar.advance) for file in sorted(files)
-                }
+                return {name: store.file_sha256(file, bar.advance) for name, file in files.items()}
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror or error}", path=error.filename or path) from None
 
     def read(self, *, context: Context) -> Dataset:
-        return self._reader(context).read(self.params.path, context=context)
+        from xmckit.data.group_files import with_groups
+
+        dataset = self._reader(context).read(self.params.path, context=context)
+        if self.params.groups is None:
+            if self.params.group_labels is not None:
+                raise UsageError("group_labels says what labels groups have: also say with groups which rows they hold")
+            return dataset
+        return with_groups(dataset, self.params.groups, self.params.group_labels)
 
     def _reader(self, context: Context) -> Reader:
         return find_reader(self.params.path, self.params.reader, context=context)

@@ -1,0 +1,78 @@
+"""Groups from text files beside features in another format."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmckit.context import Context
+from xmckit.data.files import Files
+from xmckit.data.svmlight import Svmlight
+from xmckit.errors import DataError, UsageError
+
+CONTEXT = Context(resolve=lambda kind, name: Svmlight, names=lambda kind: ["svmlight"])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.svm").write_text("1 1:1\n2,0 2:1\n0 1:1\n")
+    (tmp_path / "test.svm").write_text("1 1:1\n")
+    return tmp_path
+
+
+def read(folder, **files):
+    paths = {}
+    for name, text in files.items():
+        paths[name] = folder / f"{name}.txt"
+        paths[name].write_bytes(text.encode())
+    return Files(path=folder, **paths).read(context=CONTEXT).train.groups
+
+
+def test_groups_have_the_labels_of_their_rows_unless_a_file_says_otherwise(folder):
+    groups = read(folder, groups="b\nb\ta\n\n")
+    assert groups.membership.toarray().tolist() == [[0, 1], [1, 1], [0, 0]]
+    assert groups.labels.toarray().tolist() == [[1, 0, 1], [1, 1, 1]]
+    groups = read(folder, groups="\ufeffb\r\nb\ta\r\n\r\n", group_labels="b\t1\t1\na\n")
+    assert groups.labels.toarray().tolist() == [[0, 0, 0], [0, 2, 0]]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"groups": "a\na\n"}, "2 lines for 3 training rows"),
+        ({"groups": "a\na\ta\na\n"}, r"line 2.*one group twice"),
+        ({"groups": "a\na\na\n", "group_labels": "a\t0\nb\t1\n"}, r"line 2.*no training row is in a group 'b'"),
+        ({"groups": "a\na\na\n", "group_labels": "a\t0\na\t1\n"}, r"line 2.*second line"),
+        ({"groups": "a\na\na\n", "group_labels": "a\t7\n"}, r"line 1.*no label '7'"),
+        ({"groups": "a\na\tb\na\n", "group_labels": "a\t0\n"}, "1 groups have no line, the first is 'b'"),
+        ({"groups": "a\na\na\n", "group_labels": "a\t0\n\n"}, r"line 2.*no training row is in a group ''"),
+    ],
+)
+def test_what_does_not_fit_is_named(folder, files, message):
+    with pytest.raises(DataError, match=f"(?s){message}"):
+        read(folder, **files)
+
+
+def test_labels_of_groups_need_groups(folder):
+    with pytest.raises(UsageError, match="also say with groups"):
+        read(folder, group_labels="a\t0\n")
+
+
+def test_the_files_are_part_of_the_fingerprint(folder):
+    (folder / "g.txt").write_text("a\na\na\n")
+    source = Files(path=folder, groups=folder / "g.txt")
+    before = source.fingerprint(context=CONTEXT)
+    assert before.keys() - Files(path=folder).fingerprint(context=CONTEXT).keys() == {"(groups)"}
+    (folder / "g.txt").write_text("a\nb\na\n")
+    assert source.fingerprint(context=CONTEXT) != before
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("abcde fü"), unique=True), min_size=3, max_size=3))
+def test_membership_is_what_was_written(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "train.svm").write_text("1 1:1\n2,0 2:1\n0 1:1\n")
+    (folder / "test.svm").write_text("1 1:1\n")
+    groups = read(folder, groups="".join("\t".join(names) + "\n" for names in rows))
+    names = sorted({name for row in rows for name in row})
+    assert groups.membership.shape == (3, len(names))
+    assert groups.membership.toarray().tolist() == [[float(name in row) for name in names] for row in rows]

@@ -1,0 +1,78 @@
+"""Groups of training rows from text files, beside features in any format.
+
+`groups` has a line for each training row: the name of its group, several separated by tabs, or nothing. `group_labels`
+has a line for each group: its name and its labels, separated by tabs; a label that is there twice was given twice. The
+labels are names where the data has names, numbers from 0 otherwise. Without that file a group's labels are those of its
+rows, with how often each was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit.data import reading
+from xmckit.data.model import Dataset, Groups, as_csr
+from xmckit.errors import DataError, nearest
+
+BYTE_ORDER_MARK = "\ufeff"
+
+
+def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Dataset:
+    """The data set with the groups of its training rows."""
+    train = dataset.train
+    names_by_row = _lines(groups)
+    if len(names_by_row) != train.rows:
+        raise DataError(f"{len(names_by_row)} lines for {train.rows} training rows, expected one each", path=groups)
+    for line, names in enumerate(names_by_row, 1):
+        if len(set(names)) < len(names):
+            raise DataError("the row names one group twice", path=groups, line=line)
+    ids = {name: group for group, name in enumerate(sorted({name for names in names_by_row for name in names}))}
+    membership = _counts([[ids[name] for name in names] for names in names_by_row], len(ids))
+    if group_labels is None:
+        labels = as_csr(membership.T @ (train.Y != 0).astype(np.float32))
+    else:
+        labels = _labels(group_labels, ids, dataset)
+    return replace(dataset, train=replace(train, groups=Groups(membership, labels)))
+
+
+def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
+    names = dataset.label_names or [str(label) for label in range(dataset.labels)]
+    label_ids = {name: label for label, name in enumerate(names)}
+    given: dict[int, list[int]] = {}
+    for line, (group, *labels) in enumerate(((words or [""]) for words in _lines(path)), 1):
+        if group not in groups:
+            raise DataError(
+                f"no training row is in a group {group!r}{nearest(group, list(groups))}", path=path, line=line
+            )
+        if groups[group] in given:
+            raise DataError(f"the group {group!r} has a second line", path=path, line=line)
+        for label in labels:
+            if label not in label_ids:
+                raise DataError(f"there is no label {label!r}{nearest(label, names)}", path=path, line=line)
+        given[groups[group]] = [label_ids[label] for label in labels]
+    missing = sorted(name for name, group in groups.items() if group not in given)
+    if missing:
+        raise DataError(f"{len(missing)} groups have no line, the first is {missing[0]!r}", path=path)
+    return _counts([given[group] for group in range(len(groups))], dataset.labels)
+
+
+def _lines(path: Path) -> list[list[str]]:
+    content = reading.read_bytes(path).tobytes()
+    lines = content.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    texts = [reading.decoded(path, line, number).removesuffix("\r") for number, line in enumerate(lines, 1)]
+    if texts:
+        texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
+    return [[word for word in text.split("\t") if word] for text in texts]
+
+
+def _counts(rows: list[list[int]], columns: int) -> csr_matrix:
+    """How often each number is in each row."""
+    start = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+    flat = np.fromiter((column for row in rows for column in row), dtype=np.int32, count=int(start[-1]))
+    return as_csr(csr_matrix((np.ones(len(flat), dtype=np.float32), flat, start), shape=(len(rows), columns)))

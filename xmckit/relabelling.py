@@ -1,0 +1,51 @@
+"""A label stage: new labels for the training rows, what is told about them, and how they agree with the data's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Split
+from xmckit.data.saved import save_split
+from xmckit.handover import relabelled
+from xmckit.protocols import LabelPreprocessor
+from xmckit.runs import Run
+
+STAGE = "labels-"
+FACTS = "labels.json"
+
+
+def relabel(
+    folder: Path, preprocessor: LabelPreprocessor, use: str, before: Split, own: csr_matrix, *, context: Context
+) -> Split:
+    """Write the new labels, labels.json and what the preprocessor saves into `folder`; return the relabelled rows.
+
+    `own` are the labels that the data itself has for the rows, which experiments compare with.
+    """
+    after = relabelled(before, preprocessor.apply(before, context=context), use)
+    save_split(replace(after, X=None, texts=None, names=None), folder)
+    if hasattr(preprocessor, "save"):
+        (folder / "preprocessor").mkdir()
+        preprocessor.save(folder / "preprocessor")
+    facts = dict(preprocessor.facts()) if hasattr(preprocessor, "facts") else {}
+    store.write_json(folder / FACTS, {"facts": facts, "agreement": agreement(after.Y, own)})
+    return after
+
+
+def agreement(Y: csr_matrix, own: csr_matrix) -> dict[str, float] | None:
+    """How the pairs of `Y` agree with those of `own`; None when one of them has no pairs."""
+    if not Y.nnz or not own.nnz:
+        return None
+    common = int((Y != 0).multiply(own != 0).nnz)
+    return {"labels": int(Y.nnz), "own": int(own.nnz), "precision": common / Y.nnz, "recall": common / own.nnz}
+
+
+def label_stages(run: Run) -> list[dict[str, Any]]:
+    """What each label stage of a run told, in order: `name`, `facts`, `agreement`."""
+    names = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith(STAGE)]
+    return [{"name": name.removeprefix(STAGE), **store.read_json(run.stage_folder(name) / FACTS)} for name in names]
