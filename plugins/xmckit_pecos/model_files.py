@@ -1,0 +1,184 @@
+"""PECOS's files of a model: what `XLinearModel.save` writes, written safely, and read with every number checked.
+
+param.json  ranker/param.json  ranker/<level>.model/{param.json, W.npz, C.npz}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from scipy.sparse import csc_matrix
+
+from xmckit import store
+
+PostProcessor = Literal[
+    "l1-hinge", "l2-hinge", "l3-hinge", "l4-hinge", "log-l1-hinge", "log-l2-hinge", "log-l3-hinge", "log-l4-hinge",
+    "sigmoid", "log-sigmoid", "noop",
+]  # fmt: skip
+POST_PROCESSORS: tuple[str, ...] = get_args(PostProcessor)
+LEVELS = "ranker"
+_ABOUT = "param.json"
+
+
+@dataclass(frozen=True)
+class StoredLevel:
+    W: csc_matrix
+    C: csc_matrix
+    bias: float
+    predicting: Mapping[str, Any]
+
+    @property
+    def inputs(self) -> int:
+        return int(self.W.shape[0]) - (1 if self.bias > 0 else 0)
+
+
+def write_model(
+    folder: Path, levels: Sequence[Any], meta: Mapping[str, Mapping[str, Any]], *, lasting: bool = True
+) -> None:
+    """Write PECOS's `MLModel`s into `folder`; `meta` is what each of its classes says about itself.
+
+    PECOS itself leaves a file open and writes in place. Not `lasting`: files that are read once and deleted.
+    """
+    write_json = store.write_json if lasting else _write_json_for_now
+    write_arrays = store.write_arrays if lasting else _write_arrays_for_now
+    chain, last = folder / LEVELS, levels[-1]
+    chain.mkdir(parents=True)
+    write_json(folder / _ABOUT, meta["XLinearModel"])
+    sizes = {
+        "nr_features": int(levels[0].nr_features),
+        "nr_codes": int(last.nr_codes),
+        "nr_labels": int(last.nr_labels),
+    }
+    kind = "HierarchicalMLModel"
+    write_json(chain / _ABOUT, {**meta[kind], "model": kind, "depth": len(levels), **sizes})
+    for number, level in enumerate(levels):
+        place = _place(folder, number)
+        place.mkdir()
+        about = {
+            "model": "MLModel",
+            "nr_labels": int(level.nr_labels),
+            "nr_features": int(level.nr_features),
+            "nr_codes": int(level.nr_codes),
+            "bias": level.bias,
+            "pred_kwargs": level.pred_params.to_dict(),
+        }
+        write_json(place / _ABOUT, {**meta["MLModel"], **about})
+        for name, matrix in (("W", level.W), ("C", level.C)):
+            matrix.sort_indices()
+            shape = np.asarray(matrix.shape, dtype=np.int64)
+            arrays = {"indices": matrix.indices, "indptr": matrix.indptr, "format": np.asarray(b"csc"), "shape": shape}
+            write_arrays(place / f"{name}.npz", {**arrays, "data": matrix.data})
+
+
+def _write_json_for_now(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value), "utf-8")
+
+
+def _write_arrays_for_now(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    np.savez(path, **arrays)
+
+
+def _place(folder: Path, level: int) -> Path:
+    return folder / LEVELS / f"{level}.model"
+
+
+def read_model(folder: Path) -> list[StoredLevel]:
+    """The levels of a stored model in which everything fits together; StorageError names the file that does not."""
+    if "__meta__" not in _object(folder / _ABOUT):
+        raise store.damaged(folder / _ABOUT, "expected the description of an XLinearModel")
+    chain = folder / LEVELS / _ABOUT
+    about = _object(chain)
+    if about.get("model") != "HierarchicalMLModel" or about.get("is_mmap"):
+        raise store.damaged(chain, "expected a HierarchicalMLModel in npz files")
+    levels: list[StoredLevel] = []
+    for number in range(_count(chain, about, "depth")):
+        level, place = _read_level(_place(folder, number)), _place(folder, number)
+        nodes = levels[-1].W.shape[1] if levels else 1
+        if levels and level.inputs != levels[0].inputs:
+            found = f"weights over {level.inputs} features, the first level has {levels[0].inputs}"
+            raise store.damaged(place / "W.npz", found)
+        if level.C.shape[1] != nodes:
+            raise store.damaged(place / "C.npz", f"{level.C.shape[1]} clusters below {nodes} nodes")
+        levels.append(level)
+    _expect(chain, about, {"nr_features": levels[0].inputs, "nr_labels": int(levels[-1].W.shape[1])})
+    return levels
+
+
+def _read_level(place: Path) -> StoredLevel:
+    about = _object(place / _ABOUT)
+    bias, predicting = about.get("bias"), about.get("pred_kwargs")
+    if about.get("model") != "MLModel" or about.get("is_mmap"):
+        raise store.damaged(place / _ABOUT, "expected an MLModel in npz files")
+    if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not np.isfinite(bias):
+        raise store.damaged(place / _ABOUT, "expected a bias that is a finite number")
+    if not isinstance(predicting, dict) or predicting.get("post_processor") not in POST_PROCESSORS:
+        raise store.damaged(place / _ABOUT, f"expected a post-processor, one of {', '.join(POST_PROCESSORS)}")
+    kept = _count(place / _ABOUT, predicting, "only_topk")
+    W, C = _read_csc(place / "W.npz"), _read_csc(place / "C.npz")
+    if C.shape[0] != W.shape[1]:
+        raise store.damaged(place / "C.npz", f"clusters of {C.shape[0]} labels, W has {W.shape[1]}")
+    if C.nnz and np.bincount(C.indices, minlength=C.shape[0]).max() > 1:
+        raise store.damaged(place / "C.npz", "a label is in several clusters, with which PECOS frees memory twice")
+    level = StoredLevel(W, C, bias, {"only_topk": kept, "post_processor": predicting["post_processor"]})
+    expected = {"nr_labels": W.shape[1], "nr_features": level.inputs, "nr_codes": C.shape[1]}
+    _expect(place / _ABOUT, about, expected)
+    return level
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = store.read_json(path)
+    if not isinstance(found, dict):
+        raise store.damaged(path, f"expected a JSON object, found {json.dumps(found)[:40]}")
+    return found
+
+
+def _count(path: Path, about: Mapping[str, Any], name: str) -> int:
+    value = about.get(name)
+    if type(value) is not int or not 0 < value < 2**31:
+        raise store.damaged(path, f"expected {name}, a number above 0")
+    return value
+
+
+def _expect(path: Path, about: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    for name, size in sizes.items():
+        if about.get(name) != size:
+            raise store.damaged(path, f"{name} is {about.get(name)}, the matrices have {size}")
+
+
+def _read_csc(path: Path) -> csc_matrix:
+    """A sound float32 CSC matrix whose columns are sorted."""
+    arrays = store.read_arrays(path, "data", "indices", "indptr", "shape", "format")
+    data, indices, indptr, shape = (arrays[name] for name in ("data", "indices", "indptr", "shape"))
+    integers = all(array.ndim == 1 and array.dtype in (np.int32, np.int64) for array in (indices, indptr, shape))
+    if arrays["format"].tobytes() != b"csc" or len(np.atleast_1d(shape)) != 2:
+        raise store.damaged(path, "expected a matrix in the format csc")
+    if not integers or data.dtype != np.float32 or data.ndim != 1:
+        raise store.damaged(path, "expected a matrix of float32 with int32 or int64 indices")
+    rows, columns = (int(size) for size in shape)
+    if not (0 < rows < 2**31 and 0 < columns < 2**31) or len(indptr) != columns + 1 or len(data) != len(indices):
+        raise store.damaged(path, f"{len(data)} values and {len(indptr)} starts do not make {rows} × {columns}")
+    if indptr[0] != 0 or indptr[-1] != len(data) or (np.diff(indptr) < 0).any():
+        raise store.damaged(path, "the starts of its columns do not rise from 0 to the number of values")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < rows:
+        raise store.damaged(path, f"an index is not between 0 and {rows - 1}")
+    if not _rising(indices, indptr):
+        raise store.damaged(path, "the indices of a column do not rise")
+    if not np.isfinite(data).all():
+        raise store.damaged(path, "a value is not a finite number")
+    # scipy would widen the indices where only the starts need it
+    matrix = csc_matrix((rows, columns), dtype=np.float32)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    return matrix
+
+
+def _rising(indices: np.ndarray, indptr: np.ndarray) -> bool:
+    """Whether the indices of every column rise strictly."""
+    rising = np.diff(indices) > 0
+    starts = indptr[(indptr > 0) & (indptr < len(indices))]
+    rising[starts - 1] = True
+    return bool(rising.all())

@@ -1,0 +1,265 @@
+"""Indexer `tree`: labels that the same kind of rows have stand together, in leaves of about the same size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numba import njit
+from pydantic import AfterValidator, Field
+from scipy.sparse import csr_matrix
+
+from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
+from xmckit_pecos import bridge
+from xmckit_pecos.label_tree import LabelTree, grouped, read_tree
+from xmckit_pecos.model_files import PostProcessor
+
+COUNTS, MATCHER = "counts.npz", "matcher"
+ROUTING: PostProcessor = "l3-hinge"
+
+
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError(f"expected a power of two, found {value}: the tree is made by halving, again and again")
+    return value
+
+
+Branching = Annotated[int, Field(ge=2, le=1 << 16), AfterValidator(_power_of_two)]
+
+
+class LinearParams(Params):
+    """How the linear models of a tree are trained: of the levels above the leaves here, of the labels in a head."""
+
+    C: float = Field(1.0, gt=0, le=1e6, description="Weight of the training loss against that of small weights.")
+    prune: float = Field(0.1, ge=0, le=1e6, description="Weights closer to 0 than this are dropped.")
+    loss: bridge.Loss = Field("squared-hinge", description="Loss of each linear model.")
+    negatives: bridge.Negatives = Field(
+        "tfn",
+        description='Rows that are told apart below a node: "tfn" those with a label there, "man" those that the '
+        "levels above send there by mistake or not, or both.",
+    )
+    beam: int = Field(10, ge=1, le=1 << 20, description="Nodes that are followed on each level.")
+
+    def training(self) -> bridge.Training:
+        return bridge.Training(self.C, self.prune, self.loss, self.negatives, self.beam)
+
+
+class TreeParams(LinearParams):
+    branching: Branching = Field(16, description="Children of a node, a power of two.")
+    leaf_size: int = Field(100, ge=2, description="Labels in a leaf, at most.")
+    path: DataPath | None = Field(
+        None, description="A tree of your own instead: a text file with a line `leaf<tab>label` for each label."
+    )
+
+
+class TreeIndex:
+    """A tree over the labels and, above its leaves, linear models that lead a row to some of them: the matcher.
+
+    A head that trains its own last level below the matcher takes `tree` and `matcher`; any other index that offers
+    `clusters` and `label_of` will do for it too, only slower.
+    """
+
+    query_space: ClassVar[Literal["input", "head"]] = "input"
+
+    def __init__(
+        self, tree: LabelTree, matcher: bridge.Model | None, counts: np.ndarray, params: LinearParams, workers: int
+    ):
+        self.tree, self.matcher, self.counts = tree, matcher, counts
+        self._params, self._workers = params, workers
+        self._listed: tuple[np.ndarray, np.ndarray] | None = None
+
+    @property
+    def clusters(self) -> csr_matrix:
+        return self.tree.clusters
+
+    @property
+    def label_of(self) -> np.ndarray:
+        return self.tree.label_of
+
+    @property
+    def unseen(self) -> int:
+        """Labels that no training row has."""
+        return int((self.counts == 0).sum())
+
+    def reached(self, Q: Matrix, beam: int | None = None, *, scratch: Path | None = None) -> csr_matrix:
+        """Rows × leaves: the leaves that each row is led to, best first; the value is the product down the tree of
+        exp(−max(1 − margin, 0)³), in (0, 1].
+        """
+        if self.matcher is None:
+            ones = np.ones(Q.shape[0], dtype=np.float32)
+            return csr_matrix((ones, np.zeros(Q.shape[0]), np.arange(Q.shape[0] + 1)), shape=(Q.shape[0], 1))
+        beam = beam or self._params.beam
+        found = self.matcher.predict(Q, beam, beam, self._workers, ROUTING, scratch=scratch)
+        # what underflows is still reached, and a stored 0 would be taken for "not there"
+        np.maximum(found.data, np.finfo(np.float32).tiny, out=found.data)
+        return found
+
+    def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
+        """The labels of the leaves that a row reaches, best leaf first, until there are `k`; of a leaf that does not
+        fit whole, the labels that most training rows have. A label's score is that of its best leaf (see `reached`).
+        """
+        if k < 1:
+            raise UsageError(f"a shortlist needs k of at least 1, not {k}")
+        found = self.reached(Q)
+        starts, labels = self._labels_of_leaves()
+        k = min(k, self.tree.labels)
+        indptr, chosen, scores = _fill(
+            found.indptr.astype(np.int64),
+            found.indices.astype(np.int32),
+            found.data,
+            starts,
+            labels,
+            k,
+            self.tree.labels,
+        )
+        return csr_matrix((scores, chosen, indptr), shape=(Q.shape[0], self.tree.labels)).sorted_indices()
+
+    def _labels_of_leaves(self) -> tuple[np.ndarray, np.ndarray]:
+        """(where each leaf begins, the labels leaf by leaf, those of most training rows first)."""
+        if self._listed is None:
+            label_of, leaf_of = self.tree.label_of, self.tree.leaf_of
+            order = np.lexsort((label_of, -self.counts[label_of], leaf_of))
+            starts = np.concatenate([[0], np.cumsum(self.tree.leaf_sizes)]).astype(np.int64)
+            self._listed = starts, label_of[order].astype(np.int32)
+        return self._listed
+
+    def save(self, folder: Path) -> None:
+        self.tree.save(folder)
+        store.write_arrays(folder / COUNTS, {"counts": self.counts})
+        store.write_json(folder / "params.json", self._params.model_dump(mode="json"))
+        if self.matcher is not None:
+            self.matcher.save(folder / MATCHER)
+
+    @classmethod
+    def load(cls, folder: Path, params: LinearParams, workers: int) -> TreeIndex:
+        tree = LabelTree.load(folder)
+        counts = store.read_arrays(folder / COUNTS, "counts")["counts"]
+        if counts.shape != (tree.labels,) or counts.dtype.kind != "i" or (counts < 0).any():
+            raise store.damaged(folder / COUNTS, f"expected {tree.labels} counts of rows")
+        matcher = bridge.Model.load(folder / MATCHER) if tree.depth > 1 else None
+        if matcher is not None and (matcher.labels, matcher.depth) != (tree.leaves, tree.depth - 1):
+            raise store.damaged(folder / MATCHER, f"a matcher over {matcher.labels} leaves, the tree has {tree.leaves}")
+        return cls(tree, matcher, counts, params, workers)
+
+
+class TreeIndexer(Configured):
+    """Balanced hierarchical k-means by PECOS over PIFA embeddings, or the tree of a file, and its matcher."""
+
+    Params: ClassVar[type[Params]] = TreeParams
+    provides: ClassVar[frozenset[str]] = frozenset({"shortlist", "clusters"})
+
+    def build(self, train: Split, *, context: Context) -> TreeIndex:
+        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
+        counts = np.bincount(Y.indices, minlength=Y.shape[1]).astype(np.int64)
+        if self.params.path is not None:
+            tree = read_tree(self.params.path, train.labels, context.label_names)
+        else:
+            with context.progress("building the label tree"):
+                tree = build_tree(X, Y, self.params.branching, self.params.leaf_size, context)
+        if unseen := int((counts == 0).sum()):
+            context.log(
+                f"{unseen:,} of {train.labels:,} labels are on no training row: they stand in the emptiest leaves"
+            )
+        with context.progress("training the levels above the leaves"):
+            Ys = over_pseudo_labels(Y, tree)
+            matcher = bridge.train_matcher(
+                X,
+                Ys,
+                tree,
+                self.params.training(),
+                context.workers,
+                weights=None if weights is None else over_pseudo_labels(weights, tree),
+                scratch=context.folder,
+            )
+        return TreeIndex(tree, matcher, counts, self.params, context.workers)
+
+    @classmethod
+    def load(cls, folder: Path, *, context: Context) -> Any:
+        params = super().load(folder, context=context).params
+        return TreeIndex.load(folder, params, context.workers)
+
+
+def build_tree(X: Matrix, Y: csr_matrix, branching: int, leaf_size: int, context: Context) -> LabelTree:
+    """The tree of the labels that occur; those that do not are spread over its leaves, the emptiest first."""
+    labels = Y.shape[1]
+    counts = np.bincount(Y.indices, minlength=labels)
+    seen = np.flatnonzero(counts)
+    if not len(seen):
+        raise DataError("no training row has a label: there is nothing to build a label tree from")
+    depth = max(0, math.ceil(math.log2(labels / leaf_size)))
+    depth = min(depth, int(math.log2(len(seen))))  # no empty leaf
+    leaf_of = np.zeros(labels, dtype=np.int32)
+    if depth:
+        embeddings = bridge.label_embeddings(X, Y if len(seen) == labels else Y[:, seen], context.workers)
+        codes = bridge.balanced_codes(embeddings, depth, context.seed_for("tree"), context.workers)
+        leaf_of[seen] = codes
+        leaf_of[counts == 0] = _emptiest(np.bincount(codes, minlength=1 << depth), labels - len(seen))
+    return grouped(leaf_of, 1 << depth, branching, np.arange(labels), labels)
+
+
+def _emptiest(sizes: np.ndarray, count: int) -> np.ndarray:
+    """Leaves for `count` more labels: each goes to the smallest leaf, the first of equal ones."""
+    # the labels fill the leaves up to some level, as water would: a leaf's places are its size, its size + 1, …
+    room = -(-(sizes.sum() + count) // len(sizes)) + 1 - sizes
+    leaves = np.repeat(np.arange(len(sizes)), np.maximum(room, 0))
+    within = np.concatenate([np.arange(max(0, places)) for places in room])
+    order = np.lexsort((leaves, sizes[leaves] + within))
+    return leaves[order[:count]].astype(np.int32)
+
+
+def over_pseudo_labels(Y: csr_matrix, tree: LabelTree) -> csr_matrix:
+    """Y with a column for each pseudo-label: that of its label."""
+    if tree.plain:
+        return Y
+    return csr_matrix(Y[:, tree.label_of]).sorted_indices()
+
+
+@njit(cache=True, nogil=True)
+def _fill(
+    indptr: np.ndarray,
+    leaves: np.ndarray,
+    values: np.ndarray,
+    starts: np.ndarray,
+    labels: np.ndarray,
+    k: int,
+    all_labels: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """CSR of the first `k` labels of each row's leaves, each label once."""
+    rows = len(indptr) - 1
+    ends = np.zeros(rows + 1, np.int64)
+    last_row = np.full(all_labels, -1, np.int64)
+    longest = 0
+    for row in range(rows):
+        count = 0
+        for place in range(indptr[row], indptr[row + 1]):
+            count += starts[leaves[place] + 1] - starts[leaves[place]]
+        longest += min(count, k)
+    chosen, scores = np.empty(longest, np.int32), np.empty(longest, np.float32)
+    used = 0
+    for row in range(rows):
+        end = used + k
+        for place in range(indptr[row], indptr[row + 1]):
+            for member in range(starts[leaves[place]], starts[leaves[place] + 1]):
+                label = labels[member]
+                if used == end:
+                    break
+                if last_row[label] != row:
+                    last_row[label] = row
+                    chosen[used], scores[used] = label, values[place]
+                    used += 1
+        ends[row + 1] = used
+    return ends, chosen[:used], scores[:used]
+
+
+def leaves_facts(sizes: Sequence[int] | np.ndarray) -> dict[str, Any]:
+    """What a report says about leaf sizes."""
+    sizes = np.asarray(sizes)
+    return {
+        "smallest": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "largest": int(sizes.max()),
+        "empty": int((sizes == 0).sum()),
+    }

@@ -1,0 +1,341 @@
+"""Head `xrlinear`: PECOS's XR-Linear (Yu et al. 2020). Linear models lead a row down a label tree by beam search, and
+others rank the labels of the leaves it reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_matrix, vstack
+
+from xmckit import (
+    Configured,
+    Context,
+    DataError,
+    Groups,
+    LinearDecision,
+    Matrix,
+    Params,
+    Split,
+    TopK,
+    UsageError,
+    store,
+)  # fmt: skip
+from xmckit.protocols import LabelIndex
+from xmckit_pecos import bridge
+from xmckit_pecos import calibration as calibrating
+from xmckit_pecos.copies import Copies, scores_of_labels
+from xmckit_pecos.label_tree import LabelTree, tree_of_clusters
+from xmckit_pecos.model_files import PostProcessor
+from xmckit_pecos.tree import Branching, LinearParams, build_tree, leaves_facts, over_pseudo_labels
+
+MODEL, STATE = "model", "state.json"
+JUDGED = 5  # labels of a row whose probabilities are judged
+CALIBRATED = 10  # labels of a row that calibration learns from
+CONSIDERED = 100  # labels of a row that the choice of a threshold looks at
+MOST_PAIRS = 5_000_000
+ROWS_AT_ONCE = 1 << 16
+MEASURED_ROWS = 256
+
+
+class XRLinearParams(LinearParams):
+    post_processor: PostProcessor = Field(
+        "l3-hinge",
+        description='How margins become scores that are multiplied (or, "log-", added) down the tree; "noop" keeps the '
+        "last level's margin alone.",
+    )
+    threshold: Annotated[float, Field(ge=-10_000, le=10_000)] | Literal["validation"] = Field(
+        "validation", description='Logit above which a label is output; "validation": the best micro-F1 there.'
+    )
+    k: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Output the best k labels of every row instead of those above the threshold."
+    )
+    calibration: calibrating.Method = Field(
+        "none", description="Make σ(score) a probability that comes true, learned on the validation share."
+    )
+    copies: Copies = Field("mean", description="The score of a label that an index has in several leaves.")
+    branching: Branching = Field(16, description="Children of a node, where the head builds the tree itself.")
+    leaf_size: int = Field(100, ge=2, description="Labels in a leaf, at most, where the head builds the tree itself.")
+
+    def training(self) -> bridge.Training:
+        return bridge.Training(self.C, self.prune, self.loss, self.negatives, self.beam, self.post_processor)
+
+
+class XRLinearHead(Configured):
+    """Matcher and ranker over the tree of an index, or over one of its own.
+
+    An index that brings its matcher, as `tree` does, keeps it, with its own C, prune, loss and negatives: this head
+    then trains the labels' level below. Labels on no training row are never output. Scores are log-odds of the product
+    down the tree. There is no one matrix behind the output, so nothing to verify.
+    """
+
+    Params: ClassVar[type[Params]] = XRLinearParams
+    needs: ClassVar[frozenset[str]] = frozenset({"clusters"})
+
+    def __init__(self, **params: Any):
+        super().__init__(**params)
+        self.threshold = 0.0
+        self._calibration: calibrating.Calibration = calibrating.Uncalibrated()
+        self._model: bridge.Model | None = None
+        self._tree: LabelTree | None = None
+        self._told: dict[str, Any] = {}
+        self._workers = 1
+        self._scratch: Path | None = None
+
+    def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        if len(indexes) > 1:
+            raise UsageError(
+                f'this head takes one index, not {len(indexes)}: name it with index = ["…"] in the head\'s section'
+            )
+        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
+        if not Y.nnz:
+            raise DataError("no training row has a label: there is nothing to learn")
+        if indexes:
+            tree, matcher = self._from_index(indexes[0], Y.shape[1])
+        else:
+            with context.progress("building the label tree"):
+                tree, matcher = build_tree(X, Y, self.params.branching, self.params.leaf_size, context), None
+        # there is nothing to learn about a label on no row, and what its score would be says nothing
+        tree = tree.only(np.bincount(Y.indices, minlength=Y.shape[1])[tree.label_of] > 0)
+        with context.progress("training the linear models"):
+            model = bridge.train(
+                X,
+                over_pseudo_labels(Y, tree),
+                tree,
+                self.params.training(),
+                context.workers,
+                weights=None if weights is None else over_pseudo_labels(weights, tree),
+                matcher=matcher,
+                scratch=context.folder,
+            )
+        self._workers, self._scratch = context.workers, context.folder
+        self._model, self._tree = model, tree
+        self._calibration, self.threshold = calibrating.Uncalibrated(), 0.0
+        self._told = self._facts_of_training(X, Y, context)
+        self._learn_from_validation(context)
+        self._scratch = None
+
+    def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
+        """Scores are logits; with calibration σ(score) is the probability (see `probabilities`)."""
+        if k < 1:
+            raise UsageError(f"predict needs k of at least 1, not {k}")
+        rows = int(X.shape[0])
+        indices, scores = np.full((rows, k), -1, dtype=np.int32), np.full((rows, k), -np.inf, dtype=np.float32)
+        for start in range(0, max(rows, 1), ROWS_AT_ONCE):
+            found = self._scored(X[start : start + ROWS_AT_ONCE], k)
+            row, place = _places(found)
+            kept = place < k
+            indices[start + row[kept], place[kept]] = found.indices[kept]
+            scores[start + row[kept], place[kept]] = found.data[kept]
+        return TopK(indices, scores)
+
+    def probabilities(self, X: Matrix, k: int) -> TopK:
+        """As `predict`, with σ of the scores; 0 in padded places."""
+        best = self.predict(X, k)
+        return TopK(best.indices, calibrating.probabilities(best.scores))
+
+    def labels(self, X: Matrix) -> csr_matrix:
+        self._checked(X)
+        blocks = [self._sets(X[start : start + ROWS_AT_ONCE]) for start in range(0, int(X.shape[0]), ROWS_AT_ONCE)]
+        labels = self._fitted()[1].labels
+        if not blocks:
+            return csr_matrix((0, labels), dtype=np.float32)
+        sets = csr_matrix(vstack(blocks, format="csr", dtype=np.float32))
+        sets.data[:] = 1
+        return sets.sorted_indices()
+
+    def features(self, X: Matrix) -> None:
+        return None
+
+    def decision(self) -> LinearDecision | None:
+        return None
+
+    def facts(self, truth: csr_matrix) -> dict[str, Any]:
+        self._fitted()
+        return dict(self._told)
+
+    def save(self, folder: Path) -> None:
+        model, tree = self._fitted()
+        super().save(folder)
+        tree.save(folder)
+        model.save(folder / MODEL)
+        state = {"threshold": self.threshold, "calibration": self._calibration.state(), "facts": self._told}
+        store.write_json(folder / STATE, state)
+
+    @classmethod
+    def load(cls, folder: Path, *, context: Context) -> XRLinearHead:
+        head = super().load(folder, context=context)
+        head._workers = context.workers
+        head._tree, head._model = LabelTree.load(folder), bridge.Model.load(folder / MODEL)
+        if (head._model.labels, head._model.depth) != (len(head._tree.label_of), head._tree.depth):
+            raise store.damaged(folder / MODEL, "a model over another tree than the one beside it")
+        state = store.read_json(folder / STATE)
+        if not isinstance(state, dict) or not isinstance(state.get("facts"), dict):
+            raise store.damaged(folder / STATE, "expected threshold, calibration and facts")
+        if type(state.get("threshold")) not in (int, float) or not np.isfinite(state["threshold"]):
+            raise store.damaged(folder / STATE, "expected a threshold that is a finite number")
+        try:
+            head._calibration = calibrating.from_state(state.get("calibration"))
+        except ValueError as error:
+            raise store.damaged(folder / STATE, str(error)) from None
+        head.threshold, head._told = float(state["threshold"]), state["facts"]
+        return head
+
+    # Training
+
+    def _from_index(self, index: Any, labels: int) -> tuple[LabelTree, bridge.Model | None]:
+        """The tree of an index and, where it is one of this plugin's, its matcher."""
+        tree, matcher = getattr(index, "tree", None), getattr(index, "matcher", None)
+        if not isinstance(tree, LabelTree):
+            if not hasattr(index, "clusters") or not hasattr(index, "label_of"):
+                raise UsageError(f"this head needs an index with clusters, which a {type(index).__name__} has not")
+            tree, matcher = tree_of_clusters(index.clusters, index.label_of, labels, self.params.branching), None
+        if tree.labels != labels:
+            raise DataError(f"the index is over {tree.labels} labels, the training rows have {labels}")
+        return tree, matcher
+
+    def _facts_of_training(self, X: Matrix, Y: csr_matrix, context: Context) -> dict[str, Any]:
+        model, tree = self._fitted()
+        counts = np.bincount(Y.indices, minlength=Y.shape[1])
+        measured = X if self._validation(context) is None else bridge.features(self._validation(context).matrix)
+        scored = self._scored_labels(measured[:MEASURED_ROWS])
+        return {
+            "tree": {
+                "levels below the root": tree.depth,
+                "nodes": ", ".join(f"{size:,}" for size in tree.level_sizes),
+                "leaves": tree.leaves,
+                "leaf sizes": leaves_facts(tree.leaf_sizes),
+                "copies per label": len(tree.label_of) / max(1, int((counts > 0).sum())),
+                "labels on no training row, left out": int((counts == 0).sum()),
+            },
+            "labels scored per row": float(scored.mean()) if len(scored) else 0.0,
+            "weights": model.weights,
+            "model bytes": model.bytes,
+        }
+
+    def _scored_labels(self, X: Matrix) -> np.ndarray:
+        """How many pseudo-labels are ranked for each row: those of the leaves that it reaches."""
+        model, tree = self._fitted()
+        everything = len(tree.label_of)
+        found = model.predict(
+            X, everything, self.params.beam, self._workers, self.params.post_processor, scratch=self._scratch
+        )
+        return np.diff(found.indptr)
+
+    def _validation(self, context: Context) -> Any:
+        """The validation share if it can score anything."""
+        return context.validation if context.validation is not None and context.validation.Y.nnz else None
+
+    def _learn_from_validation(self, context: Context) -> None:
+        """Calibration and threshold; without a validation share there is neither."""
+        validation = self._validation(context)
+        wanted = self.params.threshold == "validation" and self.params.k is None
+        if self.params.threshold != "validation":
+            self.threshold = float(np.float32(self.params.threshold))
+        if validation is None:
+            if self.params.calibration != "none":
+                self._told["warnings"] = [
+                    f'scores are not calibrated: calibration = "{self.params.calibration}" needs validation rows with '
+                    "labels; set `validation` at the top of the recipe to a share such as 0.1"
+                ]
+            if wanted:
+                context.log("there is no validation share with labels: a label is output when its logit is above 0")
+            return
+        if not wanted and self.params.calibration == "none":
+            return
+        rows, logits, hits, true_pairs = self._judged(validation, context)
+        if self.params.calibration != "none":
+            self._calibrate(rows, logits, hits, context)
+            logits = self._calibration(logits)
+        if wanted:
+            self.threshold, f1 = calibrating.best_threshold(logits, hits, true_pairs)
+            self._told["threshold"] = {"logit": self.threshold, "validation micro-F1": f1}
+            context.log(f"a label is output when its logit is above {self.threshold:g} (validation micro-F1 {f1:.4f})")
+
+    def _judged(self, validation: Split, context: Context) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """(row, logit, whether it is true) of the best labels of validation rows, and the number of true pairs."""
+        Y, _ = bridge.targets(validation)
+        X = bridge.features(validation.matrix)
+        most = max(1, MOST_PAIRS // min(CONSIDERED, Y.shape[1]))
+        if Y.shape[0] > most:
+            chosen = np.sort(context.rng("calibration").permutation(Y.shape[0])[:most])
+            X, Y = X[chosen], Y[chosen]
+        found = self._scored(X, CONSIDERED)
+        row, _ = _places(found)
+        asked = row * Y.shape[1] + found.indices
+        true = _places(Y)[0] * Y.shape[1] + Y.indices
+        return row, found.data, np.isin(asked, true), int(Y.nnz)
+
+    def _calibrate(self, rows: np.ndarray, logits: np.ndarray, hits: np.ndarray, context: Context) -> None:
+        method = self.params.calibration
+        place = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        best = place < CALIBRATED
+        place, rows, logits, hits = place[best], rows[best], logits[best], hits[best]
+        self._calibration = calibrating.fit(method, logits, hits)
+        shown = place < JUDGED
+        after = calibrating.held_out(method, logits, hits, rows)
+        errors = {
+            "before": calibrating.calibration_error(calibrating.probabilities(logits[shown]), hits[shown]),
+            "after, on rows left out": calibrating.calibration_error(
+                calibrating.probabilities(after[shown]), hits[shown]
+            ),
+        }
+        self._told[f"expected calibration error of the best {JUDGED} labels"] = errors
+        before, held = errors.values()
+        context.log(f"{method} calibration: expected calibration error {before:.4f} before, {held:.4f} after")
+
+    # Prediction
+
+    def _fitted(self) -> tuple[bridge.Model, LabelTree]:
+        if self._model is None or self._tree is None:
+            raise UsageError("this XRLinearHead has not been fitted: call fit or load first")
+        return self._model, self._tree
+
+    def _checked(self, X: Matrix) -> None:
+        model, _ = self._fitted()
+        if X.shape[1] != model.inputs:
+            raise DataError(f"the rows have {X.shape[1]} features, this head was fitted on {model.inputs}")
+
+    def _scored(self, X: Matrix, k: int) -> csr_matrix:
+        """Rows × labels: up to `k` calibrated logits a row, best first."""
+        model, tree = self._fitted()
+        self._checked(X)
+        # a label's mean needs all its copies, however far back they are
+        asked = len(tree.label_of) if tree.copies else k
+        post_processor = self.params.post_processor
+        found = model.predict(X, asked, self.params.beam, self._workers, post_processor, scratch=self._scratch)
+        if tree.copies:
+            found = scores_of_labels(found, tree.label_of, tree.labels, self.params.copies)
+        elif not tree.plain:
+            found = csr_matrix((found.data, tree.label_of[found.indices], found.indptr), (found.shape[0], tree.labels))
+        found.data = self._calibration(calibrating.logits(found.data, post_processor))
+        return found
+
+    def _sets(self, X: Matrix) -> csr_matrix:
+        """The labels that are output, of one block of rows."""
+        found = self._above(X) if self.params.k is None else self._scored(X, self.params.k)
+        row, place = _places(found)
+        kept = found.data > np.float32(self.threshold) if self.params.k is None else place < self.params.k
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(row[kept], minlength=found.shape[0]))])
+        return csr_matrix((found.data[kept], found.indices[kept], indptr), shape=found.shape)
+
+    def _above(self, X: Matrix) -> csr_matrix:
+        """As many labels of each row as it takes to have all that are above the threshold."""
+        labels, asked = self._fitted()[1].labels, 256
+        while True:
+            found = self._scored(X, asked)
+            full = found.indptr[1:][np.diff(found.indptr) >= asked] - 1
+            if asked >= labels or not (found.data[full] > np.float32(self.threshold)).any():
+                return found
+            asked *= 8
+
+
+def _places(found: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """(row, place in its row) of each entry."""
+    counts = np.diff(found.indptr)
+    row = np.repeat(np.arange(found.shape[0]), counts)
+    return row, np.arange(found.nnz) - np.repeat(found.indptr[:-1], counts)

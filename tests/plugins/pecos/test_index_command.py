@@ -1,0 +1,145 @@
+"""`xmckit index show`, on runs of small recipes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("pecos")
+
+from xmckit_pecos.commands import index, training_rows
+from xmckit_pecos.neighbours import similarities
+
+import xmckit
+from xmckit import UsageError
+
+ROWS = [
+    ("a robin sings in the tree", ["bird", "song"]),
+    ("the hawk hunts a mouse", ["bird", "hunt"]),
+    ("a cat hunts a mouse", ["cat", "hunt"]),
+    ("the cat sleeps", ["cat"]),
+    ("the robin sings a song", ["bird", "song"]),
+    ("an oak is a tree", ["tree\x1b[31m"]),
+    ("the tree is an old oak", ["tree\x1b[31m"]),
+] * 4
+RECIPE = """
+    validation = 0.0
+    [data]
+    use = "files"
+    path = "rows.jsonl"
+    [features]
+    use = "tfidf"
+    [head]
+    use = "xrlinear"
+    leaf_size = 2
+    branching = 2
+"""
+INDEX = """
+    [index]
+    use = "tree"
+    path = "mine.txt"
+"""
+MINE = "animals\tbird\nanimals\tcat\nanimals\tsong\nanimals\thunt\nplants/trees\ttree\x1b[31m\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two runs: one whose head builds its tree, one with a tree from a file."""
+    folder = tmp_path_factory.mktemp("runs")
+    lines = [json.dumps({"text": text, "labels": labels}) for text, labels in ROWS]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+    (folder / "mine.txt").write_text(MINE)
+    for name, text in (("own", RECIPE), ("written", RECIPE + INDEX)):
+        (folder / f"{name}.toml").write_text(text)
+        xmckit.run(folder / f"{name}.toml", root=folder / "runs")
+    return folder
+
+
+def show(folder, *arguments):
+    return CliRunner().invoke(index, ["show", *arguments, "--runs", str(folder / "runs")], catch_exceptions=False)
+
+
+def told(folder, *arguments):
+    return json.loads(show(folder, *arguments, "--json").output)
+
+
+def test_the_tree_of_a_head(folder):
+    shape = told(folder, "own")
+    assert (shape["index"], shape["labels"], shape["leaves"]) == ("xrlinear", 5, 4)
+    assert sum(entry["labels"] * entry["leaves"] for entry in shape["leaf_sizes"]) == 5
+    assert [level["nodes"] for level in shape["levels"]] == [1, 2, 4]
+    text = show(folder, "own").output
+    assert "5 labels in 4 leaves, 3 levels below the root" in text
+
+
+def test_a_tree_from_a_file_goes_by_the_names_of_the_data(folder):
+    assert told(folder, "written")["index"] == "tree"
+    leaf = told(folder, "written", "--label", "cat")["leaves"][0]
+    assert (leaf["path"], leaf["size"]) == ("animals", 4)
+    assert {item["label"] for item in leaf["nearest"]} == {"bird", "song", "hunt"}
+
+
+def test_neighbours_are_in_the_order_of_their_rows_likeness(folder):
+    facts = told(folder, "own", "--label", "cat", "--most", "3")
+    run = xmckit.find_run("own", folder / "runs")
+    X, Y = training_rows(run)
+    names = xmckit.load(run).label_names
+    near = similarities(X, Y, facts["number"])
+    near[facts["number"]] = -1
+    expected = [names[label] for label in np.argsort(-near, kind="stable")[:3]]
+    assert [item["label"] for item in facts["nearest"]] == expected
+    assert facts["nearest"][0]["label"] == "hunt"
+    assert facts["rows"] == Y[:, facts["number"]].nnz
+
+
+def test_names_cannot_steer_a_terminal(folder):
+    text = show(folder, "written", "--label", "tree\x1b[31m").output
+    assert "\x1b" not in text
+    assert "tree\\x1b[31m" in text
+    assert "in leaf plants/trees, with 0 other labels" in text
+
+
+def test_a_label_that_a_head_leaves_out(folder):
+    """Its only row is a test row of the other file, so that the head built its tree without it."""
+    (folder / "parts").mkdir()
+    lines = [json.dumps({"text": text, "labels": labels}) for text, labels in ROWS]
+    (folder / "parts" / "train.jsonl").write_text("\n".join(lines))
+    (folder / "parts" / "test.jsonl").write_text(json.dumps({"text": "the wolf hunts", "labels": ["wolf", "hunt"]}))
+    (folder / "parts.toml").write_text(RECIPE.replace("rows.jsonl", "parts"))
+    xmckit.run(folder / "parts.toml", root=folder / "runs")
+    facts = told(folder, "parts", "--label", "wolf")
+    assert (facts["leaves"], facts["nearest"], facts["rows"]) == ([], [], 0)
+    assert "in no leaf" in show(folder, "parts", "--label", "wolf").output
+
+
+def test_mistakes(folder):
+    with pytest.raises(UsageError, match="there is no label 'cats'; did you mean 'cat'"):
+        show(folder, "own", "--label", "cats")
+    with pytest.raises(UsageError, match="no label tree 'trees'; did you mean 'tree'"):
+        show(folder, "written", "--index", "trees")
+    with pytest.raises(UsageError, match="no run 'owl'"):
+        show(folder, "owl")
+
+
+def test_a_run_without_a_tree(folder):
+    text = RECIPE.replace("xrlinear", "popularity").replace("leaf_size = 2", "").replace("branching = 2", "")
+    (folder / "none.toml").write_text(text)
+    xmckit.run(folder / "none.toml", root=folder / "runs")
+    with pytest.raises(UsageError, match="no label tree"):
+        show(folder, "none")
+
+
+def test_a_bad_tree_file_leaves_the_run_folder_whole(folder):
+    (folder / "mine.txt").write_text(MINE.replace("cat", "dog"))
+    try:
+        with pytest.raises(xmckit.DataError, match=r"mine\.txt, line 2: there is no label 'dog'"):
+            xmckit.run(folder / "written.toml", root=folder / "runs")
+        failed = max((folder / "runs" / "written").iterdir(), key=lambda path: path.name)
+        manifest = json.loads((failed / "manifest.json").read_text())
+        assert manifest["status"] == "failed"
+        assert not list(failed.glob("stages/*index*"))
+    finally:
+        (folder / "mine.txt").write_text(MINE)
