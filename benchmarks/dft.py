@@ -32,7 +32,8 @@ CASES = ((8921, 50, 1.2), (8921, 80, 1.2), (20000, 50, 1.2), (131072, 50, 1.5), 
 BATCHES = (32, 256)
 CHUNKS = (16, 32, 64)
 LEAST_TURNS = 3
-IN_A_ROW = 4  # torch's threads go on spinning for a while after their work, which costs the next method a processor
+IN_A_ROW = 4
+REST = 0.03  # seconds: torch's threads go on spinning after their work, on a processor that the next method needs
 
 Method = Callable[[torch.Tensor], torch.Tensor]
 
@@ -123,10 +124,12 @@ def measure(labels: int, degree: int, batch: int, workers: int, budget: float) -
 
 
 def best_in_turns(clocks: dict[str, Callable[[], float]], budget: float) -> dict[str, float]:
+    """Seconds of methods that take turns, a few times in a row each."""
     best = dict.fromkeys(clocks, float("inf"))
     start, turns = time.perf_counter(), 0
     while turns < LEAST_TURNS or time.perf_counter() - start < budget:
         for name, clock in clocks.items():
+            time.sleep(REST)
             best[name] = min(best[name], *(clock() for _ in range(IN_A_ROW)))
         turns += 1
     return best

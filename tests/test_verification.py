@@ -327,3 +327,48 @@ def test_the_report_says_what_the_layer_can_never_produce(tmp_path, recipe, plug
     # neither a structure nor a tolerance was in play
     assert "<b>Ideal</b>" not in page
     assert "<b>At eps</b>" not in page
+
+
+def test_vectors_that_no_row_can_give_are_spoken_of(tmp_path):
+    W = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+    heads = [(f"from-{inputs}", FixedHead(xmckit.LinearDecision(W, None, inputs=inputs))) for inputs in (1, 2, None)]
+
+    class Unsure:
+        def verify(self, decision, assignments, *, candidates=None, context):
+            return xmckit.Verdicts([xmckit.Verdict("unresolved")] * assignments.shape[0])
+
+    summary = verify(tmp_path, Unsure(), heads, rows_of({0}), most=9, context=Context())
+    few, enough, unknown = (result["caveat"] for result in summary["results"])
+    assert few.startswith("its vectors have 2 entries and are made of 1 features")
+    assert (enough, unknown) == (None, None)
+
+
+def test_a_narrow_input_is_a_warning_in_the_report(tmp_path):
+    path = tmp_path / "few-features.toml"
+    path.write_text(
+        textwrap.dedent(
+            """
+            [data]
+            use = "synthetic"
+            rows = 200
+            test_rows = 30
+            features = 20
+            labels = 6
+            topics = 2
+            [head]
+            use = "bsl"
+            dim = 24
+            epochs = 2
+            [verify]
+            use = "argmax"
+            """
+        )
+    )
+    registry = Registry()
+    if "argmax" not in registry.names("verifier") or "bsl" not in registry.names("head"):
+        pytest.skip("the plugins xmckit_heads and xmckit_argmax are not installed")
+    result = pipeline.run(path, root=tmp_path / "runs", registry=registry)
+    page = result.report.read_text()
+    assert "bsl: its vectors have 24 entries and are made of 20 features" in page
+    assert sorted(path.name for path in (result.path / "plots").glob("margins-*")) == ["margins-bsl-full.svg"]
+    assert "bsl, full layer: margins of what it can produce" in page

@@ -82,6 +82,7 @@ def verify(
     output.write("certificates.npz", proofs)
     summary = {
         "format": FORMAT,
+        "verifier": {"name": type(verifier).__name__, "params": _params(verifier)},
         "assignments": len(rows),
         "of": split.rows,
         "files": output.checksums,
@@ -202,11 +203,10 @@ class _Question:
         return answers
 
     def _key(self, asked: csr_matrix, candidates: csr_matrix | None) -> str:
-        params = getattr(self.verifier, "params", None)
         return store.canonical_sha256(
             {
                 "verifier": f"{type(self.verifier).__module__}.{type(self.verifier).__qualname__}",
-                "params": None if params is None else params.model_dump(mode="json"),
+                "params": _params(self.verifier),
                 "decision": self.decision_sha256,
                 "assignments": content_sha256(_csr_arrays(asked)),
                 "candidates": None if candidates is None else content_sha256(_csr_arrays(candidates)),
@@ -218,6 +218,11 @@ class _Question:
         width = int(self.decision.W.shape[1])
         _check(verdicts, int(asked.shape[0]), width, type(self.verifier).__name__)
         return _Answers([_summary(verdict) for verdict in verdicts.verdicts], _proofs(verdicts, width))
+
+
+def _params(verifier: Verifier) -> dict[str, Any] | None:
+    params = getattr(verifier, "params", None)
+    return None if params is None else dict(params.model_dump(mode="json"))
 
 
 def _check(verdicts: Any, asked: int, width: int, verifier: str) -> None:
@@ -298,7 +303,19 @@ def _decision_facts(decision: LinearDecision) -> dict[str, Any]:
         "dim": int(decision.W.shape[1]),
         "bias": decision.b is not None,
         "structured": decision.structure is not None,
+        "caveat": _caveat(decision),
     }
+
+
+def _caveat(decision: LinearDecision) -> str | None:
+    """What has to be said so that nobody reads more into "argmaxable" than is proved."""
+    columns = int(decision.W.shape[1])
+    if decision.inputs is None or decision.inputs >= columns:
+        return None
+    return (
+        f"its vectors have {columns:,} entries and are made of {decision.inputs:,} features, so that some of them "
+        "belong to no row. argmaxable is said of every vector, and may be too kind; unargmaxable holds for every row."
+    )
 
 
 def _never(asked: csr_matrix, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -26,5 +26,5 @@ def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "argmax",
         "xmckit_argmax.counting_command:argmax",
-        summary="Count the label sets that a layer of a given size can output.",
+        summary="Count and draw the label sets that a layer can output.",
     )

@@ -42,7 +42,6 @@ class Found:
     rows: np.ndarray
     is_active: np.ndarray
     v: np.ndarray | None = None
-    margin_at_most: float = 1.0
     support: np.ndarray | None = None
     multipliers: np.ndarray | None = None
 

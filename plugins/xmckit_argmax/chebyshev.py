@@ -4,7 +4,8 @@
 
 where s_i = +1 for active and −1 for inactive labels. For the rule "sign" without bias a_i is the row w_i and ε the
 paper's Chebyshev radius. The rule "topk" adds a column of ones (a free threshold), a bias the column b and the row
-(0, …, 0, 1) of a variable t that must be positive; ε then is the radius in that wider space.
+(0, …, 0, 1) of a variable t that must be positive; ε then is the radius in that wider space and says nothing about
+eps: with a bias a second program, for x itself, does; for "topk" there is no such answer.
 
 The paper asks for ε > eps inside the program. A solver's tolerance lets v = 0 pass such a bound, so the bound here is 0
 and the optimum is judged. What HiGHS says is never an answer by itself:
@@ -22,16 +23,18 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from xmckit import DataError, LinearDecision, Verdict
 from xmckit.protocols import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
+from xmckit_argmax.highs import Solution, maximise_last
+from xmckit_argmax.tolerance import radius_is_at_most
 
 BOX, EPS = 1e4, 1e-8
 TIME_LIMIT = 60.0
-TOLERANCE = 1e-10  # the least that HiGHS takes
+SPARE = 1e-9  # of bounds, for whoever checks them
 # A multiplier below this share of the largest is taken for zero; several, since only the exact check decides.
 SUPPORTS = (1e-12, 1e-9, 1e-6, 1e-3)
 # More than what underflow can take from a sum of a million products of numbers up to 1e17.
@@ -51,7 +54,7 @@ class ChebyshevAnswer:
     """
 
     status: str
-    eps: str
+    eps: str | None
     proof: Proof = "none"
     radius: float | None = None
     bounds: tuple[float, float] = (0.0, math.inf)
@@ -149,7 +152,8 @@ def _without_program(question: _Question) -> ChebyshevAnswer | None:
         return ChebyshevAnswer(UNARGMAXABLE, UNARGMAXABLE, "exact", bounds=(0.0, 0.0))
     one_sided = len(set(question.signs.tolist())) < 2
     if len(question.W) == 0 or (question.rule == "topk" and one_sided):
-        return ChebyshevAnswer(ARGMAXABLE, ARGMAXABLE, "exact", x=np.zeros(question.W.shape[1]))
+        eps = ARGMAXABLE if question.rule == "sign" else None
+        return ChebyshevAnswer(ARGMAXABLE, eps, "exact", x=np.zeros(question.W.shape[1]))
     if question.rule == "sign":
         biases = np.zeros(len(question.W)) if question.b is None else question.b * question.signs
         dead = np.flatnonzero(~question.W.any(axis=1) & (biases <= 0))
@@ -160,56 +164,100 @@ def _without_program(question: _Question) -> ChebyshevAnswer | None:
 
 
 def _by_program(question: _Question, box: float, eps: float, time_limit: float | None) -> ChebyshevAnswer:
-    rows = _near_one(question.homogeneous())
+    rows, powers = _near_one(question.homogeneous())
     norms = np.sqrt((rows * rows).sum(axis=1))
-    result = _solve(rows / norms[:, None], box, time_limit)
-    found = ChebyshevAnswer(UNRESOLVED, UNRESOLVED, message=str(result.message))
-    if result.x is None or not np.isfinite(result.x).all():
+    result = _solve(rows / norms[:, None], np.zeros(len(rows)), box, 0.0, time_limit)
+    found = ChebyshevAnswer(UNRESOLVED, UNRESOLVED, message=result.message)
+    if not len(result.x) or not np.isfinite(result.x).all():
         return found
     v = np.clip(result.x[:-1], -box, box)
-    multipliers = np.maximum(0.0, -np.asarray(result.ineqlin.marginals)) if result.status == 0 else np.zeros(len(rows))
-    low, high = radius_at_least(rows, v), radius_at_most(rows, multipliers / norms, box)
+    multipliers = _multipliers(result, len(rows))
     found = replace(
         found,
         radius=abs(float(result.x[-1])),
-        bounds=(low, high),
-        eps=ARGMAXABLE if low > eps else UNARGMAXABLE if high <= eps else UNRESOLVED,
+        bounds=(radius_at_least(rows, v), radius_at_most(rows, multipliers / norms, box)),
         x=_point(question, v),
         multipliers=multipliers[: len(question.W)],
     )
+    if question.rule == "sign" and question.b is None:
+        low, high = found.bounds
+        found = replace(found, eps=ARGMAXABLE if low > eps else UNARGMAXABLE if high <= eps else UNRESOLVED)
+        found = replace(found, certificate=_of_labels(question.labels, np.ldexp(multipliers / norms, -powers)))
     proof = _produces(question, found.x)
     if proof != "none":
         length = float(np.linalg.norm(v))
         margin = float((rows @ v / norms)[: len(question.W)].min() / length) if length else 0.0
-        return replace(found, status=ARGMAXABLE, proof=proof, margin=margin)
+        return _in_the_box(
+            question, replace(found, status=ARGMAXABLE, proof=proof, margin=margin), box, eps, time_limit
+        )
     certificate = _certificate(question, multipliers[: len(question.W)])
     if certificate is not None:
         return replace(
             found, status=UNARGMAXABLE, eps=UNARGMAXABLE, proof="exact", bounds=(0.0, 0.0), certificate=certificate
         )
-    return found
+    return found if found.eps == UNARGMAXABLE else replace(found, certificate=None)
 
 
-def _near_one(rows: np.ndarray) -> np.ndarray:
-    """Each row times the power of two that brings its largest entry near 1: nothing is rounded but what underflows."""
+def _in_the_box(
+    question: _Question, found: ChebyshevAnswer, box: float, eps: float, time_limit: float | None
+) -> ChebyshevAnswer:
+    """The answer at eps where there is a bias: by the paper's program for x itself, s_i (w_i·x + b_i) ≥ ε‖w_i‖."""
+    if question.rule == "topk":
+        return replace(found, eps=None)
+    if question.b is None:
+        return found
+    rows, shifts = question.W * question.signs[:, None], question.b * question.signs
+    norms = np.linalg.norm(rows, axis=1)
+    sloped = np.flatnonzero(norms > 0)
+    rows, shifts, norms = rows[sloped], shifts[sloped], norms[sloped]
+    if not np.isfinite(norms).all() or not len(sloped):
+        return replace(found, eps=UNRESOLVED if len(sloped) else ARGMAXABLE)
+    result = _solve(rows / norms[:, None], shifts / norms, box, -math.inf, time_limit)
+    if not len(result.x) or not np.isfinite(result.x).all():
+        return replace(found, eps=UNRESOLVED)
+    x = np.clip(result.x[:-1], -box, box)
+    wrong_by = _gamma(4 * (len(x) + 8)) * (np.abs(rows) @ np.abs(x) + np.abs(shifts)) + TINY
+    if ((rows @ x + shifts - wrong_by) / norms * (1 - _gamma(4 * (len(x) + 8)))).min() > eps:
+        lengths = np.hypot(norms, shifts) * math.hypot(float(np.linalg.norm(x)), 1.0)
+        margin = float(((rows @ x + shifts) / lengths).min())
+        return replace(found, eps=ARGMAXABLE, x=x, margin=margin, proof=_produces(question, x))
+    multipliers = _multipliers(result, len(rows)) / norms
+    used = np.flatnonzero(multipliers)
+    if len(used) and radius_is_at_most(eps, rows[used], shifts[used], multipliers[used], box):
+        return replace(found, eps=UNARGMAXABLE, certificate=_of_labels(question.labels[sloped], multipliers))
+    return replace(found, eps=UNRESOLVED)
+
+
+def _multipliers(result: Solution, count: int) -> np.ndarray:
+    """Of the rows; zero where there is no optimum to prove."""
+    if result.status != 0 or len(result.marginals) != count:
+        return np.zeros(count)
+    return np.maximum(0.0, -result.marginals)
+
+
+def _of_labels(labels: np.ndarray, multipliers: np.ndarray) -> Certificate | None:
+    used = np.flatnonzero(multipliers[: len(labels)] > 0)
+    return (labels[used], multipliers[used]) if len(used) else None
+
+
+def _near_one(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(Each row times the power of two that brings its largest entry near 1, these powers' negated exponents).
+
+    Nothing is rounded but what underflows.
+    """
     exponents = np.frexp(np.abs(rows).max(axis=1))[1]
-    return np.ldexp(rows, -exponents[:, None])
+    return np.ldexp(rows, -exponents[:, None]), exponents
 
 
-def _solve(unit_rows: np.ndarray, box: float, time_limit: float | None) -> Any:
-    from scipy.optimize import linprog
-
+def _solve(unit_rows: np.ndarray, shifts: np.ndarray, box: float, least: float, time_limit: float | None) -> Solution:
+    """Maximise ε ≥ `least` subject to unit row·v + shift ≥ ε and v in the box."""
     count, width = unit_rows.shape
-    options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
-    if time_limit is not None:
-        options["time_limit"] = float(time_limit)
-    return linprog(
-        np.append(np.zeros(width), -1.0),
-        A_ub=np.hstack([-unit_rows, np.ones((count, 1))]),
-        b_ub=np.zeros(count),
-        bounds=[(-box, box)] * width + [(0.0, None)],
-        method="highs-ds",
-        options=options,
+    return maximise_last(
+        np.hstack([-unit_rows, np.ones((count, 1))]),
+        shifts,
+        np.append(np.full(width, -box), least),
+        np.append(np.full(width, box), math.inf),
+        time_limit,
     )
 
 
@@ -217,9 +265,10 @@ def radius_at_least(rows: np.ndarray, v: np.ndarray) -> float:
     """A proved lower bound on ε from a point inside the box; rows have their largest entry near 1."""
     width = len(v)
     products = rows @ v
-    wrong_by = _gamma(width + 2) * (np.abs(rows) @ np.abs(v)) + TINY
+    # with room for a second program that has coarser bounds
+    wrong_by = _gamma(4 * (width + 8)) * (np.abs(rows) @ np.abs(v)) + TINY
     norms = np.sqrt((rows * rows).sum(axis=1)) * (1 + _gamma(width + 6))
-    return max(0.0, float(((products - wrong_by) / norms).min()) * (1 - _gamma(8)))
+    return max(0.0, float(((products - wrong_by) / norms).min()) * (1 - SPARE))
 
 
 def radius_at_most(rows: np.ndarray, weights: np.ndarray, box: float) -> float:
@@ -231,7 +280,7 @@ def radius_at_most(rows: np.ndarray, weights: np.ndarray, box: float) -> float:
     count, width = rows.shape
     sums = np.abs(weights @ rows) + _gamma(count + 2) * (weights @ np.abs(rows)) + TINY * (1 + weights.sum())
     norms = np.sqrt((rows * rows).sum(axis=1))
-    return float(box * sums.sum() / (weights @ norms)) * (1 + _gamma(2 * (count + 2 * width) + 20))
+    return float(box * sums.sum() / (weights @ norms)) * (1 + _gamma(2 * (count + 2 * width) + 20)) * (1 + SPARE)
 
 
 def _gamma(operations: int) -> float:

@@ -10,6 +10,10 @@ with W and b the stored numbers taken as exact, and s = +1 for active labels and
   Σ λ_i s_i b_i ≤ 0: an x that did it would make Σ λ_i s_i (w_i·x + b_i) positive. λ is computed here, in whole numbers,
   from the certificate's labels; the stored multipliers only have to be as many and positive.
 * With candidates only their rows count, and an active label that is none of them can never be output: it is missed.
+
+What else a verdict claims (margin, radius, eps, ideal) is checked by checker_claims.py, and the counts and lists of
+verdicts.json are made anew. Not checked is what needs the head itself (`replayed`) or was only measured (`seconds`, the
+rank of the verifier's `proof`).
 """
 
 from __future__ import annotations
@@ -19,14 +23,15 @@ import itertools
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flint import fmpq, fmpz_mat
 
 from xmckit import store
+from xmckit_argmax.checker_claims import HOLDS, STATUSES, Asked, Layer, logits, rational, totals
 
-STATUSES = ("argmaxable", "unargmaxable", "unresolved")
+STRUCTURE = {"degree", "slack", "order"}
 
 
 @dataclass
@@ -35,18 +40,14 @@ class CheckReport:
 
     proved: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))  # "unresolved" claims nothing
     exact: int = 0
+    claims: dict[str, int] = field(default_factory=lambda: dict.fromkeys(HOLDS, 0))  # of these, how many hold
+    unchecked: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class Rejected(Exception):
     """Why something is not proved."""
-
-
-class _Layer(NamedTuple):
-    W: np.ndarray
-    b: np.ndarray
-    rule: str
 
 
 def check(folder: Path) -> CheckReport:
@@ -63,7 +64,7 @@ def check(folder: Path) -> CheckReport:
                 report.failures.append(f"{name} is not what was written with verdicts.json")
         for result in claims["results"]:
             if result["verifiable"]:
-                _check_result(result, files, report)
+                _check_result(result, files, claims["verifier"]["params"] or {}, report)
     except Rejected as why:
         report.failures.append(str(why))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -72,16 +73,19 @@ def check(folder: Path) -> CheckReport:
     return report
 
 
-def _check_result(result: dict[str, Any], files: dict[str, dict[str, np.ndarray]], report: CheckReport) -> None:
+def _check_result(
+    result: dict[str, Any], files: dict[str, dict[str, np.ndarray]], params: dict[str, Any], report: CheckReport
+) -> None:
     """Everything that is claimed about one head: for the full layer, or for each row's candidates."""
     head, scope, verdicts = result["head"], result["scope"], result["verdicts"]
     layer = _layer(files[f"decision-{head}.npz"])
     active = _label_sets(files["assignments.npz"], len(layer.W))
     everything = [np.arange(len(layer.W))] * len(active)
     asked = everything if scope == "full" else _label_sets(files[f"candidates-{head}.npz"], len(layer.W))
-    counts = {status: sum(verdict["status"] == status for verdict in verdicts) for status in STATUSES}
-    if counts != result["counts"] or not sum(counts.values()) == len(verdicts) == len(active):
-        raise Rejected(f"head {head}, {scope}: {result['counts']} are not the verdicts on {len(active)} assignments")
+    if len(verdicts) != len(active) or any(verdict["status"] not in STATUSES for verdict in verdicts):
+        raise Rejected(f"head {head}, {scope}: not a verdict with a known status for each of {len(active)} assignments")
+    wrong = [name for name, value in totals(verdicts, active).items() if result[name] != value]
+    report.failures += [f"head {head}, {scope}: its {name} is not what the verdicts add up to" for name in wrong]
     proofs, prefix = files["certificates.npz"], f"{head}/{scope}/"
     given = {key.removeprefix(prefix): proofs[key] for key in proofs if key.startswith(prefix)}
     witnesses = dict(zip(given["witness_of"].tolist(), given["witness"], strict=True))
@@ -92,39 +96,47 @@ def _check_result(result: dict[str, Any], files: dict[str, dict[str, np.ndarray]
         signs[asked[position]] = -1
         missed = active[position][signs[active[position]] == 0].tolist()
         signs[active[position]] = 1
-        span = certificates.get(position, slice(0))
+        span, x = certificates.get(position, slice(0)), witnesses.get(position)
         certificate = given["certificate_labels"][span], given["certificate_multipliers"][span]
+        x = x if x is not None and np.isfinite(x).all() else None
+        bounds = logits(layer, np.zeros(layer.W.shape[1]) if x is None else x)
+        about = Asked(layer, signs, missed, x, *bounds, certificate, params)
+        where = f"head {head}, {scope}, assignment {position}"
         try:
             if sorted(verdict["missed"]) != missed:
                 raise Rejected(f"it says that {verdict['missed']} are active and no candidates; {missed} are")
             if verdict["status"] == "argmaxable":
-                report.exact += _prove_argmaxable(layer, signs, missed, witnesses.get(position))
+                report.exact += _prove_argmaxable(about)
             elif verdict["status"] == "unargmaxable" and not missed:
                 _prove_unargmaxable(layer, signs, *certificate)
                 report.exact += 1
             report.proved[verdict["status"]] += 1
         except Rejected as why:
-            report.failures.append(f"head {head}, {scope}, assignment {position}: not {verdict['status']}: {why}")
+            report.failures.append(f"{where}: not {verdict['status']}: {why}")
+            continue
+        for claim in (name for name in (*HOLDS, "replayed") if verdict[name] is not None):
+            if claim == "replayed" or (claim in ("radius", "eps") and not {"box", "eps"} <= params.keys()):
+                report.unchecked[claim] = report.unchecked.get(claim, 0) + 1
+            elif HOLDS[claim](verdict, about):
+                report.claims[claim] += 1
+            else:
+                report.failures.append(f"{where}: its {claim} {verdict[claim]!r} is wrong or has no proof")
 
 
-def _prove_argmaxable(layer: _Layer, signs: np.ndarray, missed: list[int], x: np.ndarray | None) -> bool:
+def _prove_argmaxable(asked: Asked) -> bool:
     """Whether the proof took rational numbers; Rejected if there is none."""
+    layer, signs, missed, x, low, high, *_ = asked
     active, others = np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)
     if missed:
         raise Rejected(f"its active labels {missed} are no candidates")
     if not signs.any() or (layer.rule == "topk" and not (len(active) and len(others))):
         return False  # nothing is asked of x
-    if x is None or not np.isfinite(x).all():
+    if x is None:
         raise Rejected("there is no witness of finite numbers")
-    slack = 2 * (len(x) + 8)
-    with np.errstate(all="ignore"):  # what overflows decides nothing, as no comparison with it is true
-        logit = layer.W @ x + layer.b
-        error = slack * 2.0**-53 * (np.abs(layer.W) @ np.abs(x) + np.abs(layer.b)) + slack * 2.0**-1022
-        low, high = logit - error, logit + error
 
     def exact(label: int) -> fmpq:
-        products = (_rational(w) * _rational(v) for w, v in zip(layer.W[label], x, strict=True))
-        return sum(products, _rational(layer.b[label]))
+        products = (rational(w) * rational(v) for w, v in zip(layer.W[label], x, strict=True))
+        return sum(products, rational(layer.b[label]))
 
     if layer.rule == "topk":
         unsure, rivals = active[~(low[active] > high[others].max())], others[~(high[others] < low[active].min())]
@@ -138,7 +150,7 @@ def _prove_argmaxable(layer: _Layer, signs: np.ndarray, missed: list[int], x: np
     return bool(len(unsure))
 
 
-def _prove_unargmaxable(layer: _Layer, signs: np.ndarray, support: np.ndarray, multipliers: np.ndarray) -> None:
+def _prove_unargmaxable(layer: Layer, signs: np.ndarray, support: np.ndarray, multipliers: np.ndarray) -> None:
     if not len(support) or len(set(support)) < len(support) or not np.isin(support, np.flatnonzero(signs)).all():
         raise Rejected(f"its certificate names the labels {support.tolist()}, expected different ones that count")
     if len(multipliers) != len(support) or not (np.isfinite(multipliers) & (multipliers > 0)).all():
@@ -170,18 +182,25 @@ def _whole(numbers: list[float], sign: int) -> list[int]:
     return [sign * above * (common // below) for above, below in ratios]
 
 
-def _rational(number: float) -> fmpq:
-    return fmpq(*float(number).as_integer_ratio())
-
-
-def _layer(arrays: dict[str, np.ndarray]) -> _Layer:
+def _layer(arrays: dict[str, np.ndarray]) -> Layer:
     W, rule = arrays["W"], str(arrays["rule"])
     b = arrays.get("b", np.zeros(len(W)))
     if any(part.dtype not in (np.float32, np.float64) or not np.isfinite(part).all() for part in (W, b)):
         raise Rejected("W and b are not finite numbers in float32 or float64")
     if W.ndim != 2 or b.shape != W.shape[:1] or rule not in ("sign", "topk"):
         raise Rejected(f"W of size {W.shape}, b of size {b.shape} and rule {rule!r} make no decision")
-    return _Layer(W.astype(np.float64), b.astype(np.float64), rule)
+    W, b, biased = W.astype(np.float64), b.astype(np.float64), "b" in arrays
+    norms = _lengths(W)
+    lengths = _lengths(np.stack([norms, np.full(len(W), rule == "topk"), b], axis=1))
+    structure = {name: arrays[name] for name in STRUCTURE & arrays.keys()}
+    return Layer(W, b, rule, biased, np.abs(W), norms, lengths, structure)
+
+
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    """‖row‖ for each, whatever its scale."""
+    largest = np.abs(rows).max(axis=1, initial=0.0)
+    scale = np.where(largest > 0, largest, 1.0)
+    return np.asarray(np.linalg.norm(rows / scale[:, None], axis=1) * scale)
 
 
 def _label_sets(arrays: dict[str, np.ndarray], labels: int) -> list[np.ndarray]:

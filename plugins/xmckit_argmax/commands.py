@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from xmckit import LinearDecision
+
 MOST_SHOWN = 20
+NAMES = {
+    "margin": "margins",
+    "radius": "bounds on radii",
+    "eps": "answers at eps",
+    "ideal": "answers of the ideal layer",
+    "replayed": "replays by the head (--model does)",
+}
 COPIES = ("verdicts.json", "certificates.npz")  # of the stage's files, at the top of the run
 
 
@@ -20,14 +30,16 @@ def certificates() -> None:
 @certificates.command("check")
 @click.argument("run")
 @click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@click.option("--model", "against_model", is_flag=True, help="Also load the heads: is the W that was checked theirs?")
+@click.option("--model", "against_model", is_flag=True,
+              help="Also load the heads: is W theirs, and do they replay the witnesses as claimed?")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
     """Prove every verdict of RUN anew, by a program that shares no code with the verifier.
 
     RUN is a run folder, its name, the name of a recipe for its newest verified run, or a folder with a verdicts.json.
     It reads W, the label sets and the certificates from disk; certificates are checked in exact arithmetic, witnesses
-    with rigorous error bounds and in exact arithmetic where these do not decide. Exit code 5 when anything fails.
+    with rigorous error bounds and in exact arithmetic where these do not decide. Margins, radii, the answers at eps
+    and of the ideal layer are checked too, and all counts; what is not checked is said. Exit code 5 if anything fails.
     """
     from xmckit import VerificationError
 
@@ -69,8 +81,10 @@ def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
     failures = [f"{folder}: {failure}" for failure in report.failures]
     if folder.parent.name == "stages":
         failures += _changed_copies(folder)
+    unchecked = dict(report.unchecked)
     if against_model:
         failures += _other_weights(folder)
+        unchecked.pop("replayed", None)
     return {
         "folder": str(folder),
         "proved": report.proved["argmaxable"] + report.proved["unargmaxable"],
@@ -78,6 +92,8 @@ def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
         "unargmaxable": report.proved["unargmaxable"],
         "unresolved": report.proved["unresolved"],
         "exact": report.exact,
+        "claims": report.claims,
+        "unchecked": unchecked,
         "seconds": round(report.seconds, 3),
         "failures": failures,
     }
@@ -114,6 +130,38 @@ def _other_weights(folder: Path) -> list[str]:
         same_bias = np.array_equal(stored["b"], decision.b) if decision.b is not None else "b" not in stored
         if not (np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule):
             wrong.append(f"{path} is not the decision of the head in {run / stage['folder']}")
+        else:
+            wrong += _other_replays(folder, stage["name"].removeprefix("head-"), decision)
+    return wrong
+
+
+def _other_replays(folder: Path, head: str, decision: LinearDecision) -> list[str]:
+    """Witnesses of which the head's own scorer does not make what the verdicts say."""
+    import numpy as np
+
+    from xmckit import store
+
+    if decision.replay is None:
+        return []
+    asked, proofs = store.read_csr(folder / "assignments.npz"), store.read_arrays(folder / "certificates.npz")
+    wrong = []
+    for result in store.read_json(folder / "verdicts.json")["results"]:
+        if result["head"] != head or not result["verifiable"]:
+            continue
+        scope, rows = result["scope"], proofs[f"{head}/{result['scope']}/witness_of"]
+        tried = [t for t, row in enumerate(rows) if result["verdicts"][row]["replayed"] is not None]
+        listed = store.read_csr(folder / f"candidates-{head}.npz") if scope == "shortlist" else None
+        counts = [np.diff(asked.indptr)[rows[tried]]] if decision.rule == "topk" else []
+        with np.errstate(over="ignore"):
+            output = decision.replay(proofs[f"{head}/{scope}/witness"][tried], *counts)
+        for place, row in enumerate(rows[tried]):
+            found, active = set(output[place].indices), set(asked[row].indices)
+            if listed is not None:
+                found &= set(listed[row].indices)
+            if result["verdicts"][row]["replayed"] != (found == active):
+                wrong.append(
+                    f"{folder}: head {head}, {scope}, assignment {row}: the head replays its witness otherwise"
+                )
     return wrong
 
 
@@ -122,5 +170,11 @@ def _sentence(result: dict[str, Any]) -> str:
     return (
         f"{result['folder']}: {result['proved']} verdicts proved ({result['argmaxable']} argmaxable, "
         f"{result['unargmaxable']} unargmaxable; {result['exact']} in exact arithmetic), "
-        f"{result['unresolved']} unresolved, {result['seconds']:.2f} s: {outcome}"
+        f"{result['unresolved']} unresolved, {result['seconds']:.2f} s: {outcome}\n"
+        f"  also checked: {_list(result['claims']) or 'nothing'}, and every count\n"
+        f"  not checked: {_list({**result['unchecked'], 'times, ranks of proofs': 1})}"
     )
+
+
+def _list(claims: dict[str, int]) -> str:
+    return ", ".join(f"{count} {NAMES[name]}" if name in NAMES else name for name, count in claims.items() if count)

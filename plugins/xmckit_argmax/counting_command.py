@@ -9,12 +9,18 @@ from typing import Any
 
 import click
 
+from xmckit_argmax.drawing_commands import hasse, reach
+
 MOST_DIGITS = 30  # of a count that is printed in full
 
 
 @click.group()
 def argmax() -> None:
     """Which label sets a linear output layer can produce at all."""
+
+
+argmax.add_command(hasse)
+argmax.add_command(reach)
 
 
 @argmax.command("count")

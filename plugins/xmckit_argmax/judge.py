@@ -17,7 +17,6 @@ from xmckit_argmax.answers import Answer, Found, Proof, Question
 from xmckit_argmax.proofs import (
     all_products,
     error_per_length,
-    gamma,
     least_distances,
     positive_multipliers,
     prove_positive,
@@ -30,6 +29,7 @@ NEIGHBOURS = 100
 MOST_EXACT_ROWS = 2000
 # Bounds on margins and radii are told with this much to spare for the roundings that went into them.
 SPARE = 1e-9
+CAUTION = 4  # times the error bound, so that a second program with coarser bounds agrees
 
 
 class Judge:
@@ -91,9 +91,7 @@ class Judge:
         answers = {}
         for t, item in enumerate(found):
             if sound[t]:
-                answer, _ = self._witness(
-                    questions[item.index], points[t], V[t], errors[t], products.get(t), item.margin_at_most
-                )
+                answer, _ = self._witness(questions[item.index], points[t], V[t], errors[t], products.get(t))
                 if answer is not None:
                     answers[item.index] = answer
         return answers
@@ -136,7 +134,6 @@ class Judge:
         v: np.ndarray,
         error: float,
         products: np.ndarray | None,
-        at_most: float,
     ) -> tuple[Answer | None, np.ndarray]:
         """(argmaxable if every row is proved positive, the rows for which that failed)."""
         system = self.system
@@ -154,16 +151,16 @@ class Judge:
             return None, violated
         labels, length = len(products) - system.biased, self._plain_length(v)
         least, distance = least_distances(
-            products[:labels], error, norms, self._inverse_norms[rows], self._inverse_slopes[rows]
+            products[:labels], CAUTION * error, norms, self._inverse_norms[rows], self._inverse_slopes[rows]
         )
         margin = max(0.0, least / length)
-        sure_margin = max(0.0, margin - error / length) * (1 - SPARE)
+        sure_margin = max(0.0, margin - CAUTION * error / length) * (1 - SPARE)
         answer = Answer(
             "argmaxable",
             "exact" if len(ids) else "float-certified",
             x=plain[: system.dim].copy(),
             margin=margin,
-            radius=self._radius(sure_margin, max(margin, at_most) * (1 + SPARE)),
+            radius=self._radius(sure_margin),
             reached=self._reached(sure_margin, plain, v, distance),
         )
         return answer, ids[:0]
@@ -187,11 +184,11 @@ class Judge:
         active = np.flatnonzero(np.isin(question.rows, question.active))
         return (np.append(question.rows, self.system.labels) if self.system.biased else question.rows), active
 
-    def _radius(self, at_least: float, at_most: float) -> tuple[float, float] | None:
-        """Bounds on the radius of the paper's LP, from bounds on the largest margin (rule "sign", no bias)."""
+    def _radius(self, at_least: float) -> tuple[float, float] | None:
+        """Bounds on the radius of the paper's LP: from a margin, and what no x of the box exceeds (no bias)."""
         if self.system.rule != "sign" or self.system.biased:
             return None
-        return self.box * at_least, self.box * self.system.dim**0.5 * min(1.0, at_most)
+        return self.box * at_least, self.box * self.system.dim**0.5
 
     def _reached(self, margin: float, plain: np.ndarray, v: np.ndarray, distance: float) -> float | None:
         """A radius that some x in the box has: of the witness itself, where a bias fixes its scale."""
@@ -287,27 +284,18 @@ class Judge:
         if self.system.biased:
             ids = np.append(ids[ids != self.system.labels], self.system.labels)
         try:
-            answer = self._settled(question, ids, self._margin_at_most(question, found), began + seconds)
+            answer = self._settled(question, ids, began + seconds)
         except exact.OutOfTime:
             answer = Answer()
         return replace(answer, seconds=found.seconds + time.monotonic() - began)
 
-    def _margin_at_most(self, question: Question, found: Found) -> float:
-        """No margin exceeds ‖Σ λ_i a_i‖/Σ λ_i‖a_i‖, for any λ ≥ 0 (weak duality)."""
-        if found.support is None or found.multipliers is None:
-            return found.margin_at_most
-        weights = found.multipliers * self._signs_of_all([question], found.support[None])[0]
-        total = float(found.multipliers @ self.system.norms[found.support])
-        rounding = gamma(len(weights) + 4) * len(weights)
-        return min(1.0, float(np.linalg.norm(weights @ self.system.rows[found.support])) / total + rounding)
-
-    def _settled(self, question: Question, ids: np.ndarray, at_most: float, deadline: float) -> Answer:
+    def _settled(self, question: Question, ids: np.ndarray, deadline: float) -> Answer:
         while True:
             rows = self._signed_rows(question, ids)
             outcome = exact.decide([row for row, _ in rows], deadline)
             if isinstance(outcome, exact.Combination):
                 return self._from_combination(outcome, ids, rows)
-            answer, violated = self._as_floats(question, ids, outcome, at_most)
+            answer, violated = self._as_floats(question, ids, outcome)
             if answer is not None:
                 return answer
             new = np.setdiff1d(violated, ids)[:ROWS_TO_ADD]
@@ -317,7 +305,7 @@ class Judge:
             ids = np.concatenate([ids, new])
 
     def _as_floats(
-        self, question: Question, ids: np.ndarray, point: list[Fraction], at_most: float
+        self, question: Question, ids: np.ndarray, point: list[Fraction]
     ) -> tuple[Answer | None, np.ndarray]:
         """A witness near an exact solution for the rows `ids`, or the rows that keep it from being one."""
         violated = np.empty(0, dtype=np.int64)
@@ -325,7 +313,7 @@ class Judge:
         for plain in itertools.chain(near, self._neighbours(near[:1] + near[-1:])):
             V, sound = self._scaled(plain[None])
             if sound[0]:
-                answer, violated = self._witness(question, plain, V[0], error_per_length(V)[0], None, at_most)
+                answer, violated = self._witness(question, plain, V[0], error_per_length(V)[0], None)
                 if answer is not None or len(np.setdiff1d(violated, ids)):
                     return answer, violated
         return None, violated

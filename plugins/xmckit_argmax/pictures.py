@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
-import re
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from xmckit.drawing import COLOURS, GREEN, GREY, VERMILION, as_svg
 from xmckit.errors import UsageError
 from xmckit_argmax.counting import Rule, share_curve
 
@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    from xmckit import Verdict
-
-# Okabe and Ito's palette: told apart by readers who do not see all colours.
-BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
-COLOURS = [BLUE, VERMILION, GREEN, PINK, ORANGE, SKY]
-GREY = "#8A8A8A"
-
 POINTS_OF_A_CURVE = 400
-MOST_BINS = 60
 MOST_LABELS_OF_A_DIAGRAM = 6
 
 
@@ -66,7 +58,7 @@ def share_of_all_curve(
         logarithm.legend(frameon=False, loc=corner, fontsize=9)
     for axes in (percent, logarithm):
         axes.grid(alpha=0.25)
-    return _svg(figure)
+    return as_svg(figure)
 
 
 def _share(log10: float) -> str:
@@ -86,78 +78,33 @@ def _dims_of_curve(labels: int, marked: Iterable[int]) -> np.ndarray:
     return dims[(dims >= 1) & (dims <= labels)]
 
 
-def margin_histogram(verdicts: Iterable[Verdict]) -> str:
-    """How much room argmaxable sets have: their margins by what the head's own scorer made of their witnesses.
-
-    Sets without a margin are counted below the axis.
-    """
-    found = list(verdicts)
-    groups = {
-        "replayed by the head": (BLUE, [v.margin for v in found if v.margin and v.replayed]),
-        "proved, not replayed": (SKY, [v.margin for v in found if v.margin and v.replayed is None]),
-        "lost in the head's own arithmetic": (
-            VERMILION,
-            [v.margin for v in found if v.margin and v.replayed is not None and not v.replayed],
-        ),
-    }
-    shown = {name: group for name, group in groups.items() if group[1]}
-    figure, (axes,) = _figure()
-    if shown:
-        edges = _decade_bins(np.concatenate([margins for _, margins in shown.values()]))
-        colours, margins = zip(*shown.values(), strict=True)
-        axes.hist(margins, edges.tolist(), stacked=True, color=colours, label=list(shown), edgecolor="white", lw=0.5)
-        figure.legend(frameon=False, loc="outside upper left", ncols=2, fontsize=9)
-        axes.set_xscale("log")
-    else:
-        axes.text(0.5, 0.5, "no label set has a margin", ha="center", va="center", transform=axes.transAxes)
-        axes.set(xticks=[], yticks=[])
-    axes.set_xlabel(f"margin ρ{_without_margin(found)}")
-    axes.set_ylabel("label sets")
-    axes.margins(y=0.12)
-    axes.grid(alpha=0.25, axis="y")
-    return _svg(figure)
-
-
-def _decade_bins(margins: np.ndarray) -> np.ndarray:
-    """Edges from one power of ten to another, four bins a decade unless that makes too many."""
-    exponents = np.log10(margins)
-    low, high = math.floor(exponents.min()), math.ceil(exponents.max())
-    high = max(high, low + 1)
-    edges = np.logspace(low, high, min(4 * (high - low), MOST_BINS) + 1)
-    # a power of ten may come out next to itself
-    edges[0], edges[-1] = min(edges[0], margins.min()), max(edges[-1], margins.max())
-    return edges
-
-
-def _without_margin(verdicts: Sequence[Verdict]) -> str:
-    statuses = [verdict.status for verdict in verdicts if not verdict.margin]
-    counts = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
-    if not counts:
-        return ""
-    return "\n(without one: " + ", ".join(f"{count:,} {status}" for status, count in counts.items()) + ")"
-
-
 @dataclass(frozen=True)
 class ReachByDimension:
-    """Shares (0 to 1) of the same label sets that a layer reaches, for each of `dims`: one row of `at_eps`, and of
-    `at_radius_1`, per seed (a plain list is one seed). Either may be None."""
+    """Shares (0 to 1) of the same label sets that a layer reaches, for each of `dims`: with its stored matrix, at the
+    paper's tolerance, and with a ball of radius 1; one row per seed (a plain list is one seed). Any may be None."""
 
     name: str
     dims: Sequence[int]
     at_eps: Sequence | None = None
     at_radius_1: Sequence | None = None
+    exact: Sequence | None = None
+
+    def curves(self) -> list[tuple[Sequence, str]]:
+        """What there is to draw, with its line style."""
+        styles = ((self.exact, ":"), (self.at_eps, "-"), (self.at_radius_1, "--"))
+        return [(shares, style) for shares, style in styles if shares is not None]
 
 
-def reach_by_dimension(layers: Sequence[ReachByDimension], *, sets: str = "test label sets") -> str:
-    """How many label sets are argmaxable by dimension (the paper's figure 6a): at its tolerance, and with a ball of
-    radius 1 inside; the mean over seeds, with the standard deviation shaded."""
+def reach_by_dimension(
+    layers: Sequence[ReachByDimension], *, sets: str = "test label sets", dims: str = "dimensions of the layer"
+) -> str:
+    """How many label sets are argmaxable by dimension (the paper's figure 6a): the mean over seeds, with the standard
+    deviation shaded."""
     from matplotlib.ticker import NullLocator
 
     figure, (axes,) = _figure(width=6.6)
     for layer, colour in zip(layers, itertools.cycle(COLOURS)):
-        for shares, style in ((layer.at_eps, "-"), (layer.at_radius_1, "--")):
-            if shares is None:
-                continue
+        for shares, style in layer.curves():
             percent = 100 * np.atleast_2d(np.asarray(shares, dtype=np.float64))
             if percent.shape[1] != len(layer.dims):
                 raise UsageError(f"{layer.name}: {percent.shape[1]} shares for {len(layer.dims)} dimensions")
@@ -168,12 +115,12 @@ def reach_by_dimension(layers: Sequence[ReachByDimension], *, sets: str = "test 
     ticks = sorted({dim for layer in layers for dim in layer.dims})
     axes.set_xticks(ticks, [str(dim) for dim in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("dimensions of the layer")
+    axes.set_xlabel(dims)
     axes.set_ylabel(f"argmaxable {sets}, %")
     axes.set_ylim(-4, 104)
     axes.grid(alpha=0.25)
     figure.legend(handles=_keys(layers), frameon=False, loc="outside right center", fontsize=9)
-    return _svg(figure)
+    return as_svg(figure)
 
 
 def _keys(layers: Sequence[ReachByDimension]) -> list[Line2D]:
@@ -184,6 +131,8 @@ def _keys(layers: Sequence[ReachByDimension]) -> list[Line2D]:
         Line2D([], [], color=colour, linewidth=2, label=layer.name)
         for layer, colour in zip(layers, itertools.cycle(COLOURS))
     ]
+    if any(layer.exact is not None for layer in layers):
+        keys.append(Line2D([], [], color=GREY, linestyle=":", label="stored matrix"))
     if any(layer.at_eps is not None for layer in layers):
         keys.append(Line2D([], [], color=GREY, linestyle="-", label="radius above eps"))
     if any(layer.at_radius_1 is not None for layer in layers):
@@ -191,10 +140,11 @@ def _keys(layers: Sequence[ReachByDimension]) -> list[Line2D]:
     return keys
 
 
-def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool]) -> str:
+def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *, names: Sequence[str] = ()) -> str:
     """All sets of a few labels by how many are active (the paper's figure 15a), argmaxable ones filled and green.
 
     Lines join sets that differ by one label. `argmaxable` is asked once for each set, label ids in ascending order.
+    `names` are written below, in the order of the signs.
     """
     if not 1 <= labels <= MOST_LABELS_OF_A_DIAGRAM:
         raise UsageError(
@@ -217,7 +167,10 @@ def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool]) ->
     axes.set_xlim(-widest / 2 - 0.1, widest / 2 + 0.1)
     axes.set_ylim(-0.5, labels + 0.5)
     axes.set_axis_off()
-    return _svg(figure)
+    if names:
+        text = "\n".join(textwrap.wrap(f"Signs: {', '.join(names)}", round(13 * figure.get_figwidth())))
+        figure.supxlabel(text.replace("$", r"\$"), fontsize=9)
+    return as_svg(figure)
 
 
 def _draw_edges(
@@ -276,14 +229,3 @@ def _figure(*, width: float = 5.6, height: float = 3.4, rows: int = 1) -> tuple[
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
     return figure, list(axes)
-
-
-def _svg(figure: Figure) -> str:
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    # A fixed salt and no date: the same numbers give the same bytes.
-    with rc_context({"svg.hashsalt": "xmckit", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    without_head = re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
-    return re.sub(r"<metadata>.*?</metadata>", "", without_head, flags=re.DOTALL)

@@ -9,7 +9,6 @@ where that fails once more with care, and then in exact arithmetic.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -254,13 +253,8 @@ class Solver:
         rows, is_active = slots.ids[slot, :count].copy(), slots.is_active[slot, :count].astype(bool)
         found = Found(int(slots.owner[slot]), float(slots.seconds[slot]), rows, is_active)
         q = int(slots.state[slot, 0])
-        positions = slots.active[slot, :q]
         if in_time and slots.outcome[slot] == SATISFIED:
             found.v = slots.v[slot].copy()
-            rows = slots.ids[slot, positions]
-            weight = float(slots.multipliers[slot, :q] @ self.system.norms[rows])
-            # v = Σ u_i a_i, so that no margin exceeds ‖v‖/Σ u_i‖a_i‖ (weak duality)
-            found.margin_at_most = min(1.0, math.sqrt(found.v @ found.v) / weight) if weight > 0 else 1.0
         elif in_time and slots.outcome[slot] == INFEASIBLE:
             found.support = slots.ids[slot, slots.active[slot, : q + 1]].astype(np.int64)
             found.multipliers = slots.multipliers[slot, : q + 1].copy()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ from xmckit.nn.threads import threads
 from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE
 from xmckit_argmax.alternating import ideal_answers
 from xmckit_argmax.answers import Answer, Question
+from xmckit_argmax.radius import radius_bound
 from xmckit_argmax.solver import Settings, Solver, bytes_per_slot
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
+from xmckit_argmax.tolerance import AtEps, Tolerance
 
 SETS_PER_SLOT = 4  # label sets of a block for each slot, so that slots are seldom idle
 BLOCKS_PER_WORKER = 16  # between two advances of the progress bar
 REPLAYED_AT_ONCE = 4096
+SETTLED_TOGETHER = 32
 
 
 class ArgmaxParams(Params):
@@ -32,7 +35,9 @@ class ArgmaxParams(Params):
         "proof", description='"chebyshev": the linear programme of the paper by HiGHS, far slower, for its radii.'
     )
     margin: Literal["any", "largest"] = Field(
-        "any", description='"largest": the largest margin of each set, and with it close bounds on the radius.'
+        "any",
+        description='"largest": the largest margin of each set, and without biases close bounds on the radius; an '
+        "answer at eps that takes another witness then stays open.",
     )
     exact: bool = Field(True, description="Use exact arithmetic where floats leave a label set open.")
     seconds: float = Field(60.0, gt=0, description="Time limit for one label set, for search and exact proof each.")
@@ -99,6 +104,16 @@ class ArgmaxVerifier(Configured):
         verdicts = [Verdict(UNARGMAXABLE, "exact", eps=UNARGMAXABLE, missed=labels) for labels in missed]
         for row, answer in zip(asked, answers, strict=True):
             verdicts[row] = self._verdict(answer)
+            if self.params.margin == "largest" and answer.x is not None and answer.radius is not None:
+                verdicts[row] = self._with_radius(
+                    verdicts[row], radius_bound(W, questions[row], answer.x, self.params.box)
+                )
+        if rule == "sign":
+            left = {row: answer.x for row, answer in zip(asked, answers, strict=True) if answer.x is not None}
+            left = {row: x for row, x in left.items() if verdicts[row].eps is None}
+            again = [(questions[row], x) for row, x in left.items()]
+            for row, found in zip(left, self._settled(W, b, again, context), strict=True):
+                verdicts[row] = self._with_eps(verdicts[row], found)
         return verdicts
 
     def _answers(
@@ -106,13 +121,7 @@ class ArgmaxVerifier(Configured):
     ) -> list[Answer]:
         system = make_system(W, b, rule, plain_columns=self.params.margin == "largest")
         slots = max(1, min(self.params.batch, (self.params.memory << 20) // bytes_per_slot(system)))
-        settings = Settings(
-            slots=slots,
-            seconds=self.params.seconds,
-            largest=self.params.margin == "largest",
-            exact=self.params.exact,
-            box=self.params.box,
-        )
+        settings = self._settings(slots, largest=self.params.margin == "largest")
         work = functools.partial(_solved, Solver(system, W, b, settings))
         size = slots * SETS_PER_SLOT
         blocks = [questions[start : start + size] for start in range(0, len(questions), size)]
@@ -121,16 +130,47 @@ class ArgmaxVerifier(Configured):
         # matrix products that torch spreads over threads of its own would not have the same bits everywhere
         with threads(1), context.progress("verifying", total=len(questions)) as bar:
             for start in range(0, len(blocks), together):
-                part = blocks[start : start + together]
-                try:
-                    solved = context.map(work, part)
-                except BrokenExecutor as error:
-                    context.log(f"a worker died ({error}); its label sets are verified again in this process")
-                    solved = [work(block) for block in part]
-                for block in solved:
+                for block in _mapped(work, blocks[start : start + together], context):
                     answers.extend(block)
                     _show(bar, len(block), answers)
         return answers
+
+    def _settings(self, slots: int, *, largest: bool = False) -> Settings:
+        return Settings(
+            slots=slots, seconds=self.params.seconds, largest=largest, exact=self.params.exact, box=self.params.box
+        )
+
+    def _settled(
+        self, W: np.ndarray, b: np.ndarray | None, asked: list[tuple[Question, np.ndarray]], context: Context
+    ) -> list[AtEps]:
+        """The answers at eps for label sets whose witness leaves them open."""
+        settings = self._settings(min(self.params.batch, SETTLED_TOGETHER))
+        work = functools.partial(_at_eps, Tolerance(W, b, self.params.eps, settings, self.params.memory << 20))
+        parts = [asked[start : start + SETTLED_TOGETHER] for start in range(0, len(asked), SETTLED_TOGETHER)]
+        found: list[AtEps] = []
+        with threads(1), context.progress("verifying at eps", total=len(asked)) as bar:
+            for start in range(0, len(parts), max(1, context.workers)):
+                for part in _mapped(work, parts[start : start + max(1, context.workers)], context):
+                    found.extend(part)
+                    bar.advance(len(part))
+        return found
+
+    def _with_radius(self, verdict: Verdict, found: tuple[float, tuple[np.ndarray, np.ndarray]] | None) -> Verdict:
+        """The bound on the radius that multipliers prove, where it says more; up to eps it is the answer there too."""
+        if found is None or verdict.radius is None or found[0] >= verdict.radius[1]:
+            return verdict
+        bound, certificate = found
+        eps = UNARGMAXABLE if verdict.eps is None and bound <= self.params.eps else verdict.eps
+        return replace(verdict, radius=(verdict.radius[0], bound), certificate=certificate, eps=eps)
+
+    def _with_eps(self, verdict: Verdict, found: AtEps) -> Verdict:
+        """The x that shows the answer becomes the witness, unless the witness is there for its largest margin."""
+        if found.certificate is not None:
+            radius = None if verdict.radius is None else (verdict.radius[0], self.params.eps)
+            return replace(verdict, eps=found.answer, certificate=found.certificate, radius=radius)
+        if found.x is None or self.params.margin == "largest":
+            return verdict
+        return replace(verdict, eps=found.answer, witness=found.x, margin=found.margin)
 
     def _verdict(self, answer: Answer) -> Verdict:
         certificate = None
@@ -148,14 +188,10 @@ class ArgmaxVerifier(Configured):
         )
 
     def _at_eps(self, answer: Answer) -> str | None:
-        """The answer of the paper's linear programme, where it follows from what is proved."""
+        """The answer of the paper's linear programme, where the witness shows it."""
         if answer.status == UNARGMAXABLE:
             return UNARGMAXABLE
-        if answer.reached is not None and answer.reached > self.params.eps:
-            return ARGMAXABLE
-        if answer.radius is not None and answer.radius[1] < self.params.eps:
-            return UNARGMAXABLE
-        return None
+        return ARGMAXABLE if answer.reached is not None and answer.reached > self.params.eps else None
 
 
 def _question(wanted: csr_matrix, allowed: csr_matrix | None, row: int) -> Question:
@@ -172,10 +208,23 @@ def _missed(question: Question) -> tuple[int, ...]:
     return tuple(np.setdiff1d(question.active, question.rows).tolist())
 
 
+def _mapped(work: Callable[[Any], list[Any]], parts: Sequence[Any], context: Context) -> list[list[Any]]:
+    try:
+        return context.map(work, parts)
+    except BrokenExecutor as error:
+        context.log(f"a worker died ({error}); its label sets are verified again in this process")
+        return [work(part) for part in parts]
+
+
 def _solved(solver: Solver, questions: Sequence[Question]) -> list[Answer]:
     # MKL keeps its number of threads per thread
     torch.set_num_threads(1)
     return solver.solve(questions)
+
+
+def _at_eps(tolerance: Tolerance, asked: Sequence[tuple[Question, np.ndarray]]) -> list[AtEps]:
+    torch.set_num_threads(1)
+    return tolerance.settle([question for question, _ in asked], [witness for _, witness in asked])
 
 
 def _show(bar: Bar, done: int, answers: Sequence[Answer | Verdict]) -> None:

@@ -244,11 +244,18 @@ def _print(summary: Mapping[str, Any]) -> None:
             click.echo(common.printable(f"{result['head']}: not verifiable: {result['why']}"))
         elif result["never"]:
             _print_never(result)
+    _print_caveats(summary["results"])
     click.echo(
         "argmaxable: proved for some feature vector, not for some document; unargmaxable: proved for every input."
     )
     if "folder" in summary:
         click.echo(f"proofs: {summary['folder']}")
+
+
+def _print_caveats(results: Sequence[Mapping[str, Any]]) -> None:
+    told = {result["head"]: result["caveat"] for result in results if result["verifiable"] and result["caveat"]}
+    for head, caveat in told.items():
+        click.echo(common.printable(f"{head}: {caveat}"))
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
@@ -282,6 +289,7 @@ def _print_survey(summary: Mapping[str, Any]) -> None:
     ]
     columns = ["head", "scope", "rule", "verifiable", "argmaxable", "smallest margin"]
     print_table(rows, columns, left=4, title=f"{summary['assignments']:,} label sets for each head")
+    _print_caveats(summary["results"])
 
 
 def _print_never(result: Mapping[str, Any]) -> None:

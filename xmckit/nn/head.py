@@ -1,13 +1,15 @@
 """TorchHead: encoder → affine projection (P, b) → classifier, with training, prediction and storage.
 
 A head of its own overrides some of `plan`, `make_classifier`, `start`, `loss`, `logits`, `structure` and `facts`, and
-says by `ranking` how it outputs label sets; the mathematics of an output layer then fits in one small file.
+says by `ranking` how it outputs label sets; the mathematics of an output layer then fits in one small file. A head that
+does not learn from single rows also overrides `examples`, `batch_loss` and `validation_scores`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,12 +23,12 @@ from xmckit.context import Context
 from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError
 from xmckit.metrics import rank_metrics
-from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
+from xmckit.nn.batches import Targets, as_batch, as_inputs
 from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.losses import linear
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
-from xmckit.nn.training import Epoch, Rows, Schedule, train, training_rows, without_stored_zeros
+from xmckit.nn.training import Epoch, Examples, Schedule, train, training_rows, without_stored_zeros
 from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
 from xmckit.sparse.topk import topk_dense
@@ -106,7 +108,10 @@ class Classifier(torch.nn.Module):
 
 
 class Network(torch.nn.Module):
-    """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W."""
+    """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W.
+
+    A classifier that has no `matrix` is not linear: nothing is folded.
+    """
 
     folded_W: torch.Tensor | None
     folded_b: torch.Tensor | None
@@ -118,9 +123,13 @@ class Network(torch.nn.Module):
         self.register_buffer("folded_b", None)
 
     @property
+    def linear(self) -> bool:
+        return hasattr(self.classifier, "matrix")
+
+    @property
     def narrow(self) -> bool:
         """Whether the encoder cannot fill the classifier's space: then the two matrices are one of rank e."""
-        return bool(self.encoder.width < self.classifier.width)
+        return self.linear and bool(self.encoder.width < self.classifier.width)
 
     def fold(self) -> None:
         """Multiply projection and classifier into the matrix that prediction uses from now on."""
@@ -170,7 +179,7 @@ class TorchHead(Configured, ABC):
         return WIDTH
 
     def make_classifier(self, sizes: dict[str, int]) -> Any:
-        """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and `matrix()`."""
+        """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and, if it is linear, `matrix()`."""
         return Classifier(sizes["labels"], sizes["width"])
 
     def logits(self, classifier: Any, x: torch.Tensor, threads: Threads) -> torch.Tensor:
@@ -186,6 +195,26 @@ class TorchHead(Configured, ABC):
     def loss(self, classifier: Any, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
         """What training minimises, for one batch of vectors x."""
 
+    def examples(self, train: Split) -> Examples[Any]:
+        """What training draws batches from."""
+        return training_rows(train)
+
+    def batch_loss(
+        self,
+        network: Network,
+        batch: Any,
+        targets: Targets,
+        drop: Callable[[torch.Tensor], torch.Tensor],
+        threads: Threads,
+    ) -> torch.Tensor:
+        """What training minimises, for one batch of `examples`; `drop` is the dropout of the encoder's outputs."""
+        return self.loss(network.classifier, network.projection(drop(network.encoder(batch))), targets, threads)
+
+    def validation_scores(self, validation: Split, threads: Threads) -> Iterator[tuple[np.ndarray, csr_matrix]]:
+        """Blocks of logits and the labels that are true, by which training stops and the threshold is chosen."""
+        for rows, scores in self._scores(self._checked(validation.matrix), threads):
+            yield scores, validation.Y[rows]
+
     def structure(self, classifier: Any) -> Alternating | None:
         """What `decision` says about W when no folding was needed."""
         return None
@@ -197,7 +226,7 @@ class TorchHead(Configured, ABC):
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         train = without_stored_zeros(train)
-        rows = training_rows(train)
+        examples = self.examples(train)
         self._device, self._workers = self._chosen_device(), context.workers
         generator = torch.Generator().manual_seed(context.seed_for("weights"))
         self.sizes = self.plan(train, context)
@@ -213,7 +242,7 @@ class TorchHead(Configured, ABC):
         self._network, self.threshold = network, 0.0
         try:
             with threads(context.workers) as pool:
-                self._train(network, rows, context, pool)
+                self._train(network, examples, context, pool)
                 network.fold()
                 self.threshold = 0.0 if self.ranking else self._chosen_threshold(context, pool)
         except BaseException:
@@ -231,13 +260,17 @@ class TorchHead(Configured, ABC):
             blocks = [self._sets(scores) for _, scores in self._scores(self._checked(X), pool)]
         return _stacked(blocks, self.sizes["labels"])
 
-    def features(self, X: Matrix) -> np.ndarray:
+    def features(self, X: Matrix) -> np.ndarray | None:
+        if not self._fitted().linear:
+            return None
         with threads(self._workers):
             vectors = [part.cpu().numpy() for _, part in self._vectors(self._checked(X))]
         return np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
 
     def decision(self) -> LinearDecision | None:
         network = self._fitted()
+        if not network.linear:
+            return None
         if network.narrow:
             W, b = network.folded_W, network.folded_b
             structure = None
@@ -248,7 +281,8 @@ class TorchHead(Configured, ABC):
         assert b is not None
         matrix, shifted = W.detach().cpu().numpy(), b.detach().cpu().numpy() - np.float32(self.threshold)
         matrix.flags.writeable = False  # it is the memory that prediction uses
-        return LinearDecision(matrix, shifted, "topk" if self.ranking else "sign", structure, replay=self._replay)
+        rule: Literal["sign", "topk"] = "topk" if self.ranking else "sign"
+        return LinearDecision(matrix, shifted, rule, structure, self._replay, self.sizes["inputs"])
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
         """What the report says about this head; `truth` holds the label sets of the test rows.
@@ -294,18 +328,17 @@ class TorchHead(Configured, ABC):
 
     # Training
 
-    def _train(self, network: Network, rows: Rows, context: Context, pool: Threads) -> None:
+    def _train(self, network: Network, examples: Examples[Any], context: Context, pool: Threads) -> None:
         noise = torch.Generator(self._device).manual_seed(context.seed_for("dropout"))
 
-        def loss(batch: Batch, targets: Targets) -> torch.Tensor:
-            vectors = _dropped(network.encoder(batch), self.params.dropout, noise)
-            return self.loss(network.classifier, network.projection(vectors), targets, pool)
+        def drop(vectors: torch.Tensor) -> torch.Tensor:
+            return _dropped(vectors, self.params.dropout, noise)
 
         validation = self._validation(context)
         outcome = train(
             network,
-            rows,
-            loss,
+            examples,
+            lambda batch, targets: self.batch_loss(network, batch, targets, drop, pool),
             schedule=Schedule(
                 self.params.epochs,
                 self.params.batch,
@@ -326,13 +359,15 @@ class TorchHead(Configured, ABC):
 
     def _validation(self, context: Context) -> Split | None:
         """The validation share if it can score anything."""
-        if context.validation is None or not context.validation.Y.nnz:
+        if context.validation is None:
             return None
-        return context.validation
+        Y = as_csr(context.validation.Y)
+        return replace(context.validation, Y=Y, weights=None) if Y.nnz else None
 
     def _validation_score(self, validation: Split, pool: Threads) -> float:
-        ranking = self._rank(self._checked(validation.matrix), 5, pool)
-        return rank_metrics(ranking, validation.Y, ks=(5,))["nDCG@5"]
+        blocks = [(topk_dense(scores, 5), truth) for scores, truth in self.validation_scores(validation, pool)]
+        truth = csr_matrix(vstack([truth for _, truth in blocks], format="csr"))
+        return rank_metrics(_joined([topk for topk, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
 
     def _chosen_threshold(self, context: Context, pool: Threads) -> float:
         if self.params.threshold != "validation":
@@ -342,8 +377,8 @@ class TorchHead(Configured, ABC):
             context.log("there is no validation share with labels: a label is output when its logit is above 0")
             return 0.0
         histogram = Histogram()
-        for rows, scores in self._scores(self._checked(validation.matrix), pool):
-            histogram.add(scores, validation.Y[rows])
+        for scores, truth in self.validation_scores(validation, pool):
+            histogram.add(scores, truth)
         threshold, f1 = histogram.best_threshold()
         context.log(f"a label is output when its logit is above {threshold:g} (validation micro-F1 {f1:.4f})")
         return threshold
@@ -374,12 +409,7 @@ class TorchHead(Configured, ABC):
         return scores.cpu().numpy()
 
     def _rank(self, X: Matrix, k: int, pool: Threads) -> TopK:
-        blocks = [topk_dense(scores, k) for _, scores in self._scores(X, pool)]
-        if not blocks:
-            return TopK(np.empty((0, k), dtype=np.int32), np.empty((0, k), dtype=np.float32))
-        return TopK(
-            np.concatenate([block.indices for block in blocks]), np.concatenate([block.scores for block in blocks])
-        )
+        return _joined([topk_dense(scores, k) for _, scores in self._scores(X, pool)], k)
 
     def _sets(self, scores: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
         """The label sets that the rule makes of logits; `counts` says how many labels a ranking head is to output."""
@@ -506,6 +536,12 @@ def _first(topk: TopK, counts: np.ndarray, labels: int) -> csr_matrix:
 
 def _above(scores: np.ndarray, threshold: float) -> csr_matrix:
     return as_csr(scores > np.float32(threshold))
+
+
+def _joined(blocks: list[TopK], k: int) -> TopK:
+    if not blocks:
+        return TopK(np.empty((0, k), dtype=np.int32), np.empty((0, k), dtype=np.float32))
+    return TopK(np.concatenate([block.indices for block in blocks]), np.concatenate([block.scores for block in blocks]))
 
 
 def _stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,18 @@ from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
 from xmckit.nn.optimiser import Adam
 from xmckit.nn.threads import Threads
 
+Drawn = TypeVar("Drawn")
+DrawnOut = TypeVar("DrawnOut", covariant=True)
+
+
+class Examples(Protocol[DrawnOut]):
+    """What the loop counts, shuffles and draws batches from: rows, or anything else that has labels."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, order: np.ndarray, size: int, device: torch.device) -> Iterator[tuple[DrawnOut, Targets]]:
+        """The examples in this order, `size` at a time."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -28,6 +40,9 @@ class Rows:
     X: Matrix
     Y: csr_matrix
     weights: csr_matrix | None = None
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
 
     def batches(self, order: np.ndarray, size: int, device: torch.device) -> Iterator[tuple[Batch, Targets]]:
         for start in range(0, len(order), size):
@@ -78,7 +93,7 @@ class Schedule:
 
 
 class Epoch(NamedTuple):
-    """One pass over the training rows: `number` counts from 1, `seconds` from the start, `score` is for validation."""
+    """One pass over the examples: `number` counts from 1, `seconds` from the start, `score` is for validation."""
 
     number: int
     loss: float
@@ -98,8 +113,8 @@ class Outcome:
 
 def train(
     network: torch.nn.Module,
-    rows: Rows,
-    loss: Callable[[Batch, Targets], torch.Tensor],
+    examples: Examples[Drawn],
+    loss: Callable[[Drawn, Targets], torch.Tensor],
     *,
     schedule: Schedule,
     validate: Callable[[], float] | None,
@@ -107,7 +122,7 @@ def train(
     threads: Threads,
     device: torch.device,
 ) -> Outcome:
-    """Minimise `loss` over `rows`; `network` ends with the weights of the epoch that `validate` scored best.
+    """Minimise `loss` over `examples`; `network` ends with the weights of the epoch that `validate` scored best.
 
     Without `validate` all epochs run and the last weights stay.
     """
@@ -120,12 +135,12 @@ def train(
     )
     rng = context.rng("training order")
     best, history, began = _Best(), list[Epoch](), time.perf_counter()
-    count = rows.X.shape[0]
+    count = len(examples)
     steps = -(-count // schedule.batch)
     with context.progress("training", total=schedule.epochs * steps) as bar:
         for epoch in range(1, schedule.epochs + 1):
             losses = []
-            for batch, targets in rows.batches(rng.permutation(count), schedule.batch, device):
+            for batch, targets in examples.batches(rng.permutation(count), schedule.batch, device):
                 optimiser.zero_grad()
                 value = loss(batch, targets)
                 losses.append(value.item())

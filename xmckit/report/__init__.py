@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from xmckit import __version__, store
+from xmckit.relabelling import label_stages
 from xmckit.report.facts import flat_facts
 from xmckit.runs import Run
 
 FIRST_TABLE = ("P", "nDCG", "PSP", "PSnDCG")
+SCOPES = {"full": "full layer", "shortlist": "with each row's candidates"}
 
 
 def write_report(run: Run) -> Path:
@@ -28,12 +30,28 @@ def write_report(run: Run) -> Path:
         svg = draw(name, curves, stages)
         store.write_text(run.path / "plots" / f"{name}.svg", svg)
         pictures.append({"name": name, "title": title, "svg": svg})
+    margins = draw_margins(run) if (run.path / "verdicts.json").is_file() else []
     path = run.path / "report.html"
-    store.write_text(path, render(run, pictures))
+    store.write_text(path, render(run, pictures, margins))
     return path
 
 
-def render(run: Run, pictures: list[dict[str, str]]) -> str:
+def draw_margins(run: Run) -> list[dict[str, str]]:
+    """A picture of the margins for each head and scope that was verified, written to `plots/` too."""
+    from xmckit.report.margins import margin_histogram
+
+    pictures = []
+    for result in store.read_json(run.path / "verdicts.json")["results"]:
+        if result["verifiable"] and any(verdict["margin"] for verdict in result["verdicts"]):
+            svg = margin_histogram(result["verdicts"])
+            store.write_text(run.path / "plots" / f"margins-{result['head']}-{result['scope']}.svg", svg)
+            pictures.append(
+                {"title": f"{result['head']}, {SCOPES[result['scope']]}: margins of what it can produce", "svg": svg}
+            )
+    return pictures
+
+
+def render(run: Run, pictures: list[dict[str, str]], margins: list[dict[str, str]]) -> str:
     """The page as text. Everything that comes from data is escaped; only our own SVG is put in as it is."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -50,18 +68,21 @@ def render(run: Run, pictures: list[dict[str, str]]) -> str:
         metrics=metrics,
         tables=metric_tables(metrics),
         pictures=[{**picture, "svg": Markup(picture["svg"])} for picture in pictures],
+        margins=[{**picture, "svg": Markup(picture["svg"])} for picture in margins],
         examples=store.read_json(run.stage_folder("score") / "examples.json"),
         data={part: dict(flat_facts(data.pop(part))) for part in ("train", "test")},
         facts=flat_facts(data),
-        heads=[
-            {"name": head["name"], "warnings": head["facts"].pop("warnings", []), "facts": flat_facts(head["facts"])}
-            for head in store.read_json(run.path / "facts.json")
-            if head["facts"]
-        ],
+        label_stages=[_told(stage) | {"agreement": stage["agreement"]} for stage in label_stages(run)],
+        heads=[_told(head) for head in store.read_json(run.path / "facts.json") if head["facts"]],
         verdicts=verdict_facts(run) if (run.path / "verdicts.json").is_file() else None,
         recipe=(run.path / "recipe.toml").read_text("utf-8"),
         resolved=(run.path / "resolved.toml").read_text("utf-8"),
     )
+
+
+def _told(by: dict[str, Any]) -> dict[str, Any]:
+    facts = dict(by["facts"])
+    return {"name": by["name"], "warnings": facts.pop("warnings", []), "facts": flat_facts(facts)}
 
 
 def verdict_facts(run: Run) -> dict[str, Any]:
@@ -72,13 +93,14 @@ def verdict_facts(run: Run) -> dict[str, Any]:
     proved = [result for result in verdicts["results"] if result["verifiable"]]
     names = load_label_names(run.stage_folder("data")) if any(result["never"] for result in proved) else []
     for result in proved:
-        result["scope"] = "full layer" if result["scope"] == "full" else "with each row's candidates"
+        result["scope"] = SCOPES[result["scope"]]
         result["tried"] = result["replayed"]["yes"] + result["replayed"]["no"]
         for item in result["never"]:
             item["missed"] = [names[label] for label in item["missed"]]
             item["labels"] = [names[label] for label in item["labels"]]
     # Columns that only some verifiers and layers fill.
     verdicts["also"] = [key for key in ("ideal", "eps") if any(any(result[key].values()) for result in proved)]
+    verdicts["caveats"] = {result["head"]: result["caveat"] for result in proved if result["caveat"]}
     verdicts["shortlisted"] = any(result["scope"] != "full layer" for result in proved)
     return verdicts
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xmckit.drawing import COLOURS, as_svg
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# Okabe and Ito's palette: told apart by readers who do not see all colours.
-COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 
 
 def draw(name: str, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> str:
@@ -23,18 +19,7 @@ def draw(name: str, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any
     axes = figure.subplots()
     PLOTS[name][1](axes, curves, stages)
     axes.spines[["top", "right"]].set_visible(False)
-    return _svg(figure)
-
-
-def _svg(figure: Figure) -> str:
-    from matplotlib import rc_context
-
-    buffer = io.StringIO()
-    # A fixed salt and no date: the same numbers give the same bytes.
-    with rc_context({"svg.hashsalt": "xmckit", "svg.fonttype": "path"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    without_head = re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)
-    return re.sub(r"<metadata>.*?</metadata>", "", without_head, flags=re.DOTALL)
+    return as_svg(figure)
 
 
 def _frequency(axes: Axes, curves: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> None:

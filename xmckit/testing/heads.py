@@ -380,7 +380,8 @@ def _assert_no_pickle(path: Path) -> None:
     require(path.suffix not in PICKLE_NAMES, f"{path.name} has the name of a pickle")
     head = path.read_bytes()[:256]
     # protocol 2 to 5 opens with \x80 and its number; numpy says in its header that objects, hence pickles, follow
-    require(not (len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5), f"{path.name} is a pickle")
+    opens_like_one = len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
+    require(not opens_like_one or _is_safetensors(head), f"{path.name} is a pickle")
     require(not _holds_objects(head), f"{path.name} holds pickled objects")
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -388,6 +389,11 @@ def _assert_no_pickle(path: Path) -> None:
                 require(not name.endswith(PICKLE_NAMES), f"{path.name} contains the pickle {name}")
                 with archive.open(name) as member:
                     require(not _holds_objects(member.read(256)), f"{path.name} contains pickled objects in {name}")
+
+
+def _is_safetensors(start: bytes) -> bool:
+    """Whether the length of a JSON header and the header come first: a length of 896 has a pickle's first bytes."""
+    return start[2:9] == bytes(6) + b"{"
 
 
 def _holds_objects(start: bytes) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import isqrt
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -10,6 +11,7 @@ from scipy.sparse import csr_matrix
 from xmckit import LinearDecision, Verdict
 
 KINDS = ("plain", "integer", "scaled", "near-parallel", "duplicated", "dependent", "zero rows", "wide range", "float32")
+BOX, EPS = 10_000, Fraction(1e-8)  # what the verifier takes unless it is told otherwise
 
 
 def layer(kind: str, n: int, d: int, rng: np.random.Generator) -> np.ndarray:
@@ -62,9 +64,11 @@ def check_proof(
     labels = range(len(decision.W)) if candidates is None else candidates.tolist()
     wanted = set(active.tolist())
     if verdict.status == "argmaxable":
-        assert verdict.certificate is None
+        assert verdict.certificate is None or verdict.radius or verdict.eps == "unargmaxable"
         assert verdict.proof in ("float-certified", "exact")
         _check_witness(decision, verdict, wanted, labels)
+        if decision.rule == "sign" and verdict.eps is not None:
+            _check_eps(decision, verdict, wanted, labels)
     elif verdict.status == "unargmaxable" and verdict.missed:
         assert set(verdict.missed) == wanted - set(labels)
     elif verdict.status == "unargmaxable":
@@ -84,6 +88,45 @@ def _check_witness(decision: LinearDecision, verdict: Verdict, wanted: set[int],
         assert all(value < 0 for value in off)
     elif on and off:
         assert min(on) > max(off)
+
+
+def _check_eps(decision: LinearDecision, verdict: Verdict, wanted: set[int], labels: object) -> None:
+    """The witness has a ball of radius EPS around it in the BOX, or the certificate leaves no room for one."""
+    assert verdict.witness is not None
+    if verdict.eps == "argmaxable":
+        x = [Fraction(float(value)) for value in verdict.witness]
+        largest = max(map(abs, x), default=Fraction(0))
+        if decision.b is None and largest:
+            x = [value * BOX / largest for value in x]
+        assert max(map(abs, x), default=0) <= BOX
+        for label in labels:  # type: ignore[attr-defined]
+            squared = sum(Fraction(float(w)) ** 2 for w in decision.W[label])
+            assert logit(decision, label, x) ** 2 > EPS**2 * squared or not squared
+        return
+    assert verdict.certificate is not None
+    support, multipliers = verdict.certificate
+    parts = [
+        Fraction(float(part)) * (1 if label in wanted else -1) for label, part in zip(*verdict.certificate, strict=True)
+    ]
+    assert set(support.tolist()) <= set(labels)  # type: ignore[call-overload]
+    assert (multipliers > 0).all()
+    columns = [[Fraction(float(w)) for w in decision.W[label]] for label in support]
+    sums = [
+        sum((part * row[j] for part, row in zip(parts, columns, strict=True)), Fraction())
+        for j in range(decision.W.shape[1])
+    ]
+    b = np.zeros(len(decision.W)) if decision.b is None else decision.b
+    shift = sum((part * Fraction(float(b[label])) for part, label in zip(parts, support, strict=True)), Fraction())
+    # lengths from below, each to sixty bits
+    lengths = [_root(sum((w * w for w in row), Fraction())) for row in columns]
+    scale = sum((abs(part) * length for part, length in zip(parts, lengths, strict=True)), Fraction())
+    assert BOX * sum(map(abs, sums)) + shift <= EPS * scale
+
+
+def _root(number: Fraction) -> Fraction:
+    """A number of which the square is at most `number`, and hardly less."""
+    shift = 1 << (2 * max(0, 60 + number.denominator.bit_length() - number.numerator.bit_length()))
+    return Fraction(isqrt(number.numerator * shift * shift // number.denominator), shift)
 
 
 def _check_certificate(decision: LinearDecision, verdict: Verdict, wanted: set[int], labels: object) -> None:

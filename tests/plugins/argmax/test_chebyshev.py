@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmckit_argmax import chebyshev as module
 from xmckit_argmax.chebyshev import chebyshev
+from xmckit_argmax.highs import Solution
 
 import xmckit
 from xmckit import LinearDecision
@@ -116,7 +116,8 @@ def test_answers_equal_exact_ones_and_their_proofs_hold(question):
     assert answer.missed == tuple(sorted(set(active) - set(labels)))
     if answer.status == CAN:
         check_witness(W, b, rule, active, labels, answer.x)
-        assert answer.certificate is None
+        biased_at_eps = b is not None and answer.eps == CANNOT
+        assert answer.certificate is None or biased_at_eps or (b is None and rule == "sign")
     elif answer.status == CANNOT and not answer.missed:
         check_certificate(W, b, rule, active, answer.certificate)
         assert answer.eps == CANNOT
@@ -183,12 +184,8 @@ def test_certificates_of_trained_sizes_are_exact():
 
 
 def lying(x, marginals, status=0):
-    return lambda rows, box, limit: SimpleNamespace(
-        x=None if x is None else np.asarray(x, dtype=np.float64),
-        status=status,
-        message="trust me",
-        ineqlin=SimpleNamespace(marginals=np.asarray(marginals, dtype=np.float64)),
-    )
+    x, marginals = (np.asarray(array, dtype=np.float64) for array in (x, marginals))
+    return lambda *program: Solution(x, marginals, status, "trust me")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +195,7 @@ def lying(x, marginals, status=0):
         lying([0, 0, 0.0], [-1, -1]),  # "zero, and here is why", which is not why
         lying([0, 0, 0.0], [-1, 0]),
         lying([np.nan, 0, 1], [0, 0]),
-        lying(None, [], status=2),
+        lying([], [], status=2),
         lying([-1, 1, 1.0], [1, 1], status=4),
     ],
 )

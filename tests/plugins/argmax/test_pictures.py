@@ -9,35 +9,21 @@ from exact_lp import exactly_argmaxable
 from xmckit_argmax import pictures
 from xmckit_argmax.counting import argmaxable_count
 from xmckit_argmax.pictures import (
-    GREEN,
-    VERMILION,
     ReachByDimension,
     hasse_diagram,
-    margin_histogram,
     reach_by_dimension,
     share_of_all_curve,
 )
 
 import xmckit
-from xmckit import Verdict
+from xmckit.drawing import GREEN, VERMILION
 
 W63 = np.array([[1, 1, 0], [1, 0.5, 1], [1, -0.5, 1], [1, -1, 0], [1, -0.5, -1], [1, 0.5, -1]])
-
-VERDICTS = [
-    *(Verdict("argmaxable", margin=10.0**-exponent, replayed=exponent < 7) for exponent in range(1, 10)),
-    Verdict("argmaxable", margin=0.3),
-    Verdict("argmaxable"),
-    Verdict("unargmaxable"),
-    Verdict("unargmaxable"),
-]
 
 EXAMPLES = {
     "curve": lambda: share_of_all_curve([100, 400], marked=[3, 50, 300]),
     "one label": lambda: share_of_all_curve([1], marked=[1]),
     "far apart": lambda: share_of_all_curve([10, 100_000], bias=True, rule="topk"),
-    "margins": lambda: margin_histogram(VERDICTS),
-    "one margin": lambda: margin_histogram(VERDICTS[:1]),
-    "no margins": lambda: margin_histogram([]),
     "reach": lambda: reach_by_dimension([ReachByDimension("BSL", [8, 16], [0.5, 1.0], [[0.1, 0.2], [0.3, 0.2]])]),
     "diagram": lambda: hasse_diagram(3, lambda active: len(active) != 2),
     "one node above another": lambda: hasse_diagram(1, lambda active: False),
@@ -48,7 +34,7 @@ EXAMPLES = {
 def figures(monkeypatch):
     """What is drawn, before it becomes SVG."""
     drawn = []
-    monkeypatch.setattr(pictures, "_svg", lambda figure: drawn.append(figure) or "")
+    monkeypatch.setattr(pictures, "as_svg", lambda figure: drawn.append(figure) or "")
     return drawn
 
 
@@ -74,36 +60,15 @@ def test_the_curve_is_covers_share(figures):
     assert [text.get_text() for text in logarithm.get_legend().get_texts()] == ["d = 20: $10^{-60}$", "d = 150: 50 %"]
 
 
-def test_the_histogram_counts_every_set_once(figures):
-    margin_histogram(VERDICTS)
-    (axes,) = figures[0].axes
-    names = [text.get_text() for text in figures[0].legends[0].get_texts()]
-    heights = [sum(bar.get_height() for bar in bars) for bars in axes.containers]
-    assert dict(zip(names, heights, strict=True)) == {
-        "replayed by the head": 6,
-        "proved, not replayed": 1,
-        "lost in the head's own arithmetic": 3,
-    }
-    assert axes.get_xlabel() == "margin ρ\n(without one: 1 argmaxable, 2 unargmaxable)"
-
-
-def test_the_bars_of_a_margin_stand_at_its_place(figures):
-    margin_histogram([Verdict("argmaxable", margin=margin) for margin in (2e-5, 2.1e-5, 3e-2)])
-    bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in figures[0].axes[0].patches]
-    assert [height for low, high, height in bars if low <= 2e-5 < high] == [2]
-    assert [height for low, high, height in bars if low <= 3e-2 < high] == [1]
-    assert sum(height for _, _, height in bars) == 3
-
-
 def test_reach_shows_the_mean_over_seeds(figures):
     reach_by_dimension([
         ReachByDimension("BSL", [8, 16], [[0.2, 1.0], [0.4, 1.0]], [0.0, 0.5]),
-        ReachByDimension("DFT", [8, 16], [1.0, 1.0]),
+        ReachByDimension("DFT", [8, 16], [1.0, 0.9], exact=[1.0, 1.0]),
     ])  # fmt: skip
     (axes,) = figures[0].axes
-    np.testing.assert_allclose([line.get_ydata() for line in axes.lines], [[30, 100], [0, 50], [100, 100]])
+    np.testing.assert_allclose([line.get_ydata() for line in axes.lines], [[30, 100], [0, 50], [100, 100], [100, 90]])
     names = [text.get_text() for text in figures[0].legends[0].get_texts()]
-    assert names == ["BSL", "DFT", "radius above eps", "radius above 1"]
+    assert names == ["BSL", "DFT", "stored matrix", "radius above eps", "radius above 1"]
     with pytest.raises(xmckit.UsageError, match="BSL: 3 shares for 2 dimensions"):
         reach_by_dimension([ReachByDimension("BSL", [8, 16], [0.1, 0.2, 0.3])])
 

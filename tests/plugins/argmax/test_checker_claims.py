@@ -1,0 +1,192 @@
+"""What verdicts claim beside their status: honest claims of every kind pass, and none that is forged does."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from xmckit_argmax.checker import check
+from xmckit_argmax.verifier import ArgmaxVerifier
+
+from xmckit import Alternating, LinearDecision, store, verification
+from xmckit.context import Context
+from xmckit.data.model import Split
+
+
+class FixedHead:
+    def __init__(self, decision: LinearDecision):
+        self._decision = decision
+
+    def decision(self) -> LinearDecision:
+        return self._decision
+
+
+def dft(labels: int, degree: int) -> np.ndarray:
+    angles = 2 * np.pi * np.arange(labels) / labels
+    waves = [wave(k * angles) for k in range(1, degree + 1) for wave in (np.cos, np.sin)]
+    return np.stack([np.ones(labels), *waves], axis=1).astype(np.float32)
+
+
+def gaussian(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+DECISIONS = {
+    "sign": LinearDecision(gaussian(0, 6, 3), None),
+    "bias": LinearDecision(gaussian(1, 6, 3), gaussian(2, 6)),
+    "topk": LinearDecision(gaussian(3, 6, 3), None, "topk"),
+    "topk with bias": LinearDecision(gaussian(4, 6, 3), gaussian(5, 6), "topk"),
+    "dft": LinearDecision(dft(6, 1), None, structure=Alternating(1, 0, np.random.default_rng(6).permutation(6))),
+    "far": LinearDecision(gaussian(7, 6, 3), 100 * gaussian(8, 6)),
+    "scaled": LinearDecision(gaussian(9, 6, 3) * 10.0 ** np.arange(-30, 30, 10)[:, None], None),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    "largest margins": {"margin": "largest"},
+    "a large eps in a small box": {"eps": 0.05, "box": 1.0},
+    "linear programmes": {"mode": "chebyshev"},
+    "linear programmes, large eps": {"mode": "chebyshev", "eps": 0.05, "box": 1.0},
+}
+
+
+def verified(folder: Path, decision: LinearDecision, **params: Any) -> dict[str, Any]:
+    folder.mkdir()
+    sets = csr_matrix(np.asarray(list(itertools.product([0, 1], repeat=len(decision.W))), dtype=np.float32))
+    heads = [("fixed", FixedHead(decision))]
+    return verification.verify(
+        folder, ArgmaxVerifier(**params), heads, Split(X=None, Y=sets), most=1000, context=Context()
+    )
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+@pytest.mark.parametrize("how", SETTINGS)
+def test_honest_claims_hold(tmp_path: Path, name: str, how: str) -> None:
+    summary = verified(tmp_path / "v", DECISIONS[name], **SETTINGS[how])
+    report = check(tmp_path / "v")
+    assert report.failures == []
+    verdicts = summary["results"][0]["verdicts"]
+    assert report.claims == {claim: sum(v[claim] is not None for v in verdicts) for claim in report.claims}
+    assert report.claims["margin"] > 0
+    assert name.startswith("topk") or report.claims["eps"] > 0
+    assert (report.claims["radius"] > 0) == (name in ("sign", "dft", "scaled"))
+    assert (report.claims["ideal"] > 0) == (name == "dft")
+
+
+def first(verdicts: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
+    return next(verdict for verdict in verdicts if all(verdict[key] == value for key, value in wanted.items()))
+
+
+def larger_margin(verdicts: list[dict[str, Any]]) -> None:
+    next(verdict for verdict in verdicts if verdict["margin"])["margin"] *= 1.01
+
+
+def smaller_margin(verdicts: list[dict[str, Any]]) -> None:
+    next(verdict for verdict in verdicts if verdict["margin"])["margin"] *= 0.99
+
+
+def margin_of_what_cannot_be(verdicts: list[dict[str, Any]]) -> None:
+    first(verdicts, status="unargmaxable")["margin"] = 0.1
+
+
+def larger_radius(verdicts: list[dict[str, Any]]) -> None:
+    one = first(verdicts, status="argmaxable")
+    one["radius"] = [one["radius"][1] * 1.01, one["radius"][1] * 2]
+
+
+def tighter_radius(verdicts: list[dict[str, Any]]) -> None:
+    one = first(verdicts, status="argmaxable")
+    one["radius"] = [one["radius"][0], one["radius"][1] * 0.99]
+
+
+def can_at_eps(verdicts: list[dict[str, Any]]) -> None:
+    first(verdicts, status="argmaxable", eps="unargmaxable")["eps"] = "argmaxable"
+
+
+def cannot_at_eps(verdicts: list[dict[str, Any]]) -> None:
+    first(verdicts, eps="argmaxable")["eps"] = "unargmaxable"
+
+
+def can_at_eps_by_nothing(verdicts: list[dict[str, Any]]) -> None:
+    first(verdicts, status="unargmaxable")["eps"] = "argmaxable"
+
+
+def can_ideally(verdicts: list[dict[str, Any]]) -> None:
+    first(verdicts, ideal="unargmaxable")["ideal"] = "argmaxable"
+
+
+def cannot_ideally(verdicts: list[dict[str, Any]]) -> None:
+    first(verdicts, ideal="argmaxable")["ideal"] = "unargmaxable"
+
+
+def ideal_without_structure(verdicts: list[dict[str, Any]]) -> None:
+    verdicts[0]["ideal"] = "argmaxable"
+
+
+FORGERIES = [
+    *(("margin", larger_margin, name, "as it comes") for name in ("sign", "bias")),
+    *(("margin", smaller_margin, name, "as it comes") for name in ("sign", "bias")),
+    *(("margin", larger_margin, name, "largest margins") for name in ("topk", "topk with bias")),
+    ("margin", margin_of_what_cannot_be, "sign", "as it comes"),
+    ("radius", larger_radius, "sign", "largest margins"),
+    ("radius", tighter_radius, "sign", "largest margins"),
+    ("radius", tighter_radius, "sign", "as it comes"),
+    ("radius", tighter_radius, "sign", "linear programmes"),
+    *(("eps", can_at_eps, name, "a large eps in a small box") for name in ("sign", "bias", "far")),
+    *(("eps", cannot_at_eps, name, "a large eps in a small box") for name in ("sign", "bias")),
+    ("eps", can_at_eps_by_nothing, "sign", "as it comes"),
+    ("ideal", can_ideally, "dft", "as it comes"),
+    ("ideal", cannot_ideally, "dft", "as it comes"),
+    ("ideal", ideal_without_structure, "sign", "as it comes"),
+]
+
+
+@pytest.mark.parametrize(("claim", "forge", "name", "how"), FORGERIES, ids=lambda part: getattr(part, "__name__", part))
+def test_forged_claims_are_rejected(tmp_path: Path, claim: str, forge: Any, name: str, how: str) -> None:
+    folder = tmp_path / "v"
+    summary = copy.deepcopy(verified(folder, DECISIONS[name], **SETTINGS[how]))
+    result = summary["results"][0]
+    forge(result["verdicts"])
+    facts = verification._Answers(result["verdicts"], {}).facts(store.read_csr(folder / "assignments.npz"))
+    result.update(facts)
+    store.write_json(folder / "verdicts.json", summary)
+    (failure,) = check(folder).failures
+    assert f"its {claim} " in failure
+    assert "wrong or has no proof" in failure
+
+
+@pytest.mark.parametrize("key", ["counts", "share", "smallest_margin", "eps", "ideal", "replayed", "missed", "never"])
+def test_what_is_told_about_all_verdicts_is_recounted(tmp_path: Path, key: str) -> None:
+    summary = verified(tmp_path / "v", DECISIONS["sign"])
+    result = summary["results"][0]
+    if key == "never":
+        result["never"][0]["labels"] = [0]
+    elif isinstance(result[key], dict):
+        result[key] = {name: count + 1 for name, count in result[key].items()}
+    else:
+        result[key] = 0.25
+    store.write_json(tmp_path / "v" / "verdicts.json", summary)
+    assert check(tmp_path / "v").failures == [f"head fixed, full: its {key} is not what the verdicts add up to"]
+
+
+def test_a_wider_box_or_a_smaller_eps_than_was_asked_is_noticed(tmp_path: Path) -> None:
+    summary = verified(tmp_path / "v", DECISIONS["bias"], eps=0.05, box=1.0)
+    for key, value in (("box", 2.0), ("eps", 0.001)):
+        forged = copy.deepcopy(summary)
+        forged["verifier"]["params"][key] = value
+        store.write_json(tmp_path / "v" / "verdicts.json", forged)
+        assert check(tmp_path / "v").failures
+
+
+def test_claims_about_an_unknown_box_are_counted_as_not_checked(tmp_path: Path) -> None:
+    summary = verified(tmp_path / "v", DECISIONS["sign"])
+    summary["verifier"]["params"] = None
+    store.write_json(tmp_path / "v" / "verdicts.json", summary)
+    report = check(tmp_path / "v")
+    assert report.failures == []
+    assert report.claims["eps"] == report.claims["radius"] == 0
+    assert report.unchecked["eps"] == 64
