@@ -67,7 +67,7 @@ def _label_set(text: str, numbers: dict[str, int], label_names: Sequence[str]) -
     """ValueError says what is wrong with the line."""
     try:
         items = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f'expected a JSON list such as ["red", "round"] or [3, 17], found {text[:60]!r} ({error})'
         ) from None

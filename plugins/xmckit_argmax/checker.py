@@ -12,8 +12,8 @@ with W and b the stored numbers taken as exact, and s = +1 for active labels and
 * With candidates only their rows count, and an active label that is none of them can never be output: it is missed.
 
 What else a verdict claims (margin, radius, eps, ideal) is checked by checker_claims.py, and the counts and lists of
-verdicts.json are made anew. Not checked is what needs the head itself (`replayed`) or was only measured (`seconds`, the
-rank of the verifier's `proof`).
+verdicts.json are made anew. Not checked is what needs the head itself (`replayed`, `caveat`) or was only measured
+(`seconds`, the rank of the verifier's `proof`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from flint import fmpq, fmpz_mat
 
 from xmckit import store
-from xmckit_argmax.checker_claims import HOLDS, STATUSES, Asked, Layer, logits, rational, totals
+from xmckit_argmax.checker_claims import HOLDS, STATUSES, Asked, Layer, facts, left_out, logits, rational, totals
 
 STRUCTURE = {"degree", "slack", "order"}
 
@@ -62,12 +62,14 @@ def check(folder: Path) -> CheckReport:
         for name, arrays in files.items():
             if _sha256(arrays) != claims["files"][name]:
                 report.failures.append(f"{name} is not what was written with verdicts.json")
+        params = claims["verifier"]["params"] or {}
+        report.failures += left_out(claims, files, params)
         for result in claims["results"]:
             if result["verifiable"]:
-                _check_result(result, files, claims["verifier"]["params"] or {}, report)
+                _check_result(result, files, params, report)
     except Rejected as why:
         report.failures.append(str(why))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         report.failures.append(f"verdicts.json and the files beside it do not fit: {type(error).__name__}: {error}")
     report.seconds = time.perf_counter() - started
     return report
@@ -86,6 +88,8 @@ def _check_result(
         raise Rejected(f"head {head}, {scope}: not a verdict with a known status for each of {len(active)} assignments")
     wrong = [name for name, value in totals(verdicts, active).items() if result[name] != value]
     report.failures += [f"head {head}, {scope}: its {name} is not what the verdicts add up to" for name in wrong]
+    wrong = [name for name, value in facts(layer).items() if result[name] != value]
+    report.failures += [f"head {head}, {scope}: its {name} is not the decision's" for name in wrong]
     proofs, prefix = files["certificates.npz"], f"{head}/{scope}/"
     given = {key.removeprefix(prefix): proofs[key] for key in proofs if key.startswith(prefix)}
     witnesses = dict(zip(given["witness_of"].tolist(), given["witness"], strict=True))
@@ -115,7 +119,9 @@ def _check_result(
             report.failures.append(f"{where}: not {verdict['status']}: {why}")
             continue
         for claim in (name for name in (*HOLDS, "replayed") if verdict[name] is not None):
-            if claim == "replayed" or (claim in ("radius", "eps") and not {"box", "eps"} <= params.keys()):
+            if claim == "replayed" and (x is None or type(verdict[claim]) is not bool):
+                report.failures.append(f"{where}: nothing was replayed, or it is not said how it went")
+            elif claim == "replayed" or (claim in ("radius", "eps") and not {"box", "eps"} <= params.keys()):
                 report.unchecked[claim] = report.unchecked.get(claim, 0) + 1
             elif HOLDS[claim](verdict, about):
                 report.claims[claim] += 1
@@ -185,8 +191,8 @@ def _whole(numbers: list[float], sign: int) -> list[int]:
 def _layer(arrays: dict[str, np.ndarray]) -> Layer:
     W, rule = arrays["W"], str(arrays["rule"])
     b = arrays.get("b", np.zeros(len(W)))
-    if any(part.dtype not in (np.float32, np.float64) or not np.isfinite(part).all() for part in (W, b)):
-        raise Rejected("W and b are not finite numbers in float32 or float64")
+    if any(part.dtype not in (np.float16, np.float32, np.float64) or not np.isfinite(part).all() for part in (W, b)):
+        raise Rejected("W and b are not finite numbers in float16, float32 or float64")
     if W.ndim != 2 or b.shape != W.shape[:1] or rule not in ("sign", "topk"):
         raise Rejected(f"W of size {W.shape}, b of size {b.shape} and rule {rule!r} make no decision")
     W, b, biased = W.astype(np.float64), b.astype(np.float64), "b" in arrays

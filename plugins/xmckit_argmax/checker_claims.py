@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from flint import fmpq
 
 STATUSES = ("argmaxable", "unargmaxable", "unresolved")
+FORMAT = 1  # of verdicts.json
 MOST_LISTED = 20  # label sets that can never be output
 CLOSE = 1e-6  # by this share a margin may differ from the one computed here, which rounds differently
 
@@ -56,8 +58,12 @@ def _margin_holds(verdict: dict[str, Any], asked: Asked) -> bool:
     signs, lengths, topk = asked.signs[counted], layer.lengths[counted], layer.rule == "topk"
     if x is None or verdict["status"] != "argmaxable" or len(set(signs)) < 1 + topk:
         return False
+    if not 0 <= claimed <= 1 + CLOSE:  # it is a cosine
+        return False
     with np.errstate(all="ignore"):
-        middle, length = (asked.low + asked.high)[counted] / 2, float(np.hypot(np.linalg.norm(x), layer.biased))
+        middle, length = (asked.low + asked.high)[counted] / 2, math.hypot(*x, layer.biased)
+        if length == 0:
+            return False
         room = float(((asked.high - asked.low)[counted] / lengths).max()) / length
 
         def margin(threshold: float) -> float:
@@ -75,16 +81,24 @@ def _margin_holds(verdict: dict[str, Any], asked: Asked) -> bool:
 def _radius_holds(verdict: dict[str, Any], asked: Asked) -> bool:
     """Whether the radius is between the two numbers."""
     at_least, at_most = verdict["radius"]
+    if not 0 <= at_least <= at_most:
+        return False
     trivial = asked.params["box"] * asked.layer.W.shape[1] ** 0.5
     inside = at_least == 0 or _ball(asked) >= at_least
-    return inside and (at_most >= trivial or _bounded(asked, at_most)) and not asked.layer.biased
+    return inside and (at_most >= trivial or _bounded(asked, at_most)) and _has_radius(asked)
+
+
+def _has_radius(asked: Asked) -> bool:
+    return asked.layer.rule == "sign" and not asked.layer.biased
 
 
 def _eps_holds(verdict: dict[str, Any], asked: Asked) -> bool:
     """Whether the answer at the tolerance is the one that the witness or the certificate proves."""
     if verdict["eps"] == "unargmaxable":
         return verdict["status"] == "unargmaxable" or _bounded(asked, asked.params["eps"])
-    return verdict["eps"] == "unresolved" or (not asked.missed and _ball(asked) > asked.params["eps"])
+    if verdict["eps"] == "argmaxable":
+        return not asked.missed and _ball(asked) > asked.params["eps"]
+    return bool(verdict["eps"] == "unresolved")
 
 
 def _ball(asked: Asked) -> float:
@@ -161,6 +175,32 @@ def totals(verdicts: list[dict[str, Any]], active: list[np.ndarray]) -> dict[str
             for labels, at in first
         ],
     }
+
+
+def facts(layer: Layer) -> dict[str, Any]:
+    """What verdicts.json has to say about the decision."""
+    labels, dim = layer.W.shape
+    structured = bool(layer.structure)
+    return {"rule": layer.rule, "labels": labels, "dim": dim, "bias": layer.biased, "structured": structured}
+
+
+def left_out(claims: dict[str, Any], files: dict[str, dict[str, np.ndarray]], params: dict[str, Any]) -> list[str]:
+    """What verdicts.json says about itself, and what is in the files that none of its results speaks of."""
+    told = [(result["head"], result["scope"]) for result in claims["results"] if result["verifiable"]]
+    proved = {tuple(key.rsplit("/", 2)[:2]) for key in files["certificates.npz"] if key.count("/") >= 2}
+    decided = {name.removeprefix("decision-").removesuffix(".npz") for name in files if name.startswith("decision-")}
+    shortlists = {name.removeprefix("candidates-").removesuffix(".npz") for name in files if name.startswith("cand")}
+    expected = {(head, "full") for head in decided} | {(head, "shortlist") for head in shortlists}
+    failures = [] if claims["format"] == FORMAT else [f"its format is {claims['format']!r}, expected {FORMAT}"]
+    if not (0 < params.get("box", 1.0) < np.inf and 0 <= params.get("eps", 0.0) < np.inf):
+        failures.append("its verifier's box or eps is no size that a radius can have")
+    if len(told) != len(set(told)) or not proved == expected == set(told):
+        failures.append("its results are not one for each head and scope that has a decision and proofs")
+    rows = [files[name]["rows"].tolist() for name in ("assignments.npz", "certificates.npz")]
+    count = int(files["assignments.npz"]["shape"][0])
+    if claims["assignments"] != count or claims["of"] < count or len(rows[0]) != count or rows[0] != rows[1]:
+        failures.append(f"it speaks of {claims['assignments']} of {claims['of']} assignments, its files of {count}")
+    return failures
 
 
 def logits(layer: Layer, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

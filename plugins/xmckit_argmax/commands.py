@@ -128,11 +128,21 @@ def _other_weights(folder: Path) -> list[str]:
             continue
         stored = store.read_arrays(path)
         same_bias = np.array_equal(stored["b"], decision.b) if decision.b is not None else "b" not in stored
-        if not (np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule):
+        same = np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule
+        if not (same and _same_structure(stored, decision)):
             wrong.append(f"{path} is not the decision of the head in {run / stage['folder']}")
         else:
             wrong += _other_replays(folder, stage["name"].removeprefix("head-"), decision)
     return wrong
+
+
+def _same_structure(stored: dict[str, Any], decision: LinearDecision) -> bool:
+    import numpy as np
+
+    names, structure = ("degree", "slack", "order"), decision.structure
+    if structure is None:
+        return not set(names) & stored.keys()
+    return all(name in stored and np.array_equal(stored[name], getattr(structure, name)) for name in names)
 
 
 def _other_replays(folder: Path, head: str, decision: LinearDecision) -> list[str]:
@@ -172,7 +182,7 @@ def _sentence(result: dict[str, Any]) -> str:
         f"{result['unargmaxable']} unargmaxable; {result['exact']} in exact arithmetic), "
         f"{result['unresolved']} unresolved, {result['seconds']:.2f} s: {outcome}\n"
         f"  also checked: {_list(result['claims']) or 'nothing'}, and every count\n"
-        f"  not checked: {_list({**result['unchecked'], 'times, ranks of proofs': 1})}"
+        f"  not checked: {_list({**result['unchecked'], 'times, ranks of proofs, caveats': 1})}"
     )
 
 

@@ -44,8 +44,8 @@ class ArgmaxParams(Params):
     batch: int = Field(64, ge=1, le=1024, description="Label sets that are solved side by side.")
     memory: int = Field(1024, ge=1, description="MiB that a worker may use besides the weights; lowers `batch`.")
     replay: bool = Field(True, description="Run each witness through the head's own scorer.")
-    box: float = Field(1e4, gt=0, description="Bound on the entries of x in the paper's linear programme.")
-    eps: float = Field(1e-8, ge=0, description="Radius that the paper's linear programme asks for at least.")
+    box: float = Field(1e4, gt=0, le=1e100, description="Bound on the entries of x in the paper's linear programme.")
+    eps: float = Field(1e-8, ge=0, le=1e100, description="Radius that the paper's linear programme asks for at least.")
 
 
 class ArgmaxVerifier(Configured):

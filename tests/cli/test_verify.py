@@ -211,6 +211,7 @@ def test_sets_of_an_npz(tmp_path):
         ("[true]\n", "line 1: expected the name or the number of a label, found True"),
         ('["twin"]\n', "line 1: several labels are called 'twin'"),
         ("\n", "line 1: expected a JSON list such as"),
+        ("[" * 200_000, "line 1: expected a JSON list such as"),
         ("", "no label sets in this file"),
     ],
 )

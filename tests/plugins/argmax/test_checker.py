@@ -522,6 +522,15 @@ def test_tampering_with_a_run_is_caught(made, tmp_path):
     assert "not unargmaxable" in str(call(run).exception)
 
 
+def test_an_order_that_is_not_the_heads_takes_the_model_to_notice(made, tmp_path):
+    run = Path(shutil.copytree(made.path, tmp_path / "copy"))
+    (folder,) = verified_folders(str(run), tmp_path)
+    # turned by one place, every set has as many runs as before
+    rewrite(folder, "decision-dft.npz", lambda arrays: arrays.update(order=(arrays["order"] + 1) % len(arrays["W"])))
+    assert check(folder).failures == []
+    assert "is not the decision of the head" in str(call(run, "--model").exception)
+
+
 def test_a_replay_that_was_not_so_takes_the_model_to_notice(made, tmp_path):
     run = Path(shutil.copytree(made.path, tmp_path / "copy"))
     (folder,) = verified_folders(str(run), tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 from xmckit_argmax.checker import check
+from xmckit_argmax.checker_claims import totals
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from xmckit import Alternating, LinearDecision, store, verification
+from xmckit import Alternating, LinearDecision, XmckitError, store, verification
 from xmckit.context import Context
 from xmckit.data.model import Split
 
@@ -190,3 +192,91 @@ def test_claims_about_an_unknown_box_are_counted_as_not_checked(tmp_path: Path) 
     assert report.failures == []
     assert report.claims["eps"] == report.claims["radius"] == 0
     assert report.unchecked["eps"] == 64
+
+
+def changed(*path: Any, to: Any) -> Any:
+    def change(summary: dict[str, Any]) -> None:
+        place: Any = summary
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = to
+
+    return change
+
+
+RESULT = ("results", 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed(*RESULT, "rule", to="topk"),
+        changed(*RESULT, "labels", to=7),
+        changed(*RESULT, "dim", to=4),
+        changed(*RESULT, "bias", to=True),
+        changed(*RESULT, "structured", to=True),
+        changed(*RESULT, "verifiable", to=False),
+        changed("results", to=[]),
+        changed("assignments", to=1000),
+        changed("of", to=3),
+        changed("format", to=2),
+        changed("verifier", "params", "box", to=-1.0),
+        changed("verifier", "params", "box", to=float("inf")),
+        changed("verifier", "params", "eps", to=-1.0),
+        lambda summary: summary["results"].append(summary["results"][0]),
+    ],
+)
+def test_what_verdicts_say_about_the_decision_and_themselves_is_checked(tmp_path: Path, change: Any) -> None:
+    summary = verified(tmp_path / "v", DECISIONS["sign"])
+    change(summary)
+    (tmp_path / "v" / "verdicts.json").write_text(json.dumps(summary))
+    assert check(tmp_path / "v").failures
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "value"),
+    [
+        ("topk", "margin", -0.5),
+        ("sign", "margin", 10**400),
+        ("sign", "radius", [0.0, -(10**400)]),
+        ("sign", "radius", [0.0, float("-inf")]),
+        ("sign", "radius", [-1.0, 1e9]),
+        ("topk", "radius", [0.0, 1e9]),
+        ("sign", "eps", "surely"),
+        ("sign", "replayed", "surely"),
+    ],
+)
+def test_claims_that_are_no_claims_are_rejected_even_when_they_are_counted(
+    tmp_path: Path, name: str, claim: str, value: Any
+) -> None:
+    summary = verified(tmp_path / "v", DECISIONS[name])
+    result = summary["results"][0]
+    first(result["verdicts"], status="argmaxable")[claim] = value
+    active = [np.flatnonzero(row) for row in itertools.product([0, 1], repeat=6)]
+    result.update(totals(result["verdicts"], active))
+    (tmp_path / "v" / "verdicts.json").write_text(json.dumps(summary))
+    assert check(tmp_path / "v").failures
+
+
+def test_a_replay_without_a_witness_is_no_replay(tmp_path: Path) -> None:
+    summary = verified(tmp_path / "v", DECISIONS["sign"])
+    first(summary["results"][0]["verdicts"], status="unargmaxable")["replayed"] = True
+    store.write_json(tmp_path / "v" / "verdicts.json", summary)
+    (failure,) = check(tmp_path / "v").failures
+    assert "nothing was replayed" in failure
+
+
+def test_weights_in_half_precision_are_checked(tmp_path: Path) -> None:
+    verified(tmp_path / "v", LinearDecision(gaussian(0, 6, 3).astype(np.float16), None))
+    assert check(tmp_path / "v").failures == []
+
+
+def test_the_length_of_a_tiny_witness_is_not_zero(tmp_path: Path) -> None:
+    verified(tmp_path / "v", LinearDecision(gaussian(0, 6, 3) * 1e300, None, "topk"))
+    assert check(tmp_path / "v").failures == []
+
+
+@pytest.mark.parametrize("params", [{"box": float("inf")}, {"box": 1e308}, {"eps": float("inf")}])
+def test_a_box_or_eps_whose_radius_is_no_number_is_refused(params: dict[str, Any]) -> None:
+    with pytest.raises((XmckitError, ValueError)):
+        ArgmaxVerifier(**params)
