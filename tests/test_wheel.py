@@ -60,7 +60,13 @@ def test_a_run_from_the_wheel_writes_its_report(unpacked, tmp_path):
 
 def test_nothing_else_ships(unpacked):
     tops = {path.name for path in unpacked.iterdir()}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"xmckit", "xmckit_argmax", "xmckit_heads"}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {
+        "xmckit",
+        "xmckit_argmax",
+        "xmckit_eagle",
+        "xmckit_heads",
+        "xmckit_pecos",
+    }
     assert (unpacked / "xmckit" / "py.typed").is_file()
     (info,) = unpacked.glob("*.dist-info")
     assert (info / "licenses" / "LICENSE").is_file()

@@ -1,11 +1,14 @@
 """Groups from text files beside features in another format."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmckit.context import Context
 from xmckit.data.files import Files
+from xmckit.data.group_files import with_groups
 from xmckit.data.svmlight import Svmlight
 from xmckit.errors import DataError, UsageError
 
@@ -43,13 +46,26 @@ def test_groups_have_the_labels_of_their_rows_unless_a_file_says_otherwise(folde
         ({"groups": "a\na\na\n", "group_labels": "a\t0\nb\t1\n"}, r"line 2.*no training row is in a group 'b'"),
         ({"groups": "a\na\na\n", "group_labels": "a\t0\na\t1\n"}, r"line 2.*second line"),
         ({"groups": "a\na\na\n", "group_labels": "a\t7\n"}, r"line 1.*no label '7'"),
-        ({"groups": "a\na\tb\na\n", "group_labels": "a\t0\n"}, "1 groups have no line, the first is 'b'"),
+        ({"groups": "a\na\tb\na\n", "group_labels": "a\t0\n"}, "1 groups have no line.*is 'b'.*its name alone"),
         ({"groups": "a\na\na\n", "group_labels": "a\t0\n\n"}, r"line 2.*no training row is in a group ''"),
+        ({"groups": "1\n1\n1\n", "group_labels": "\t1\t0\n"}, r"line 1.*no training row is in a group ''"),
     ],
 )
 def test_what_does_not_fit_is_named(folder, files, message):
     with pytest.raises(DataError, match=f"(?s){message}"):
         read(folder, **files)
+
+
+def test_a_name_of_two_labels_cannot_say_which_is_meant(folder):
+    dataset = Files(path=folder).read(context=CONTEXT)
+    dataset = replace(dataset, label_names=["same", "own", "same"])
+    groups, labels = folder / "groups.txt", folder / "labels.txt"
+    groups.write_text("a\na\na\n")
+    labels.write_text("a\town\n")
+    assert with_groups(dataset, groups, labels).train.groups.labels.toarray().tolist() == [[0, 1, 0]]
+    labels.write_text("a\town\tsame\n")
+    with pytest.raises(DataError, match=r"(?s)line 1.*several labels have the name 'same'"):
+        with_groups(dataset, groups, labels)
 
 
 def test_labels_of_groups_need_groups(folder):

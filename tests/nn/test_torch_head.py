@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 
 import xmckit
+from xmckit.data.model import as_csr
 from xmckit.nn import Classifier, TorchHead, binary_cross_entropy
 from xmckit.testing.problems import small_problem
 
@@ -160,6 +161,17 @@ def test_threshold_is_chosen_on_the_validation_share_or_given(context):
     logged: list[str] = []
     assert fitted(context.using(validation=None, log=logged.append)).threshold == 0.0
     assert any("above 0" in line for line in logged)
+
+
+def test_stored_zeros_among_the_validation_labels_are_not_labels(context):
+    validation = context.validation
+    Y = validation.Y.copy()
+    Y.data[::2] = 0
+    written, left_out = (fitted(context.using(validation=replace(validation, Y=some))) for some in (Y, as_csr(Y)))
+    assert written.threshold == left_out.threshold
+    assert [epoch.score for epoch in written.history] == [epoch.score for epoch in left_out.history]
+    Y.data[:] = 0
+    assert fitted(context.using(validation=replace(validation, Y=Y))).history[0].score is None
 
 
 def test_divergence_is_explained_and_the_last_good_weights_are_kept(context, tmp_path):

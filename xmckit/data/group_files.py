@@ -8,6 +8,7 @@ rows, with how often each was given.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ BYTE_ORDER_MARK = "\ufeff"
 def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Dataset:
     """The data set with the groups of its training rows."""
     train = dataset.train
-    names_by_row = _lines(groups)
+    names_by_row = [_words(text) for text in _lines(groups)]
     if len(names_by_row) != train.rows:
         raise DataError(f"{len(names_by_row)} lines for {train.rows} training rows, expected one each", path=groups)
     for line, names in enumerate(names_by_row, 1):
@@ -42,8 +43,11 @@ def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Da
 def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
     names = dataset.label_names or [str(label) for label in range(dataset.labels)]
     label_ids = {name: label for label, name in enumerate(names)}
+    shared = {name for name, count in Counter(names).items() if count > 1}
     given: dict[int, list[int]] = {}
-    for line, (group, *labels) in enumerate(((words or [""]) for words in _lines(path)), 1):
+    for line, text in enumerate(_lines(path), 1):
+        group, _, rest = text.partition("\t")
+        labels = _words(rest)
         if group not in groups:
             raise DataError(
                 f"no training row is in a group {group!r}{nearest(group, list(groups))}", path=path, line=line
@@ -53,14 +57,26 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
         for label in labels:
             if label not in label_ids:
                 raise DataError(f"there is no label {label!r}{nearest(label, names)}", path=path, line=line)
+            if label in shared:
+                raise DataError(
+                    f"several labels have the name {label!r}: give labels names of their own", path=path, line=line
+                )
         given[groups[group]] = [label_ids[label] for label in labels]
     missing = sorted(name for name, group in groups.items() if group not in given)
     if missing:
-        raise DataError(f"{len(missing)} groups have no line, the first is {missing[0]!r}", path=path)
+        raise DataError(
+            f"{len(missing)} groups have no line, the first is {missing[0]!r}: a group without labels needs a line "
+            "with its name alone",
+            path=path,
+        )
     return _counts([given[group] for group in range(len(groups))], dataset.labels)
 
 
-def _lines(path: Path) -> list[list[str]]:
+def _words(text: str) -> list[str]:
+    return [word for word in text.split("\t") if word]
+
+
+def _lines(path: Path) -> list[str]:
     content = reading.read_bytes(path).tobytes()
     lines = content.split(b"\n")
     if not lines[-1]:
@@ -68,7 +84,7 @@ def _lines(path: Path) -> list[list[str]]:
     texts = [reading.decoded(path, line, number).removesuffix("\r") for number, line in enumerate(lines, 1)]
     if texts:
         texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
-    return [[word for word in text.split("\t") if word] for text in texts]
+    return texts
 
 
 def _counts(rows: list[list[int]], columns: int) -> csr_matrix:

@@ -1,0 +1,176 @@
+"""Groups made from labelled rows, for experiments: at random, of rows that are alike, and anything between the two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numba import njit
+from pydantic import Field
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit import Configured, Context, Groups, Matrix, Params, Split, UsageError
+from xmckit.data.model import as_csr
+from xmckit_eagle.normalise import squared_lengths
+from xmckit_eagle.rows import add_row, clear_row, dot_row
+
+PASSES = 8  # of 2-means, at most, for one split
+
+
+class AggregateParams(Params):
+    method: Literal["random", "clusters", "given"] = Field(
+        "random",
+        description='"random": groups of `size` rows; "clusters": 2**depth groups of rows that are alike, by splitting '
+        'in two halves again and again; "given": the groups that come with the data.',
+    )
+    size: int = Field(4, ge=1, description="Rows in a random group; the last one may have fewer.")
+    depth: int = Field(8, ge=0, le=30, description="How often clusters are split: 2**depth groups.")
+    noise: float = Field(
+        0.0, ge=0, le=1, description="This share of the rows, drawn at random, trades places among the groups."
+    )
+    merge: Literal["list", "set"] = Field(
+        "list", description='"list": a group has a label as often as its rows have it; "set": once.'
+    )
+
+
+class Aggregate(Configured):
+    """Forgets which row of a group had which label: every row gets all labels of its groups, which `eagle` undoes.
+
+    Section 7.2 of Shen et al. (2020). Rows in no group keep their labels.
+    """
+
+    Params: ClassVar[type[Params]] = AggregateParams
+
+    def apply(self, train: Split, *, context: Context) -> Split:
+        membership = self.membership(train, context)
+        groups = Groups(membership, group_labels(membership, train.Y, self.params.merge))
+        return replace(train, Y=labels_of_groups(groups, train.Y), weights=None, groups=groups)
+
+    def membership(self, train: Split, context: Context) -> csr_matrix:
+        rng = context.rng("aggregate")
+        if self.params.method == "given":
+            if train.groups is None:
+                raise UsageError('these rows come in no groups: method has to be "random" or "clusters"')
+            if self.params.noise:
+                raise UsageError("noise is for groups that are made here: leave it out")
+            return as_csr(train.groups.membership)
+        if self.params.method == "random":
+            group_of = random_groups(train.rows, self.params.size, rng)
+        else:
+            group_of = cluster_groups(train.matrix, self.params.depth, seed=context.seed_for("aggregate"))
+        return as_membership(mixed(group_of, self.params.noise, rng))
+
+
+def random_groups(rows: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """The group of each row: `size` rows each, the last group what is left."""
+    group_of = np.empty(rows, dtype=np.int64)
+    group_of[rng.permutation(rows)] = np.arange(rows) // size
+    return group_of
+
+
+def cluster_groups(X: Matrix, depth: int, *, seed: int) -> np.ndarray:
+    """The group of each row: 2**depth groups by balanced 2-means, split after split; sizes differ by at most one.
+
+    A split starts from two rows and alternates between the halves' means and the halves, which are the rows nearer to
+    the one mean than to the other, made equal in number: the rows in the order of ⟨x, c₁ − c₂⟩, cut in the middle.
+    Rows count with unit length.
+    """
+    rows = X.shape[0]
+    if 1 << depth > rows:
+        raise UsageError(f"depth {depth} makes {1 << depth:,} groups, but there are only {rows:,} rows")
+    lengths = np.sqrt(squared_lengths(X))
+    factors = np.divide(1.0, lengths, out=np.zeros(rows), where=lengths > 0)
+    features: Any
+    if issparse(X):
+        X = as_csr(X)
+        features = (X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False), X.data)
+    else:
+        features = np.ascontiguousarray(X, dtype=np.float32)
+    order = np.arange(rows)
+    bounds = np.array([0, rows])
+    axis, scores = np.zeros(X.shape[1]), np.empty(rows)
+    for level in range(depth):
+        draws = np.random.default_rng([seed, level]).random((len(bounds) - 1, 2))
+        middle = (bounds[:-1] + bounds[1:]) // 2
+        _halve(features, factors, order, bounds, middle, draws, axis, scores)
+        bounds = np.sort(np.concatenate([bounds, middle]))
+    group_of = np.empty(rows, dtype=np.int64)
+    group_of[order] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    return group_of
+
+
+def mixed(group_of: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
+    """A share `noise` of the rows trade places at random: 0 changes nothing, 1 leaves only the groups' sizes."""
+    group_of = group_of.copy()
+    drawn = rng.permutation(len(group_of))[: round(noise * len(group_of))]
+    group_of[drawn] = group_of[rng.permutation(drawn)]
+    return group_of
+
+
+def as_membership(group_of: np.ndarray) -> csr_matrix:
+    rows = len(group_of)
+    ones = np.ones(rows, dtype=np.float32)
+    groups = int(group_of.max(initial=-1)) + 1
+    return csr_matrix((ones, group_of.astype(np.int32), np.arange(rows + 1)), shape=(rows, groups))
+
+
+def group_labels(membership: csr_matrix, Y: csr_matrix, merge: str = "list") -> csr_matrix:
+    """Groups × labels: how many rows of the group have the label, or with "set" that some has."""
+    labels = as_csr(membership.T.tocsr() @ _ones(Y))
+    return labels if merge == "list" else _ones(labels)
+
+
+def labels_of_groups(groups: Groups, Y: csr_matrix) -> csr_matrix:
+    """Rows × labels: all labels of the row's groups; rows in no group keep those in Y."""
+    own = np.diff(groups.membership.indptr) == 0
+    kept = _ones(Y).multiply(own[:, None]).tocsr()
+    return _ones(as_csr(groups.membership @ groups.labels + kept))
+
+
+def _ones(matrix: csr_matrix) -> csr_matrix:
+    result = as_csr(matrix)
+    return csr_matrix((np.ones(result.nnz, dtype=np.float32), result.indices, result.indptr), shape=result.shape)
+
+
+@njit(cache=True, nogil=True)
+def _halve(
+    X: Any, factors: np.ndarray, order: np.ndarray, bounds: np.ndarray, middle: np.ndarray, draws: np.ndarray,
+    axis: np.ndarray, scores: np.ndarray,
+) -> None:  # fmt: skip
+    """Sort the rows of each stretch of `order` so that its two halves are the two clusters."""
+    for node in range(len(middle)):
+        rows = order[bounds[node] : bounds[node + 1]].copy()
+        half = middle[node] - bounds[node]
+        size = len(rows)
+        if size < 2:
+            continue
+        one = int(draws[node, 0] * size)
+        other = (one + 1 + int(draws[node, 1] * (size - 1))) % size
+        add_row(X, rows[one], factors[rows[one]], axis)
+        add_row(X, rows[other], -factors[rows[other]], axis)
+        before = np.zeros(size, dtype=np.bool_)
+        for turn in range(PASSES):
+            for at in range(size):
+                scores[at] = -factors[rows[at]] * dot_row(X, rows[at], axis)
+            for at in range(size):
+                clear_row(X, rows[at], axis)
+            ranked = np.argsort(scores[:size], kind="mergesort")
+            first = np.zeros(size, dtype=np.bool_)
+            first[ranked[:half]] = True
+            if turn and np.array_equal(first, before):
+                break
+            before = first
+            for at in range(size):
+                weight = factors[rows[at]] / half if first[at] else -factors[rows[at]] / (size - half)
+                add_row(X, rows[at], weight, axis)
+        for at in range(size):
+            clear_row(X, rows[at], axis)
+        left, right = bounds[node], middle[node]
+        for at in range(size):
+            if before[at]:
+                order[left] = rows[at]
+                left += 1
+            else:
+                order[right] = rows[at]
+                right += 1

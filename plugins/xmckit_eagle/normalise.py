@@ -1,0 +1,92 @@
+"""Rows as the paper's cosine asks for them: weighted by idf and of unit length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit import Matrix
+from xmckit.data.model import as_csr
+
+DENSE = 0.5  # with more than this share of its entries stored, a sparse matrix holds dense rows
+UNIT = 1e-3  # rows whose lengths differ from 1 by no more have been normalised
+
+
+def normalised(X: Matrix, how: str) -> tuple[Matrix, str]:
+    """X as asked for, and what was done: "idf" (and unit length), "unit" or "none". X itself is not changed.
+
+    "auto" takes rows that already have unit length as they are, since they have been weighted already (twice idf is
+    worse), and does "idf" otherwise. Dense rows have every feature, so that idf says nothing: they get unit length, and
+    so do rows of a sparse matrix of which most entries are stored.
+    """
+    rows: Any
+    with np.errstate(over="ignore"):  # what float32 cannot hold is not a finite number afterwards: `assign` refuses it
+        rows = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
+    if how == "auto":
+        lengths = np.sqrt(squared_lengths(rows))
+        how = "none" if (np.abs(lengths[lengths > 0] - 1) <= UNIT).all() else "idf"
+    if how == "idf" and (not issparse(rows) or rows.nnz > DENSE * rows.shape[0] * rows.shape[1]):
+        how = "unit"
+    if how == "none":
+        return rows, how
+    if not issparse(rows):
+        lengths = np.sqrt(squared_lengths(rows))
+        return (rows / np.where(lengths > 0, lengths, 1.0)[:, None]).astype(np.float32), how
+    return (idf_rows(rows) if how == "idf" else _unit_rows(rows, np.ones(rows.shape[1]))), how
+
+
+def idf_rows(X: csr_matrix) -> csr_matrix:
+    """Rows weighted by ln(rows / rows that have the feature), of unit length. Rows of zeros stay.
+
+    A feature that all rows have gets weight 0: it cannot tell rows apart.
+    """
+    X = as_csr(X)
+    have = np.bincount(X.indices, minlength=X.shape[1])
+    return _unit_rows(X, np.log(max(1, X.shape[0]) / np.maximum(have, 1)))
+
+
+def _unit_rows(X: csr_matrix, weights: np.ndarray) -> csr_matrix:
+    rows = csr_matrix((X.data.astype(np.float32), X.indices, X.indptr), shape=X.shape)
+    _weigh(rows.indptr, rows.indices, rows.data, weights)
+    return rows
+
+
+def squared_lengths(X: Matrix) -> np.ndarray:
+    """⟨x_i, x_i⟩ of every row, in float64."""
+    if not issparse(X):
+        return np.asarray(np.einsum("ij,ij->i", X, X, dtype=np.float64))
+    matrix = csr_matrix(X)
+    squares = np.empty(matrix.shape[0])
+    _row_squares(matrix.indptr, matrix.data, squares)
+    return squares
+
+
+def zero_rows(X: Matrix) -> np.ndarray:
+    """Which rows hold nothing but zeros."""
+    if not issparse(X):
+        return np.asarray(~np.any(X, axis=1))
+    matrix = csr_matrix(X)
+    stored = np.concatenate([[0], np.cumsum(matrix.data != 0)])
+    return np.asarray(stored[matrix.indptr[1:]] == stored[matrix.indptr[:-1]])
+
+
+@njit(cache=True, nogil=True)
+def _row_squares(indptr: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
+    for row in range(len(out)):
+        out[row] = 0.0
+        for place in range(indptr[row], indptr[row + 1]):
+            out[row] += np.float64(data[place]) * data[place]
+
+
+@njit(cache=True, nogil=True)
+def _weigh(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, idf: np.ndarray) -> None:
+    for row in range(len(indptr) - 1):
+        squared = 0.0
+        for place in range(indptr[row], indptr[row + 1]):
+            squared += (data[place] * idf[indices[place]]) ** 2
+        factor = 1.0 / np.sqrt(squared) if squared > 0.0 else 0.0
+        for place in range(indptr[row], indptr[row + 1]):
+            data[place] *= idf[indices[place]] * factor

@@ -1,0 +1,237 @@
+"""Eagle: a label preprocessor that gives each label of a group to the rows of the group that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+from scipy.sparse import csr_matrix
+
+from xmckit import Configured, Context, DataError, Groups, Params, Split, store
+from xmckit.data.model import as_csr
+from xmckit_eagle.kernels import Choice, check_sound
+from xmckit_eagle.normalise import normalised, zero_rows
+from xmckit_eagle.placing import CLEAR, place
+
+ASSIGNMENTS = "assignments.npz"
+PAPER = {
+    "update": "sum",
+    "background": False,
+    "leave_one_out": False,
+    "merge": "set",
+    "capacity": "one",
+    "refine": 0,
+    "cover": False,
+    "soft": False,
+}
+
+
+class EagleParams(Params):
+    iterations: int = Field(0, ge=0, description="Steps of Algorithm 1; 0 is EAGLE-0. The paper takes 20.")
+    step: float = Field(0.1, ge=0, description="Step size λ.")
+    update: Literal["sum", "mean"] = Field(
+        "sum", description='A step adds the picked rows of all groups of the label; "mean" divides by their number.'
+    )
+    normalise: Literal["auto", "idf", "unit", "none"] = Field(
+        "idf",
+        description='"idf": weigh features by idf and give rows unit length, as scores are cosines; "unit": unit '
+        'length only; "none": take X as it is; "auto": "none" where rows have unit length already, otherwise "idf".',
+    )
+    background: bool = Field(True, description="What a row shares with the mean row does not count in its score.")
+    leave_one_out: bool = Field(
+        True, description="What a group itself adds to a label's embedding does not count in the scores of its rows."
+    )
+    merge: Literal["list", "set"] = Field(
+        "list", description='"list": a group that has a label several times counts as often; "set": it counts once.'
+    )
+    refine: int = Field(
+        2,
+        ge=0,
+        description="Rounds in which the rows of a group are scored by one classifier per label that was trained on "
+        "the choice for other groups; they end where held-out groups are not recognised better.",
+    )
+    capacity: Literal["auto", "one", "count", "margin", "threshold"] = Field(
+        "auto",
+        description='Rows of a group that get a label: one; "count", as often as the group has it; "margin", also all '
+        'that the classifiers of `refine` put above `margin`; "threshold", without `refine`, also all whose score '
+        'comes close to the best; "auto": "count" where labels are repeated, otherwise "margin".',
+    )
+    margin: float = Field(-0.25, description='With capacity "margin": above this, 0 being the classifier\'s border.')
+    threshold: float = Field(
+        0.8, gt=0, le=1, description='With capacity "threshold": the share of the best score that a row needs.'
+    )
+    cover: bool = Field(
+        True,
+        description="Every row of a group has a label: one without takes the label that costs least, and labels that "
+        "only one group has go to its row with the fewest labels.",
+    )
+    soft: bool = Field(
+        True,
+        description="Hand the confidence of each label to the head as its weight; a label that only one group has "
+        "keeps weight 1, as it has no other rows to be learned from.",
+    )
+    paper: bool = Field(
+        False, description="Exactly the paper's algorithm, with 20 iterations unless another number is given."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_the_paper(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("paper") is not True:
+            return given
+        against = {name: repr(value) for name, value in PAPER.items() if given.get(name, value) != value}
+        if given.get("normalise") == "none":
+            against["normalise"] = "'auto', 'idf' or 'unit'"
+        if against:
+            wanted = ", ".join(f"{name} = {value}" for name, value in against.items())
+            raise ValueError(f"paper = true means {wanted}: leave that out, or paper")
+        return {"iterations": 20, **PAPER, **given}
+
+    @model_validator(mode="after")
+    def _fitting_capacity(self) -> EagleParams:
+        if self.capacity == "margin" and not self.refine:
+            raise ValueError('capacity = "margin" is about the classifiers of refine, which is 0')
+        if self.capacity == "threshold" and self.refine:
+            raise ValueError('capacity = "threshold" is about cosines: it needs refine = 0, or take "margin"')
+        return self
+
+
+class Eagle(Configured):
+    """Shen et al. (2020), Algorithms 1 and 2, and what does better: see the parameters and `placing`.
+
+    Rows in groups lose the labels they had and get those that their groups give them; rows in no group keep their
+    own. A label of a group without rows, or whose rows have no features at all, cannot be placed: `facts` counts them.
+
+    The confidence of an assignment is 1/(1 + n·exp(−margin/c)) with n the number of rows of the group that were not
+    given the label and c = 0.03 for cosines, 0.7 for refined scores: 1/(1+n) for a tie, towards 1 the further the row
+    is ahead, 1 where there was nothing to choose.
+    """
+
+    Params: ClassVar[type[Params]] = EagleParams
+
+    def __init__(self, **params: Any):
+        super().__init__(**params)
+        self.choice: Choice | None = None
+        self.confidence: np.ndarray | None = None
+        self._facts: dict[str, Any] = {}
+
+    def apply(self, train: Split, *, context: Context) -> Split:
+        groups = _checked_groups(train)
+        X, done = normalised(train.matrix, self.params.normalise)
+        with context.progress("placing labels", total=1.0) as bar:
+            placed = place(
+                X,
+                groups,
+                self.params,
+                seed=context.seed_for("eagle"),
+                workers=context.workers,
+                advance=bar.advance,
+            )
+        choice = placed.choice
+        empty = zero_rows(X)
+        self.choice, self.confidence = choice, confidence(choice, groups.membership, empty, placed.clear)
+        own = np.diff(groups.membership.indptr) == 0
+        alone = (np.bincount(groups.labels.indices, minlength=train.labels) == 1)[choice.labels]
+        Y, weights = _labelled(train.Y, own, choice, np.where(alone, np.float32(1), self.confidence))
+        self._facts = {
+            "normalised": done,
+            **placed.facts,
+            **_facts(train.Y, groups, empty, own, choice, self.confidence),
+        }
+        return replace(train, Y=Y, weights=weights if self.params.soft else None)
+
+    def facts(self) -> dict[str, Any]:
+        """What the last `apply` placed, where, and what it could not place."""
+        return self._facts
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        if self.choice is not None and self.confidence is not None:
+            arrays = {field.name: getattr(self.choice, field.name) for field in fields(Choice)}
+            store.write_arrays(folder / ASSIGNMENTS, {**arrays, "confidence": self.confidence})
+
+
+def confidence(choice: Choice, membership: csr_matrix, empty: np.ndarray, clear: float = CLEAR) -> np.ndarray:
+    """For each assignment a number from 0 to 1 that grows with its margin; see `Eagle`. `empty` marks rows of zeros."""
+    sizes = np.bincount(
+        membership.indices[~np.repeat(empty, np.diff(membership.indptr))], minlength=membership.shape[1]
+    )
+    change = np.flatnonzero(np.diff(choice.labels) | np.diff(choice.groups)) + 1
+    given = np.diff(np.concatenate([[0], change, [len(choice)]]))
+    left = sizes[choice.groups] - np.repeat(given, given) if len(choice) else np.empty(0)
+    return (1.0 / (1.0 + left * np.exp(-choice.margins.astype(np.float64) / clear))).astype(np.float32)
+
+
+def _checked_groups(train: Split) -> Groups:
+    if train.groups is None:
+        raise DataError(
+            "eagle needs groups of rows and the labels of the groups, and these rows have none: give the data a file "
+            "of groups, or put the label stage 'aggregate' before eagle to make groups from labelled rows"
+        )
+    train.groups.check(train.rows, train.labels)
+    for what, matrix in {"membership": train.groups.membership, "labels": train.groups.labels}.items():
+        check_sound(matrix, f"the groups' {what}")
+    return Groups(as_csr(train.groups.membership), as_csr(train.groups.labels))
+
+
+def _labelled(Y: csr_matrix, own: np.ndarray, choice: Choice, sure: np.ndarray) -> tuple[csr_matrix, csr_matrix]:
+    """Y and weights: of several assignments of one label to one row the surest counts; `own` rows keep theirs."""
+    kept = np.repeat(own, np.diff(Y.indptr))
+    rows = np.concatenate([choice.rows, np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))[kept]])
+    labels = np.concatenate([choice.labels, Y.indices[kept]])
+    weights = np.concatenate([sure, np.ones(int(kept.sum()), dtype=np.float32)])
+    order = np.lexsort((-weights, labels, rows))
+    rows, labels, weights = rows[order], labels[order], weights[order]
+    first = np.ones(len(rows), dtype=bool)
+    first[1:] = (rows[1:] != rows[:-1]) | (labels[1:] != labels[:-1])
+    rows, labels, weights = rows[first], labels[first], weights[first]
+    start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=Y.shape[0]))])
+    ones = np.ones(len(rows), dtype=np.float32)
+    return csr_matrix((ones, labels, start), shape=Y.shape), csr_matrix((weights, labels, start), shape=Y.shape)
+
+
+def _facts(
+    Y: csr_matrix, groups: Groups, empty: np.ndarray, own: np.ndarray, choice: Choice, sure: np.ndarray
+) -> dict[str, Any]:
+    membership, given = groups.membership, groups.labels
+    sizes = np.bincount(membership.indices, minlength=membership.shape[1])
+    full = ~np.repeat(empty, np.diff(membership.indptr))
+    usable = np.bincount(membership.indices[full], minlength=membership.shape[1])
+    per_group = np.diff(given.indptr)
+    no_rows, no_features = int(per_group[sizes == 0].sum()), int(per_group[(sizes > 0) & (usable == 0)].sum())
+    had = np.bincount(given.indices, minlength=given.shape[1]) > 0
+    got = np.bincount(choice.labels, minlength=given.shape[1]) > 0
+    repeated = int(np.maximum(np.rint(given.data).astype(np.int64) - 1, 0).sum())
+    facts: dict[str, Any] = {
+        "group_labels": int(given.nnz),
+        "placed": int(given.nnz) - no_rows - no_features,
+        "unplaced": {"group without rows": no_rows, "rows without features": no_features},
+        "given_to_rows": len(choice),
+        "repetitions": repeated,
+        "rows_with_labels": len(np.unique(choice.rows)),
+        "rows_in_groups": int((~own).sum()),
+        "rows_in_no_group": int(own.sum()),
+        "labels_kept_by_rows_in_no_group": int(np.diff(Y.indptr)[own].sum()),
+        "labels_in_no_group": int((~had).sum()),
+        "labels_placed_nowhere": int((had & ~got).sum()),
+        "mean_confidence": float(sure.mean()) if len(sure) else None,
+        "confidence_below_half": int((sure < 0.5).sum()),
+    }
+    warnings = []
+    if no_rows or no_features:
+        warnings.append(
+            f"{no_rows + no_features} of {given.nnz} labels of groups could not be placed: {no_rows} are of groups "
+            f"without rows, {no_features} of groups whose rows have no features"
+        )
+    if facts["labels_placed_nowhere"]:
+        warnings.append(f"{facts['labels_placed_nowhere']} labels are in groups, but no row could be given one of them")
+    return {**facts, "warnings": warnings}
+
+
+def read_assignments(folder: Path) -> dict[str, np.ndarray]:
+    """What `Eagle.save` wrote: groups, labels, rows, scores, margins and confidence, one entry per assignment."""
+    return store.read_arrays(folder / ASSIGNMENTS, *(field.name for field in fields(Choice)), "confidence")

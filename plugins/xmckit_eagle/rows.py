@@ -1,0 +1,144 @@
+"""Rows of a matrix for compiled code: X is (indptr, indices, data) of a CSR matrix, or a dense array."""
+
+# numba gives the overloads their types
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+
+def add_row(X: Any, row: int, factor: float, target: np.ndarray) -> None:
+    """target += factor · x_row"""
+    raise NotImplementedError
+
+
+def dot_row(X: Any, row: int, vector: np.ndarray) -> float:
+    """⟨x_row, vector⟩"""
+    raise NotImplementedError
+
+
+def clear_row(X: Any, row: int, target: np.ndarray) -> None:
+    """target = 0 where x_row is stored"""
+    raise NotImplementedError
+
+
+def clear_rows(X: Any, rows: np.ndarray, target: np.ndarray) -> None:
+    """target = 0 where one of the rows is stored"""
+    raise NotImplementedError
+
+
+@overload(add_row, jit_options={"nogil": True})
+def _add_row(X, row, factor, target):
+    if isinstance(X, types.Array):
+
+        def dense(X, row, factor, target):
+            for feature in range(X.shape[1]):
+                target[feature] += factor * X[row, feature]
+
+        return dense
+
+    def sparse(X, row, factor, target):
+        indptr, indices, data = X
+        for place in range(indptr[row], indptr[row + 1]):
+            target[indices[place]] += factor * data[place]
+
+    return sparse
+
+
+@overload(dot_row, jit_options={"nogil": True})
+def _dot_row(X, row, vector):
+    # Four sums at once: one alone would wait for each addition to end before the next begins.
+    if isinstance(X, types.Array):
+
+        def dense(X, row, vector):
+            end = X.shape[1]
+            a, b, c, d = 0.0, 0.0, 0.0, 0.0
+            for place in range(0, end - 3, 4):
+                a += X[row, place] * vector[place]
+                b += X[row, place + 1] * vector[place + 1]
+                c += X[row, place + 2] * vector[place + 2]
+                d += X[row, place + 3] * vector[place + 3]
+            for place in range(end - end % 4, end):
+                a += X[row, place] * vector[place]
+            return (a + b) + (c + d)
+
+        return dense
+
+    def sparse(X, row, vector):
+        indptr, indices, data = X
+        begin, end = indptr[row], indptr[row + 1]
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        for place in range(begin, end - 3, 4):
+            a += data[place] * vector[indices[place]]
+            b += data[place + 1] * vector[indices[place + 1]]
+            c += data[place + 2] * vector[indices[place + 2]]
+            d += data[place + 3] * vector[indices[place + 3]]
+        for place in range(end - (end - begin) % 4, end):
+            a += data[place] * vector[indices[place]]
+        return (a + b) + (c + d)
+
+    return sparse
+
+
+@overload(clear_row, jit_options={"nogil": True})
+def _clear_row(X, row, target):
+    if isinstance(X, types.Array):
+
+        def dense(X, row, target):
+            target[:] = 0.0
+
+        return dense
+
+    def sparse(X, row, target):
+        indptr, indices, _ = X
+        for place in range(indptr[row], indptr[row + 1]):
+            target[indices[place]] = 0.0
+
+    return sparse
+
+
+@overload(clear_rows, jit_options={"nogil": True})
+def _clear_rows(X, rows, target):
+    if isinstance(X, types.Array):
+
+        def dense(X, rows, target):
+            target[:] = 0.0
+
+        return dense
+
+    def sparse(X, rows, target):
+        for row in rows:
+            clear_row(X, row, target)
+
+    return sparse
+
+
+@njit(cache=True, nogil=True)
+def group_products(X: Any, start: np.ndarray, rows: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
+    """out = ⟨x_i, sum of the rows of the group⟩ for every row of every group; `dense` is zero before and after."""
+    for group in range(len(start) - 1):
+        for member in range(start[group], start[group + 1]):
+            add_row(X, rows[member], 1.0, dense)
+        for member in range(start[group], start[group + 1]):
+            out[member] = dot_row(X, rows[member], dense)
+        for member in range(start[group], start[group + 1]):
+            clear_row(X, rows[member], dense)
+
+
+@njit(cache=True, nogil=True)
+def products_with_sum(X: Any, rows: np.ndarray, dense: np.ndarray, out: np.ndarray) -> float:
+    """out = ⟨x_i, μ⟩ for all i with μ = Σ x over `rows`; returns ⟨μ, μ⟩. `dense` is zero before and after."""
+    for row in rows:
+        add_row(X, row, 1.0, dense)
+    for row in range(len(out)):
+        out[row] = dot_row(X, row, dense)
+    squared = 0.0
+    for feature in range(len(dense)):
+        squared += dense[feature] * dense[feature]
+        dense[feature] = 0.0
+    return squared
