@@ -1,74 +1,89 @@
-"""`xmckit labels inspect`"""
+"""`xmckit labels inspect`, on the run of a small recipe."""
+
+from __future__ import annotations
 
 import json
-import textwrap
 
 import pytest
 from click.testing import CliRunner
 from xmckit_eagle.commands import labels
 
-from xmckit import UsageError, pipeline
+import xmckit
+from xmckit import UsageError
 
+ROWS = [
+    ("a robin sings", ["bird"], "g1"),
+    ("the cat sleeps", ["cat"], "g1"),
+    ("a robin eats", ["bird"], "g2"),
+    ("an oak grows", ["tree\x1b[31m"], "g2"),
+    ("the cat eats", ["cat"], "g3"),
+    ("an old oak", ["tree\x1b[31m"], "g3"),
+    ("a lonely stone", ["stone"], "g4"),
+]
 RECIPE = """
-    title = "groups"
+    validation = 0.0
     [data]
-    use = "synthetic"
-    rows = 300
-    test_rows = 50
-    features = 200
-    labels = 20
-    topics = 5
-    [[labels]]
-    use = "aggregate"
-    size = 3
-    [[labels]]
-    use = "eagle"
+    use = "files"
+    path = "rows.jsonl"
+    [features]
+    use = "tfidf"
+    {labels}
     [head]
     use = "popularity"
 """
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("groups")
-    (folder / "groups.toml").write_text(textwrap.dedent(RECIPE))
-    return pipeline.run(folder / "groups.toml", root=folder / "runs").path
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    lines = [json.dumps({"text": text, "labels": names, "group": group}) for text, names, group in ROWS]
+    (folder / "rows.jsonl").write_text("\n".join([*lines, *lines]), "utf-8")
+    for name, stage in {"grouped": '[[labels]]\n    use = "eagle"', "plain": ""}.items():
+        (folder / f"{name}.toml").write_text(RECIPE.format(labels=stage), "utf-8")
+        xmckit.run(folder / f"{name}.toml", root=folder / "runs")
+    return folder / "runs"
 
 
-def call(*arguments):
-    return CliRunner().invoke(labels, ["inspect", *map(str, arguments)], catch_exceptions=False)
+def inspected(runs, *words):
+    result = CliRunner().invoke(labels, ["inspect", *words, "--runs", str(runs)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
 
 
-def test_the_whole_and_its_least_clear_choices(run):
-    facts = json.loads(call(run, "--json", "--most", 3).stdout)
-    assert facts["groups"] == 100
-    assert sum(facts["confidence"]) == facts["given"] >= facts["group_labels"]
-    sure = [choice["confidence"] for choice in facts["least_clear"]]
-    assert len(sure) == 3
+def test_a_summary(runs):
+    told = json.loads(inspected(runs, "grouped", "--json", "--most", "3"))
+    assert sum(told["histogram"]) == told["assignments"] >= 4
+    assert len(told["least_clear"]) == 3
+    sure = [entry["confidence"] for entry in told["least_clear"]]
     assert sure == sorted(sure)
-    shown = call(run)
-    assert shown.exit_code == 0
-    assert f"to {facts['rows']:,} rows" in shown.stdout
-    assert "the least clear choices" in shown.stdout
+    text = inspected(runs, "grouped")
+    assert "█" in text
+    assert "least clear" in text
 
 
-def test_one_group(run):
-    facts = json.loads(call(run, "--group", 7, "--json").stdout)
-    assert len(facts["rows"]) == 3
-    assert {choice["row"] for choice in facts["labels"]} <= set(facts["rows"])
-    assert facts["unplaced"] == []
-    shown = call(run, "--group", 7).stdout
-    assert all(choice["label"] in shown for choice in facts["labels"])
+def test_a_group_shows_its_rows_and_who_got_each_label(runs):
+    groups = [json.loads(inspected(runs, "grouped", "--group", str(group), "--json")) for group in range(2)]
+    for told in groups:
+        rows = {entry["row"] for entry in told["rows"]}
+        assert {entry["row"] for entry in told["assignments"]} <= rows
+        assert {entry["label"] for entry in told["assignments"]} == {entry["label"] for entry in told["labels"]}
+        assert told["not_placed"] == []
+        assert sum(entry["times"] for entry in told["labels"]) == len(told["assignments"])
+    everything = json.loads(inspected(runs, "grouped", "--json"))
+    assert everything["assignments"] >= sum(len(told["assignments"]) for told in groups)
 
 
-def test_what_is_not_there(run):
-    with pytest.raises(UsageError, match="there is no group 100: there are 100"):
-        call(run, "--group", 100)
-    with pytest.raises(UsageError, match="did you mean 'eagle'"):
-        call(run, "--stage", "eagel")
+def test_names_cannot_steer_the_terminal(runs):
+    number = json.loads(inspected(runs, "grouped", "--json"))["groups"]
+    text = "".join(inspected(runs, "grouped", "--group", str(group)) for group in range(number))
+    assert "\x1b" not in text
+    assert "tree\\x1b[31m" in text
 
 
-def test_the_report_says_how_the_labels_agree(run):
-    page = (run / "report.html").read_text()
-    assert "Labels of the training rows" in page
-    assert "of the former are among the latter" in page
+def test_mistakes_are_told(runs):
+    with pytest.raises(UsageError, match="no group 99"):
+        inspected(runs, "grouped", "--group", "99")
+    with pytest.raises(UsageError, match="eagle"):
+        inspected(runs, "plain")
+    with pytest.raises(UsageError, match="eagle"):
+        inspected(runs, "grouped", "--stage", "eagel")
