@@ -1,6 +1,6 @@
 """Run every speed benchmark, one after the other, and write docs/speed.md and benchmarks/results/speed.json.
 
-    python benchmarks/speed.py [--render]
+    python benchmarks/speed.py [--only NAME …] [--render]
 
 With XMCKIT_DATA set to a folder of data sets, EAGLE also runs on cve_libraries. Each benchmark is a script of its own
 that prints ratios measured in one run; this one only collects them. Run it on a machine that does nothing else.
@@ -12,7 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +26,23 @@ LIBRARIES = ("numba", "numpy", "python", "scikit-learn", "scipy", "torch")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=SCRIPTS, help="run these, keep the other results")
     parser.add_argument("--render", action="store_true", help="only write the page anew, from the stored results")
-    if not parser.parse_args().render:
+    options = parser.parse_args()
+    if not options.render:
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(measured(), indent=2) + "\n", "utf-8")
+        kept = {} if set(options.only) == set(SCRIPTS) else json.loads(RESULTS.read_text("utf-8"))
+        RESULTS.write_text(json.dumps(kept | measured(options.only), indent=2) + "\n", "utf-8")
     PAGE.write_text("\n".join(page(json.loads(RESULTS.read_text("utf-8")))) + "\n", "utf-8")
     print(PAGE.read_text("utf-8"))
 
 
-def measured() -> dict[str, Any]:
+def measured(names: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "machine": machine(),
         "versions": {name: version for name, version in library_versions().items() if name in LIBRARIES},
     }
-    for name in SCRIPTS:
+    for name in names:
         print(f"running {name}", file=sys.stderr)
         command = [sys.executable, str(HERE / f"{name}.py"), "--json"]
         found[name] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -49,7 +52,7 @@ def measured() -> dict[str, Any]:
 def page(found: dict[str, Any]) -> Iterator[str]:
     where, versions = found["machine"], found["versions"]
     yield from ["# Speed", ""]
-    yield "Written by `make bench`. Every ratio is measured in one run on one machine, never across machines. This run:"
+    yield "Written by `make bench`. Every table is one run of its script on one machine; no ratio is across runs. Here:"
     yield f"{where['processor']}, {where['processors']} processors, " + ", ".join(
         f"{name} {version}" for name, version in versions.items()
     ) + "."  # fmt: skip
