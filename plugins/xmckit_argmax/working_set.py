@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# A scan keeps the worst value of each group of so many rows, and looks closely only at the worst groups. Rows that are
-# equally far apart make a group, so that the maxima of neighbouring groups are found by the same vector instruction.
+# A scan keeps the worst value of each group of so many neighbouring rows, and looks closely only at the worst groups.
 GROUP = 32
 
 # Rows that were active for so many label sets, and so many times as often as all rows are, are familiar.
@@ -53,7 +52,7 @@ def add_worst(  # type: ignore[no-untyped-def]
     Rows that are only `near` to being violated join too, so that the next scan does not come back for them.
     """
     groups = -(-G.shape[1] // GROUP)
-    maxima, ranked = np.empty(groups, dtype=np.float32), np.empty(add, dtype=np.float32)
+    maxima = np.empty(groups, dtype=np.float32)
     for t in range(slots.shape[0]):
         slot = slots[t]
         labels = active[begins[slot] : ends[slot]]
@@ -63,7 +62,7 @@ def add_worst(  # type: ignore[no-untyped-def]
             added[t] = -1
             continue
         # about twice as many rows as groups reach the value of the last of these groups
-        cut = min(max(_ranked_last(maxima, max(1, add // 2), ranked), -near), worst)
+        cut = min(max(_ranked(maxima, max(1, add // 2)), -near), worst)
         count = counts[slot]
         end = _join(deficits, maxima, cut, in_set[slot], ids[slot], count, min(ids.shape[1], count + 2 * add))
         _set_signs(ids[slot], signs[slot], count, end, labels, deficits.shape[0] - 1 if last_is_active else -1)
@@ -78,39 +77,35 @@ def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-u
         products[labels[k]] = -products[labels[k]]
     if last_is_active:
         products[products.shape[0] - 1] = -products[products.shape[0] - 1]
-    groups = maxima.shape[0]
-    for group in range(groups):
-        maxima[group] = products[group]
-    for start in range(groups, products.shape[0], groups):
-        for group in range(min(groups, products.shape[0] - start)):
-            value = products[start + group]
-            maxima[group] = value if value > maxima[group] else maxima[group]
-    worst = maxima[0]
-    for group in range(groups):
-        worst = max(worst, maxima[group])
+    rows = products.shape[0]
+    whole, worst = rows // GROUP, products[0]
+    for group in range(whole):
+        largest = products[group * GROUP]
+        for i in range(group * GROUP, group * GROUP + GROUP):  # a fixed number, which compiles to vector instructions
+            largest = products[i] if products[i] > largest else largest
+        maxima[group] = largest
+        worst = max(worst, largest)
+    if whole < maxima.shape[0]:
+        largest = products[whole * GROUP]
+        for i in range(whole * GROUP, rows):
+            largest = max(largest, products[i])
+        maxima[whole] = largest
+        worst = max(worst, largest)
     return worst
 
 
 @_kernel
-def _ranked_last(values, places, ranked):  # type: ignore[no-untyped-def]
-    """The `places`-th largest value, or −inf if there are fewer."""
-    for place in range(places):
-        ranked[place] = -np.inf
-    for i in range(values.shape[0]):
-        if values[i] > ranked[places - 1]:
-            place = places - 1
-            while place > 0 and ranked[place - 1] < values[i]:
-                ranked[place] = ranked[place - 1]
-                place -= 1
-            ranked[place] = values[i]
-    return ranked[places - 1]
+def _ranked(values, place):  # type: ignore[no-untyped-def]
+    """The `place`-th largest value, or −inf if there are fewer."""
+    below = values.shape[0] - place
+    return np.partition(values, below)[below] if below >= 0 else np.float32(-np.inf)
 
 
 @_kernel
 def _join(deficits, maxima, cut, in_set, ids, count, room):  # type: ignore[no-untyped-def]
     for group in range(maxima.shape[0]):
         if maxima[group] >= cut:
-            for i in range(group, deficits.shape[0], maxima.shape[0]):
+            for i in range(group * GROUP, min(deficits.shape[0], group * GROUP + GROUP)):
                 if deficits[i] >= cut and in_set[i] == 0 and count < room:
                     ids[count] = i
                     in_set[i] = 1
