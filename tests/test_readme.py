@@ -57,13 +57,18 @@ def test_the_plugin_runs_conforms_and_predicts(tmp_path):
     assert int(re.search(r"(\d+) passed", checked.stdout).group(1)) >= 8
 
 
-def test_the_recipe_is_valid(tmp_path):
+def test_the_recipes_are_valid(tmp_path):
     from xmckit.recipe import load_recipe
 
-    (tmp_path / "tickets").mkdir()
-    (recipe,) = blocks("toml")
+    for folder in ("tickets", "products"):
+        (tmp_path / folder).mkdir()
+    for file in ("groups.txt", "group-labels.txt"):
+        (tmp_path / file).touch()
+    recipe, groups = blocks("toml")
     (tmp_path / "mine.toml").write_text(recipe)
     assert load_recipe(tmp_path / "mine.toml").heads[0].params["dim"] == 128
+    (tmp_path / "groups.toml").write_text(f'title = "groups"\n{groups}[head]\nuse = "popularity"\n')
+    assert load_recipe(tmp_path / "groups.toml").labels[0].use == "eagle"
 
 
 def test_every_command_that_it_names_exists():
