@@ -12,16 +12,15 @@ sets as npz folders; without it only the built-in stdlib-calls is run.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import study
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "argmax_tables.json"
@@ -65,45 +64,15 @@ def cells() -> Iterator[Cell]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
-    parser.add_argument("--only", help="run only the cells whose key contains this")
+    parser = study.parser(__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the runs")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after this time")
-    parser.add_argument("--render", action="store_true", help="only write the page and the pictures anew")
     options = parser.parse_args()
     if not options.render:
-        run_cells(options)
+        facts = {"epochs": EPOCHS, "most_sets": MOST_SETS}
+        study.run_cells(cells(), lambda cell: run_cell(cell, options.data, options.runs), RESULTS, options, **facts)
     import argmax_page
 
     argmax_page.write(json.loads(RESULTS.read_text("utf-8")))
-
-
-def run_cells(options: argparse.Namespace) -> None:
-    from xmckit.provenance import library_versions, machine
-
-    found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"cells": {}}
-    found |= {"machine": machine(), "versions": library_versions(), "epochs": EPOCHS, "most_sets": MOST_SETS}
-    began = time.monotonic()
-    for cell in cells():
-        if cell.key in found["cells"] or (options.only and options.only not in cell.key):
-            continue
-        if cell.data != "stdlib-calls" and options.data is None:
-            continue
-        if time.monotonic() - began > 60 * options.minutes:
-            print("the time is over", file=sys.stderr)
-            break
-        start = time.monotonic()
-        found["cells"][cell.key] = {**cell._asdict(), **run_cell(cell, options.data, options.runs)}
-        print(f"{cell.key}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-        write_results(found)
-
-
-def write_results(found: dict[str, Any]) -> None:
-    """One cell a line."""
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(cell)}" for key, cell in found["cells"].items())
-    rest = {key: value for key, value in found.items() if key != "cells"}
-    RESULTS.write_text(f'{{"cells": {{\n{lines}\n}},\n{json.dumps(rest)[1:-1]}}}\n', "utf-8")
 
 
 def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def verified_folders(run: str, root: Path) -> list[Path]:
         if whole := [folder for folder in found if not folder.name.startswith(".")]:
             return whole
     raise StorageError(
-        f"{run}: there are no verdicts to check here or below {root}. "
+        f"{run}: there are no verdicts here or below {root}. "
         "`xmckit verify RUN` makes some, and so does [verify] in a recipe."
     )
 

@@ -41,7 +41,7 @@ def test_groups_have_the_labels_of_their_rows_unless_a_file_says_otherwise(folde
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"groups": "a\na\n"}, "2 lines for 3 training rows"),
+        ({"groups": "a\na\n"}, "expected 3 lines, one for each training row, found 2"),
         ({"groups": "a\na\ta\na\n"}, r"line 2.*one group twice"),
         ({"groups": "a\na\na\n", "group_labels": "a\t0\nb\t1\n"}, r"line 2.*no training row is in a group 'b'"),
         ({"groups": "a\na\na\n", "group_labels": "a\t0\na\t1\n"}, r"line 2.*second line"),

@@ -19,15 +19,11 @@ from xmckit.data import reading
 from xmckit.data.model import Dataset, Groups, as_csr
 from xmckit.errors import DataError, nearest
 
-BYTE_ORDER_MARK = "\ufeff"
-
 
 def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Dataset:
     """The data set with the groups of its training rows."""
     train = dataset.train
-    names_by_row = [_words(text) for text in _lines(groups)]
-    if len(names_by_row) != train.rows:
-        raise DataError(f"{len(names_by_row)} lines for {train.rows} training rows, expected one each", path=groups)
+    names_by_row = [_words(text) for text in reading.read_strings(groups, count=train.rows, what="training row")]
     for line, names in enumerate(names_by_row, 1):
         if len(set(names)) < len(names):
             raise DataError("the row names one group twice", path=groups, line=line)
@@ -45,8 +41,8 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
     label_ids = {name: label for label, name in enumerate(names)}
     shared = {name for name, count in Counter(names).items() if count > 1}
     given: dict[int, list[int]] = {}
-    for line, text in enumerate(_lines(path), 1):
-        group, _, rest = text.partition("\t")
+    for line, content in enumerate(reading.content_lines(path), 1):
+        group, _, rest = reading.decoded(path, content, line).partition("\t")
         labels = _words(rest)
         if group not in groups:
             raise DataError(
@@ -74,17 +70,6 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
 
 def _words(text: str) -> list[str]:
     return [word for word in text.split("\t") if word]
-
-
-def _lines(path: Path) -> list[str]:
-    content = reading.read_bytes(path).tobytes()
-    lines = content.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    texts = [reading.decoded(path, line, number).removesuffix("\r") for number, line in enumerate(lines, 1)]
-    if texts:
-        texts[0] = texts[0].removeprefix(BYTE_ORDER_MARK)
-    return texts
 
 
 def _counts(rows: list[list[int]], columns: int) -> csr_matrix:

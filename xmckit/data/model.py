@@ -199,7 +199,8 @@ def carve_validation(split: Split, share: float, rng: np.random.Generator) -> tu
     """Part of the rows for early stopping, thresholds and calibration: (the rest, the share).
 
     Whole groups go to one side where there are groups, so that no group's labels are seen on both. A row in several
-    groups goes to validation only if all of them do. Row order is kept.
+    groups goes to validation only if all of them do; a group that shares rows with others may then have some on each
+    side. Row order is kept.
     """
     wanted = round(split.rows * share)
     if wanted == 0 or split.rows < 2:

@@ -419,7 +419,7 @@ def test_the_command_finds_what_to_check_and_says_how_it_went(stored, tmp_path):
         assert "64 verdicts proved" in done.output
         assert "all right" in done.output
     assert verified_folders("small", tmp_path / "runs") == [stored]
-    with pytest.raises(xmckit.StorageError, match="no verdicts to check"):
+    with pytest.raises(xmckit.StorageError, match="there are no verdicts here"):
         verified_folders("smal", tmp_path / "runs")
     assert isinstance(call("smal", *root).exception, xmckit.StorageError)
 
