@@ -68,6 +68,15 @@ def test_a_name_of_two_labels_cannot_say_which_is_meant(folder):
         with_groups(dataset, groups, labels)
 
 
+def test_rows_without_a_label_learn_from_their_groups(folder):
+    (folder / "train.svm").write_text("1:1\n2:1\n1:1\n")
+    groups = read(folder, groups="a\nb\nb\n", group_labels="a\t0\nb\t1\t1\n")
+    assert groups.labels.toarray().tolist() == [[1, 0], [0, 2]]
+    for files in ({}, {"groups": "a\na\na\n"}, {"groups": "a\na\na\n", "group_labels": "a\n"}):
+        with pytest.raises(DataError, match="no training row has a label, nor has a group"):
+            read(folder, **files)
+
+
 def test_labels_of_groups_need_groups(folder):
     with pytest.raises(UsageError, match="also say with groups"):
         read(folder, group_labels="a\t0\n")

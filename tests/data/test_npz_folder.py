@@ -157,9 +157,10 @@ def test_wrong_contents(folder):
     save_npz(folder / "Y.trn.npz", csr_matrix(np.eye(3, 4) * 2))
     with pytest.raises(DataError, match=r"Y\.trn\.npz, row 0: a label's value must be 1, found 2"):
         read(folder)
-    save_npz(folder / "Y.trn.npz", csr_matrix((3, 4)))
     save_npz(folder / "X.trn.npz", csr_matrix(np.eye(3, 5)))
-    with pytest.raises(DataError, match="no row has a label"):
+    save_npz(folder / "Y.trn.npz", csr_matrix((3, 4)))
+    save_npz(folder / "Y.tst.npz", csr_matrix((int(load_npz(folder / "Y.tst.npz").shape[0]), 4)))
+    with pytest.raises(DataError, match=r"Y\.tst\.npz: no row has a label"):
         read(folder)
     (folder / "X.trn.npz").write_bytes(b"")
     with pytest.raises(DataError, match="damaged or breaks off"):

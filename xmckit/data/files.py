@@ -59,12 +59,16 @@ class Files(Configured):
     def read(self, *, context: Context) -> Dataset:
         from xmckit.data.group_files import with_groups
 
+        groups, group_labels = self.params.groups, self.params.group_labels
+        if groups is None and group_labels is not None:
+            raise UsageError("group_labels says what labels groups have: also say with groups which rows they hold")
         dataset = self._reader(context).read(self.params.path, context=context)
-        if self.params.groups is None:
-            if self.params.group_labels is not None:
-                raise UsageError("group_labels says what labels groups have: also say with groups which rows they hold")
-            return dataset
-        return with_groups(dataset, self.params.groups, self.params.group_labels)
+        if groups is not None:
+            dataset = with_groups(dataset, groups, group_labels)
+        train = dataset.train
+        if not train.Y.nnz and (train.groups is None or not train.groups.labels.nnz):
+            raise DataError("no training row has a label, nor has a group of them", path=self.params.path)
+        return dataset
 
     def _reader(self, context: Context) -> Reader:
         return find_reader(self.params.path, self.params.reader, context=context)

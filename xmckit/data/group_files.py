@@ -52,7 +52,12 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
             raise DataError(f"the group {group!r} has a second line", path=path, line=line)
         for label in labels:
             if label not in label_ids:
-                raise DataError(f"there is no label {label!r}{nearest(label, names)}", path=path, line=line)
+                raise DataError(
+                    f"there is no label {label!r}{nearest(label, names)}. A label that no row has must be among those "
+                    "that the data declares: in labels.txt, or by their number",
+                    path=path,
+                    line=line,
+                )
             if label in shared:
                 raise DataError(
                     f"several labels have the name {label!r}: give labels names of their own", path=path, line=line
