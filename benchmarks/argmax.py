@@ -1,6 +1,6 @@
 """The verifier against the paper's linear programme by HiGHS, in one run, on the same label sets, one thread each.
 
-    python benchmarks/argmax.py [--data DIR] [--sets 256] [--baseline 4] [--dims 25 50 100 200] [--json]
+    python benchmarks/argmax.py [--data DIR] [--sets 1024] [--baseline 12] [--dims 25 50 100 200] [--json]
 
 Times are processor milliseconds per label set; compilation is excluded, the proofs of both kinds are included.
 
@@ -179,8 +179,8 @@ def _counts(values: list[str]) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder that holds debian_depends")
-    parser.add_argument("--sets", type=int, default=256, help="label sets for us (default: %(default)s)")
-    parser.add_argument("--baseline", type=int, default=4, help="label sets for HiGHS (default: %(default)s)")
+    parser.add_argument("--sets", type=int, default=1024, help="label sets for us (default: %(default)s)")
+    parser.add_argument("--baseline", type=int, default=12, help="label sets for HiGHS (default: %(default)s)")
     parser.add_argument("--dims", type=int, nargs="+", default=list(TARGETS), help="default: 25 50 100 200")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     options = parser.parse_args()

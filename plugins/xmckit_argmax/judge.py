@@ -14,13 +14,7 @@ import torch
 from xmckit_argmax import exact
 from xmckit_argmax.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Found, Proof, Question
-from xmckit_argmax.proofs import (
-    all_products,
-    error_per_length,
-    least_distances,
-    positive_multipliers,
-    prove_positive,
-)
+from xmckit_argmax.proofs import all_products, error_per_length, positive_multipliers, weigh
 from xmckit_argmax.system import System, plain_rows, scaled_rows
 
 ROWS_TO_ADD = 40
@@ -75,8 +69,10 @@ class Judge:
             self._combinations(questions, [item for item in found if item.support is not None], exact_seconds)
         )
         share = (time.perf_counter() - began) / max(1, len(found))
-        spent = {item.index: item.seconds + share for item in found}
-        return {index: replace(answer, seconds=spent[index]) for index, answer in proved.items()}
+        for item in found:
+            if item.index in proved:
+                proved[item.index].seconds = item.seconds + share
+        return proved
 
     # Witnesses
 
@@ -86,14 +82,13 @@ class Judge:
         points = self._plain(np.asarray([item.v for item in found]))
         V, sound = self._scaled(points)
         whole = [t for t, item in enumerate(found) if sound[t] and questions[item.index].rows is None]
-        products = dict(zip(whole, all_products(self.rows, V[whole]), strict=True)) if whole else {}
-        errors = error_per_length(V)
+        listed = [[t] for t, item in enumerate(found) if sound[t] and questions[item.index].rows is not None]
         answers = {}
-        for t, item in enumerate(found):
-            if sound[t]:
-                answer, _ = self._witness(questions[item.index], points[t], V[t], errors[t], products.get(t))
+        for block in [whole, *listed] if whole else listed:
+            asked = [questions[found[t].index] for t in block]
+            for t, (answer, _) in zip(block, self._weighed(asked, points[block], V[block]), strict=True):
                 if answer is not None:
-                    answers[item.index] = answer
+                    answers[found[t].index] = answer
         return answers
 
     def _plain(self, v: np.ndarray) -> np.ndarray:
@@ -127,62 +122,74 @@ class Judge:
         sound &= (np.ldexp(V, -shifts) == mantissas).all(axis=1) & (V != 0).any(axis=1)
         return V, sound
 
-    def _witness(
-        self,
-        question: Question,
-        plain: np.ndarray,
-        v: np.ndarray,
-        error: float,
-        products: np.ndarray | None,
-    ) -> tuple[Answer | None, np.ndarray]:
-        """(argmaxable if every row is proved positive, the rows for which that failed)."""
-        system = self.system
-        rows, active = self._rows(question)
-        if products is None:
-            products = all_products(self.rows[rows], v[None])[0]
-        doubtful = np.empty(len(products) + 1, dtype=np.int64)
-        norms = system.norms[rows]
-        count = prove_positive(products, norms, error, active, system.biased, doubtful)
-        ids = self._unproved(rows, doubtful[:count])
-        if len(ids) > MOST_EXACT_ROWS:
-            return None, ids
-        violated = ids[~self._exactly_positive(question, ids, v)] if len(ids) else ids
-        if len(violated):
-            return None, violated
-        labels, length = len(products) - system.biased, self._plain_length(v)
-        least, distance = least_distances(
-            products[:labels], CAUTION * error, norms, self._inverse_norms[rows], self._inverse_slopes[rows]
-        )
-        margin = max(0.0, least / length)
-        sure_margin = max(0.0, margin - CAUTION * error / length) * (1 - SPARE)
-        answer = Answer(
-            "argmaxable",
-            "exact" if len(ids) else "float-certified",
-            x=plain[: system.dim].copy(),
-            margin=margin,
-            radius=self._radius(sure_margin),
-            reached=self._reached(sure_margin, plain, v, distance),
-        )
-        return answer, ids[:0]
+    def _weighed(
+        self, asked: Sequence[Question], plain: np.ndarray, V: np.ndarray
+    ) -> list[tuple[Answer | None, np.ndarray]]:
+        """For each vector: argmaxable if every row is proved positive; the rows for which that failed.
 
-    def _unproved(self, rows: slice | np.ndarray, doubtful: np.ndarray) -> np.ndarray:
-        """Ids of rows that are doubtful, or that lost a bit when they were scaled."""
+        The questions are about the same rows: one with a list of candidates comes alone.
+        """
+        system = self.system
+        rows, actives = self._rows(asked)
+        norms, errors = system.norms[rows], error_per_length(V)
+        products = all_products(self.rows[rows], V)
+        ends = np.cumsum([len(active) for active in actives])
+        failed, least, distance = np.empty(len(V), dtype=np.int64), np.empty(len(V)), np.empty(len(V))
+        weigh(
+            products, np.concatenate(actives), ends, system.biased, errors, CAUTION, norms, self._inverse_norms[rows],
+            self._inverse_slopes[rows], failed, least, distance,
+        )  # fmt: skip
+        lengths = self._plain_lengths(V)
+        with np.errstate(all="ignore"):  # of what is not proved
+            margins = np.maximum(0.0, least / lengths)
+            sure = np.maximum(0.0, margins - CAUTION * errors / lengths) * (1 - SPARE)
+            reached = self._reached(sure, plain, V, distance)
+        outcome = []
+        for t, question in enumerate(asked):
+            ids = self._unproved(rows, products[t], errors[t], failed[t])
+            violated = self._violated(question, ids, V[t])
+            answer = None
+            if not len(violated):
+                answer = Answer(
+                    "argmaxable",
+                    "exact" if len(ids) else "float-certified",
+                    x=plain[t, : system.dim].copy(),
+                    margin=float(margins[t]),
+                    radius=self._radius(float(sure[t])),
+                    reached=reached[t],
+                )
+            outcome.append((answer, violated))
+        return outcome
+
+    def _violated(self, question: Question, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Those of the rows `ids` that are not positive in exact arithmetic; all of them where they are too many."""
+        if not 0 < len(ids) <= MOST_EXACT_ROWS:
+            return ids
+        return ids[~self._exactly_positive(question, ids, v)]
+
+    def _unproved(self, rows: slice | np.ndarray, products: np.ndarray, error: float, failed: int) -> np.ndarray:
+        """Ids of rows that are not proved positive, or that lost a bit when they were scaled."""
+        if not failed and not len(self._lossy):
+            return self._lossy
+        doubtful = np.flatnonzero(~(products > error * self.system.norms[rows]))
         if isinstance(rows, slice):
-            return np.union1d(doubtful, self._lossy) if len(self._lossy) else doubtful
+            return np.union1d(doubtful, self._lossy)
         lost = np.flatnonzero(~self.system.lossless[rows])
         return np.asarray(rows[np.union1d(doubtful, lost)])
 
-    def _plain_length(self, v: np.ndarray) -> float:
-        """‖(x, threshold, t)‖, at the scale of v."""
-        columns = self.system.columns
-        return float(np.sqrt(v @ v if not self._shifted else (np.ldexp(v, np.clip(columns, -500, 500)) ** 2).sum()))
+    def _plain_lengths(self, V: np.ndarray) -> np.ndarray:
+        """‖(x, threshold, t)‖, at the scale of V."""
+        if self._shifted:
+            V = np.ldexp(V, np.clip(self.system.columns, -500, 500))
+        return np.asarray(np.sqrt((V * V).sum(axis=1)))
 
-    def _rows(self, question: Question) -> tuple[slice | np.ndarray, np.ndarray]:
-        """(the rows that count, the places of the active labels among them)."""
-        if question.rows is None:
-            return slice(None), question.active
-        active = np.flatnonzero(np.isin(question.rows, question.active))
-        return (np.append(question.rows, self.system.labels) if self.system.biased else question.rows), active
+    def _rows(self, asked: Sequence[Question]) -> tuple[slice | np.ndarray, list[np.ndarray]]:
+        """(the rows that count, the places of each question's active labels among them)."""
+        listed = asked[0].rows
+        if listed is None:
+            return slice(None), [question.active for question in asked]
+        active = np.flatnonzero(np.isin(listed, asked[0].active))
+        return (np.append(listed, self.system.labels) if self.system.biased else listed), [active]
 
     def _radius(self, at_least: float) -> tuple[float, float] | None:
         """Bounds on the radius of the paper's LP: from a margin, and what no x of the box exceeds (no bias)."""
@@ -190,17 +197,20 @@ class Judge:
             return None
         return self.box * at_least, self.box * self.system.dim**0.5
 
-    def _reached(self, margin: float, plain: np.ndarray, v: np.ndarray, distance: float) -> float | None:
-        """A radius that some x in the box has: of the witness itself, where a bias fixes its scale."""
+    def _reached(
+        self, margins: np.ndarray, plain: np.ndarray, V: np.ndarray, distances: np.ndarray
+    ) -> Sequence[float | None]:
+        """Radii that some x in the box has: of the witness itself, where a bias fixes its scale."""
         system = self.system
         if system.rule != "sign":
-            return None
+            return [None] * len(V)
         if not system.biased:
-            return self.box * margin
-        if np.abs(plain[: system.dim]).max(initial=0.0) > self.box:
-            return None
-        one = float(np.ldexp(v[system.width - 1], system.columns[system.width - 1]))
-        return distance / one * (1 - SPARE) if one > 0 else None
+            return [float(radius) for radius in self.box * margins]
+        t = system.width - 1
+        one = np.ldexp(V[:, t], system.columns[t])
+        inside = (np.abs(plain[:, : system.dim]).max(axis=1, initial=0.0) <= self.box) & (one > 0)
+        radii = distances / one * (1 - SPARE)
+        return [float(radius) if known else None for radius, known in zip(radii, inside, strict=True)]
 
     def _exactly_positive(self, question: Question, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
         numerators, _ = exact.whole_row(v[: self.system.width], self.system.columns)
@@ -313,7 +323,7 @@ class Judge:
         for plain in itertools.chain(near, self._neighbours(near[:1] + near[-1:])):
             V, sound = self._scaled(plain[None])
             if sound[0]:
-                answer, violated = self._witness(question, plain, V[0], error_per_length(V)[0], None)
+                answer, violated = self._weighed([question], plain[None], V)[0]
                 if answer is not None or len(np.setdiff1d(violated, ids)):
                     return answer, violated
         return None, violated

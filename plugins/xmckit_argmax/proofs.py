@@ -12,6 +12,7 @@ from numba import njit
 
 UNIT = 2.0**-53
 NUMBERS_IN_CACHE = 1 << 16
+ROWS_IN_CACHE = 1 << 9
 SLIGHTLY_MORE = 1 + 1e-9  # pays for the roundings in the bounds themselves
 
 
@@ -32,43 +33,71 @@ def error_per_length(vectors: np.ndarray) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def prove_positive(products, norms, error, active, last_is_active, doubtful):  # type: ignore[no-untyped-def]
-    """Proves s·row·v > 0, for all rows at once: the rows for which that fails are counted and listed in `doubtful`.
+def weigh(  # type: ignore[no-untyped-def]
+    products, active, ends, last_is_active, errors, caution, norms, inverse_norms, inverse_slopes, failed, least,
+    distance
+):  # fmt: skip
+    """For each vector t: how many rows are not proved to have s·row·v > 0, and the least products of its labels.
 
-    `products` holds fl(row·v); it is turned into s·fl(row·v).
+    products[t] holds fl(row·v), and is turned into s·fl(row·v); `active` lists the rows with s = +1, those of t up to
+    ends[t]. least[t] is the least product over a row's length, distance[t] the least that is sure, with `caution` times
+    the error, over the length of a row's part in W; a row whose part in W is zero bounds no distance.
     """
-    for k in range(active.shape[0]):
-        products[active[k]] = -products[active[k]]
-    if last_is_active:
-        products[products.shape[0] - 1] = -products[products.shape[0] - 1]
-    failed = 0
+    labels = products.shape[1] - last_is_active
+    begin = 0
+    for t in range(products.shape[0]):
+        for k in range(begin, ends[t]):
+            products[t, active[k]] = -products[t, active[k]]
+        begin = ends[t]
+        if last_is_active:
+            products[t, labels] = -products[t, labels]
+        failed[t], least[t], distance[t] = 0, np.inf, np.inf
+    for first in range(0, products.shape[1], ROWS_IN_CACHE):  # what belongs to the rows stays in the cache
+        end = min(products.shape[1], first + ROWS_IN_CACHE)
+        last = min(labels, end)
+        for t in range(products.shape[0]):
+            part, error = products[t, first:end], errors[t]
+            _negate(part)
+            failed[t] += _failures(part, error, norms[first:end])
+            part, error = products[t, first:last], caution * error
+            if _nearer(
+                part, error, norms[first:], inverse_norms[first:], inverse_slopes[first:], least[t], distance[t]
+            ):
+                nearest = _least(part, error, norms[first:], inverse_norms[first:], inverse_slopes[first:])
+                least[t], distance[t] = min(least[t], nearest[0]), min(distance[t], nearest[1])
+
+
+@njit(cache=True, nogil=True)
+def _negate(products):  # type: ignore[no-untyped-def]
     for i in range(products.shape[0]):
         products[i] = -products[i]
+
+
+@njit(cache=True, nogil=True)
+def _failures(products, error, norms):  # type: ignore[no-untyped-def]
+    failed = 0
+    for i in range(products.shape[0]):
         failed += not products[i] > error * norms[i]
-    count = 0
-    if failed:
-        for i in range(products.shape[0]):
-            if not products[i] > error * norms[i]:
-                doubtful[count] = i
-                count += 1
     return failed
 
 
-@njit(
-    cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"}
-)  # a minimum in any order; nothing rounds anew
-def least_distances(products, error, norms, inverse_norms, inverse_slopes):  # type: ignore[no-untyped-def]
-    """(least product over a row's length, least that is sure over the length of its part in W).
+@njit(cache=True, nogil=True)
+def _nearer(products, error, norms, inverse_norms, inverse_slopes, least, distance):  # type: ignore[no-untyped-def]
+    """How many values are below the least ones so far: counts compile to vector instructions, minima do not."""
+    nearer = 0
+    for i in range(products.shape[0]):
+        nearer += products[i] * inverse_norms[i] < least
+        nearer += ((products[i] - error * norms[i]) * inverse_slopes[i] < distance) & (inverse_slopes[i] > 0.0)
+    return nearer
 
-    A row whose part in W is zero bounds no distance.
-    """
+
+@njit(cache=True, nogil=True)
+def _least(products, error, norms, inverse_norms, inverse_slopes):  # type: ignore[no-untyped-def]
     margin = distance = np.inf
     for i in range(products.shape[0]):
-        value = products[i] * inverse_norms[i]
-        margin = value if value < margin else margin
-        value = (products[i] - error * norms[i]) * inverse_slopes[i]
-        value = value if inverse_slopes[i] > 0.0 else np.inf
-        distance = value if value < distance else distance
+        margin = min(margin, products[i] * inverse_norms[i])
+        if inverse_slopes[i] > 0.0:
+            distance = min(distance, (products[i] - error * norms[i]) * inverse_slopes[i])
     return margin, distance
 
 

@@ -31,7 +31,7 @@ from xmckit_argmax.answers import Answer, Found, Question
 from xmckit_argmax.judge import Judge
 from xmckit_argmax.proofs import all_products
 from xmckit_argmax.system import System
-from xmckit_argmax.working_set import Familiar, add_worst, make_room
+from xmckit_argmax.working_set import Familiar, add_worst, begin, make_room
 
 FULLY_ENOUGH = 1 - 1e-6  # of rows outside the working set
 NEAR = 0.5  # rows below this join a working set together with those that are violated
@@ -72,6 +72,7 @@ class Workspace(Slots):
         self.seconds = np.zeros(slots)
         self.begins = np.zeros(slots, dtype=np.int64)
         self.ends = np.zeros(slots, dtype=np.int64)
+        self.scanned = np.zeros(slots, dtype=bool)  # a list of candidates is the working set from the start
         self.products = torch.empty((slots, count), dtype=torch.float32)
         self.vectors = torch.empty((slots, padded), dtype=torch.float32)
 
@@ -157,14 +158,15 @@ class Solver:
             while True:
                 for slot in np.flatnonzero(slots.owner < 0)[: len(pending)]:
                     index = pending.pop()
-                    slots.start(slot, *self._first_rows(questions[index], familiar))
+                    self._begin(slots, slot, questions[index], familiar)
                     slots.owner[slot], slots.seconds[slot], slots.begins[slot] = index, 0.0, begins[index]
                     slots.ends[slot] = begins[index] + len(questions[index].active)
+                    slots.scanned[slot] = questions[index].rows is None
                 live = np.flatnonzero(slots.owner >= 0)
                 if not len(live):
                     return
                 began = time.perf_counter()
-                complete = self._round(slots, live, questions, active, clock, careful=careful)
+                complete = self._round(slots, live, active, clock, careful=careful)
                 slots.seconds[live] += (time.perf_counter() - began) / len(live)
                 late = live[slots.seconds[live] > self.settings.seconds]
                 for slot in sorted(complete | set(late.tolist())):
@@ -178,14 +180,7 @@ class Solver:
                 self._idle.append(slots)
 
     def _round(
-        self,
-        slots: Workspace,
-        live: np.ndarray,
-        questions: Sequence[Question],
-        active: np.ndarray,
-        clock: Clock,
-        *,
-        careful: bool,
+        self, slots: Workspace, live: np.ndarray, active: np.ndarray, clock: Clock, *, careful: bool
     ) -> set[int]:
         """Satisfy the working sets and extend them by a scan; the slots that are complete."""
         start, steps = time.thread_time(), slots.state[live, 1].sum()
@@ -193,8 +188,7 @@ class Solver:
         slots.solve(self.system.rows, self.system.norms, live, *accuracy)
         clock.steps += int(slots.state[live, 1].sum() - steps)
         start = clock.add("active set", start)
-        whole = np.asarray([questions[index].rows is None for index in slots.owner[live]])
-        to_scan = live[whole & (slots.outcome[live] == SATISFIED)]
+        to_scan = live[slots.scanned[live] & (slots.outcome[live] == SATISFIED)]
         going_on = to_scan[self._scan(slots, to_scan, active, careful=careful)] if len(to_scan) else to_scan
         clock.scans += len(to_scan)
         clock.add("scan", start)
@@ -211,27 +205,28 @@ class Solver:
                     return idle
         return Workspace(self.settings.slots, room, self.system)
 
-    def _first_rows(self, question: Question, familiar: Familiar) -> tuple[np.ndarray, np.ndarray]:
+    def _begin(self, slots: Workspace, slot: int, question: Question, familiar: Familiar) -> None:
         """All candidates where they are listed; otherwise a bounded number of active labels, and familiar rows."""
+        last = self.system.labels if self.system.biased else -1
         if question.rows is None:
-            active, others = question.active[: 2 * self.system.width + 64], familiar.without(question.active)
-            ids, signs = np.concatenate([active, others]), np.ones(len(active) + len(others))
-            signs[len(active) :] = -1.0
-        else:
-            ids = question.rows
-            signs = np.where(np.isin(ids, question.active), 1.0, -1.0)
+            begin(
+                slot, question.active, 2 * self.system.width + 64, familiar.rows, last, slots.ids, slots.signs,
+                slots.counts, slots.in_set, slots.v, slots.is_active, slots.state,
+            )  # fmt: skip
+            return
+        ids = question.rows
+        signs = np.where(np.isin(ids, question.active), 1.0, -1.0)
         if self.system.biased:
-            ids, signs = np.append(ids, self.system.labels), np.append(signs, 1.0)
-        return ids, signs
+            ids, signs = np.append(ids, last), np.append(signs, 1.0)
+        slots.start(slot, ids, signs)
 
     def _scan(self, slots: Workspace, to_scan: np.ndarray, active: np.ndarray, *, careful: bool) -> np.ndarray:
         """Let violated rows join; for each slot whether any did."""
-        for slot in to_scan:
-            if slots.counts[slot] + 2 * self.settings.add > slots.ids.shape[1]:
-                make_room(
-                    slot, slots.ids, slots.signs, slots.counts, slots.in_set, slots.active, slots.state[slot, 0],
-                    slots.is_active,
-                )  # fmt: skip
+        for slot in to_scan[slots.counts[to_scan] + 2 * self.settings.add > slots.ids.shape[1]]:
+            make_room(
+                slot, slots.ids, slots.signs, slots.counts, slots.in_set, slots.active, slots.state[slot, 0],
+                slots.is_active,
+            )  # fmt: skip
         if careful:
             products = all_products(self._rows, slots.v[to_scan])
             products = (products / np.where(self.system.norms > 0, self.system.norms, 1.0)).astype(np.float32)

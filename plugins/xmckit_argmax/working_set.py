@@ -22,7 +22,6 @@ class Familiar:
         self.rows = np.empty(0, dtype=np.int64)
         self._counts = np.zeros(rows, dtype=np.int64)
         self._sets, self._lesson = 0, FIRST_LESSON
-        self._is_active = np.zeros(rows, dtype=bool)
 
     def learn(self, active: np.ndarray) -> None:
         """The rows that one more answer turned on."""
@@ -34,12 +33,32 @@ class Familiar:
             often = np.flatnonzero(self._counts >= least)
             self.rows = often[np.argsort(-self._counts[often], kind="stable")[:MOST_FAMILIAR]]
 
-    def without(self, active: np.ndarray) -> np.ndarray:
-        """The familiar rows that are not among `active`."""
-        self._is_active[active] = True
-        others = self.rows[~self._is_active[self.rows]]
-        self._is_active[active] = False
-        return others
+
+@_kernel
+def begin(slot, labels, most, familiar, last, ids, signs, counts, in_set, v, is_active, state):  # type: ignore[no-untyped-def]
+    """Give a slot its first working set: `most` of its active labels, the familiar rows, and the row `last`, if any."""
+    for i in range(in_set.shape[1]):
+        in_set[slot, i] = 0
+    for i in range(v.shape[1]):
+        v[slot, i] = 0.0
+    for i in range(is_active.shape[1]):
+        is_active[slot, i] = 0
+    state[slot, 0], state[slot, 1] = 0, 0
+    count = min(labels.shape[0], most)
+    for k in range(labels.shape[0]):
+        in_set[slot, labels[k]] = 1
+    for k in range(count):
+        ids[slot, k], signs[slot, k] = labels[k], 1.0
+    for k in range(familiar.shape[0]):
+        if in_set[slot, familiar[k]] == 0:
+            ids[slot, count], signs[slot, count], in_set[slot, familiar[k]] = familiar[k], -1.0, 1
+            count += 1
+    for k in range(most, labels.shape[0]):
+        in_set[slot, labels[k]] = 0
+    if last >= 0:
+        ids[slot, count], signs[slot, count], in_set[slot, last] = last, 1.0, 1
+        count += 1
+    counts[slot] = count
 
 
 @_kernel

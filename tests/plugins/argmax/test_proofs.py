@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import KINDS, layer, null_space
 from xmckit_argmax import exact
-from xmckit_argmax.proofs import all_products, error_per_length, positive_multipliers, prove_positive
+from xmckit_argmax.proofs import all_products, error_per_length, positive_multipliers, weigh
 
 HOUR = 3600.0
 
@@ -35,28 +35,58 @@ def test_the_error_bound_holds(n: int, d: int, seed: int, tiny: int) -> None:
         assert abs(Fraction(float(product)) - truth) <= Fraction(float(most))
 
 
-@given(n=st.integers(1, 30), d=st.integers(1, 8), seed=st.integers(0, 10**6), tiny=st.integers(-60, -40))
-@settings(deadline=None, max_examples=80, derandomize=True)
-def test_rows_that_are_not_doubtful_are_positive(n: int, d: int, seed: int, tiny: int) -> None:
+def inverses(norms: np.ndarray) -> np.ndarray:
+    return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+
+
+def weighed(
+    products: np.ndarray, active: list[np.ndarray], last_is_active: bool, errors: np.ndarray, norms: np.ndarray
+):
+    """(rows that are not proved, least products, least distances); `products` are signed in place."""
+    failed, least, distance = (np.empty(len(products), dtype=kind) for kind in (np.int64, np.float64, np.float64))
+    ends = np.cumsum([len(places) for places in active])
+    weigh(
+        products, np.concatenate(active), ends, last_is_active, errors, 4, norms, inverses(norms), inverses(norms),
+        failed, least, distance,
+    )  # fmt: skip
+    return failed, least, distance
+
+
+@given(
+    n=st.sampled_from([1, 2, 30, 1023, 1024, 1025, 2100]),
+    d=st.integers(1, 8),
+    biased=st.booleans(),
+    seed=st.integers(0, 10**6),
+    tiny=st.integers(-60, -40),
+)
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_rows_that_are_not_doubtful_are_positive(n: int, d: int, biased: bool, seed: int, tiny: int) -> None:
+    """And the least products are those of all labels, whatever block of rows they are in."""
     rng = np.random.default_rng(seed)
-    v = rng.standard_normal(d)
+    V = rng.standard_normal((3, d))
     rows = rng.standard_normal((n, d))
-    rows -= (rows @ v)[:, None] * v / (v @ v) * (1 - 2.0**tiny)
-    active = np.flatnonzero(rng.random(n) < 0.5)
-    signs = np.full(n, -1)
-    signs[active] = 1
-    doubtful = np.empty(n + 1, dtype=np.int64)
-    products = all_products(torch.from_numpy(rows), v[None])[0]
-    error = float(error_per_length(v[None])[0])
-    count = prove_positive(products, np.linalg.norm(rows, axis=1), error, active, False, doubtful)
-    truth = [sign * product > 0 for sign, product in zip(signs.tolist(), exact_products(rows, v), strict=True)]
-    assert {row for row, positive in enumerate(truth) if not positive} <= set(doubtful[:count].tolist())
+    rows[:20] -= (rows[:20] @ V[0])[:, None] * V[0] / (V[0] @ V[0]) * (1 - 2.0**tiny)
+    labels = n - biased
+    active = [np.flatnonzero(rng.random(labels) < 0.5) for _ in V]
+    signs = np.full((3, n), -1)
+    for t, places in enumerate(active):
+        signs[t, places] = 1
+    signs[:, labels:] = 1
+    products, errors, norms = all_products(torch.from_numpy(rows), V), error_per_length(V), np.linalg.norm(rows, axis=1)
+    failed, least, distance = weighed(products, active, biased, errors, norms)
+    for t, v in enumerate(V):
+        truth = [sign * product > 0 for sign, product in zip(signs[t].tolist(), exact_products(rows, v), strict=True)]
+        doubtful = np.flatnonzero(~(products[t] > errors[t] * norms))
+        assert set(np.flatnonzero(~np.asarray(truth))) <= set(doubtful)
+        assert failed[t] == len(doubtful)
+        assert np.isclose(least[t], np.min(products[t, :labels] * inverses(norms)[:labels], initial=np.inf), rtol=1e-12)
+        assert distance[t] <= least[t]
 
 
 def test_a_product_that_is_not_a_number_proves_nothing() -> None:
-    doubtful = np.empty(3, dtype=np.int64)
-    products = np.asarray([np.nan, 1.0])
-    assert prove_positive(products, np.ones(2), 1e-15, np.asarray([0, 1]), False, doubtful) == 1
+    products = np.asarray([[np.nan, 1.0], [1.0, 1.0]])
+    failed, _, _ = weighed(products, [np.asarray([0, 1])] * 2, False, np.full(2, 1e-15), np.ones(2))
+    assert failed.tolist() == [1, 0]
 
 
 @given(

@@ -11,7 +11,7 @@ from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.solver import Clock, Settings, Solver
 from xmckit_argmax.system import make_system
-from xmckit_argmax.working_set import FIRST_LESSON, Familiar
+from xmckit_argmax.working_set import FIRST_LESSON, Familiar, begin
 
 
 def solve(W: np.ndarray, b: np.ndarray | None, rule: str, questions: list[Question], **changes: object) -> list[Answer]:
@@ -173,8 +173,32 @@ def test_familiar_rows_are_those_that_answers_turned_on_often() -> None:
         assert familiar.rows.tolist() == []
         familiar.learn(np.asarray([7, 100 + index, *([3] if index < 4 else [])]))
     assert familiar.rows.tolist() == [7, 3]
-    assert familiar.without(np.asarray([7, 9])).tolist() == [3]
-    assert familiar.without(np.asarray([9])).tolist() == [7, 3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "most", "last", "rows", "wanted"),
+    [
+        ([7, 9], 8, -1, [7, 9, 3], [1, 1, -1]),
+        ([9], 8, 10, [9, 7, 3, 10], [1, -1, -1, 1]),
+        ([2, 7, 9], 1, -1, [2, 3], [1, -1]),  # a familiar row that is active does not join as one that is not
+        ([], 8, -1, [7, 3], [-1, -1]),
+    ],
+)
+def test_a_slot_begins_with_active_labels_and_familiar_rows(labels, most, last, rows, wanted) -> None:
+    slots = Slots(2, 20, 11, 4, 8)
+    for array in (slots.in_set, slots.v, slots.is_active, slots.state):
+        array[:] = 1  # what an earlier label set left
+    begin(
+        1, np.asarray(labels, dtype=np.int64), most, np.asarray([7, 3]), last, slots.ids, slots.signs, slots.counts,
+        slots.in_set, slots.v, slots.is_active, slots.state,
+    )  # fmt: skip
+    assert slots.ids[1, : slots.counts[1]].tolist() == rows
+    assert slots.signs[1, : slots.counts[1]].tolist() == wanted
+    assert np.flatnonzero(slots.in_set[1]).tolist() == sorted(rows)
+    assert not slots.v[1].any()
+    assert not slots.is_active[1].any()
+    assert not slots.state[1].any()
+    assert slots.in_set[0].all()
 
 
 def test_no_row_is_familiar_where_all_are_turned_on_alike() -> None:
