@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     import numpy as np
 
+    from xmckit import Groups
     from xmckit.runs import Run
 
 BARS = 10  # of the histogram of confidences
@@ -26,12 +27,12 @@ def labels() -> None:
 
 @labels.command("inspect")
 @click.argument("run")
-@click.option("--group", type=click.IntRange(min=0), help="Show this group, by its number.")
+@click.option("--group", help="Show this group, by its name, or by its number where groups have no names.")
 @click.option("--stage", "stage_name", metavar="NAME", help="Which label stage, where the run has several.")
 @click.option("--most", default=10, show_default=True, type=click.IntRange(min=1), help="Least clear choices to show.")
 @click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-def inspect(run: str, group: int | None, stage_name: str | None, most: int, root: str, as_json: bool) -> None:
+def inspect(run: str, group: str | None, stage_name: str | None, most: int, root: str, as_json: bool) -> None:
     """Show which rows of a group got its labels in RUN, and how clear each choice was.
 
     RUN is a run folder, its name, or the name of a recipe for its newest finished run. The margin is how far the row
@@ -100,20 +101,18 @@ def _summary(run: Run, folder: Path, chosen: Mapping[str, np.ndarray], most: int
         "without_choice": int(np.isinf(margins).sum()),
         "histogram": counts.tolist(),
         "facts": facts,
-        "least_clear": _entries(run, chosen, unclear),
+        "least_clear": _entries(run, folder, chosen, unclear),
     }
 
 
-def _group(run: Run, folder: Path, chosen: Mapping[str, np.ndarray], group: int) -> dict[str, Any]:
+def _group(run: Run, folder: Path, chosen: Mapping[str, np.ndarray], wanted: str) -> dict[str, Any]:
     import numpy as np
 
-    from xmckit import UsageError
     from xmckit.data.saved import load_label_names, load_split
 
     split = load_split(folder)
-    if split.groups is None or group >= split.groups.membership.shape[1]:
-        number = 0 if split.groups is None else split.groups.membership.shape[1]
-        raise UsageError(f"there is no group {group}: the run has {number} groups, numbered from 0")
+    assert split.groups is not None
+    group = _number(split.groups, wanted)
     membership, given = split.groups.membership.tocsc(), split.groups.labels.tocsr()
     rows = np.sort(membership.indices[membership.indptr[group] : membership.indptr[group + 1]])
     names = load_label_names(run.stage_folder("data"))
@@ -121,28 +120,55 @@ def _group(run: Run, folder: Path, chosen: Mapping[str, np.ndarray], group: int)
     places = np.flatnonzero(chosen["groups"] == group)
     placed = set(chosen["labels"][places].tolist())
     return {
-        "group": group,
+        "group": _group_name(split.groups.names, group),
         "rows": [{"row": int(row), "is": about} for row, about in zip(rows, _rows(run, rows), strict=True)],
         "labels": [
             {"label": names[label], "times": round(float(times))}
             for label, times in zip(own.indices, own.data, strict=True)
         ],
-        "assignments": _entries(run, chosen, places),
+        "assignments": _entries(run, folder, chosen, places),
         "not_placed": [names[label] for label in own.indices if label not in placed],
     }
 
 
-def _entries(run: Run, chosen: Mapping[str, np.ndarray], places: np.ndarray) -> list[dict[str, Any]]:
+def _number(groups: Groups, wanted: str) -> int:
+    from xmckit import UsageError
+    from xmckit.errors import nearest
+
+    count = int(groups.membership.shape[1])
+    if groups.names is None:
+        if wanted.isascii() and wanted.isdigit() and int(wanted) < count:
+            return int(wanted)
+        raise UsageError(f"there is no group {wanted}: the run has {count} groups, numbered from 0")
+    names = list(groups.names)
+    if wanted not in names:
+        raise UsageError(f"there is no group {wanted!r} among the {count} of the run{nearest(wanted, names)}")
+    return names.index(wanted)
+
+
+def _group_name(names: Sequence[str] | None, group: int) -> str:
+    return str(group) if names is None else names[group]
+
+
+def _group_names(folder: Path) -> Sequence[str] | None:
+    """The names of the groups of a saved split, where they have some."""
+    from xmckit import store
+
+    path = folder / "group_names.npz"
+    return store.read_strings(path) if path.is_file() else None
+
+
+def _entries(run: Run, folder: Path, chosen: Mapping[str, np.ndarray], places: np.ndarray) -> list[dict[str, Any]]:
     """What there is to say about some assignments; a margin of None: there was no other row."""
     import numpy as np
 
     from xmckit.data.saved import load_label_names
 
     names = load_label_names(run.stage_folder("data"))
-    about = _rows(run, chosen["rows"][places])
+    about, group_names = _rows(run, chosen["rows"][places]), _group_names(folder)
     return [
         {
-            "group": int(chosen["groups"][place]),
+            "group": _group_name(group_names, int(chosen["groups"][place])),
             "label": names[chosen["labels"][place]],
             "row": int(chosen["rows"][place]),
             "is": text,
@@ -196,7 +222,7 @@ def _table(entries: Sequence[Mapping[str, Any]], *, with_group: bool) -> list[st
     header = [*(["group"] if with_group else []), "label", "row", "confidence", "margin", "is"]
     rows = [
         [
-            *([str(entry["group"])] if with_group else []),
+            *([entry["group"]] if with_group else []),
             entry["label"],
             str(entry["row"]),
             f"{entry['confidence']:.3f}",

@@ -175,7 +175,7 @@ def _checked_groups(train: Split) -> Groups:
     train.groups.check(train.rows, train.labels)
     for what, matrix in {"membership": train.groups.membership, "labels": train.groups.labels}.items():
         check_sound(matrix, f"the groups' {what}")
-    return Groups(as_csr(train.groups.membership), as_csr(train.groups.labels))
+    return Groups(as_csr(train.groups.membership), as_csr(train.groups.labels), train.groups.names)
 
 
 def _labelled(Y: csr_matrix, own: np.ndarray, choice: Choice, sure: np.ndarray) -> tuple[csr_matrix, csr_matrix]:

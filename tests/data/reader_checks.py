@@ -93,6 +93,7 @@ def assert_same_split(one, other):
     if one.groups is not None:
         assert same(one.groups.membership, other.groups.membership)
         assert same(one.groups.labels, other.groups.labels)
+        assert one.groups.names == other.groups.names
 
 
 def assert_same_dataset(one, other):

@@ -49,6 +49,7 @@ def test_fields(tmp_path):
     assert dataset.train.texts == ["one", "two", "three"]
     assert dataset.train.names == ["7", "x", "y"]
     assert dataset.train.groups.membership.toarray().tolist() == [[1, 0], [1, 1], [0, 0]]
+    assert dataset.train.groups.names == ["g", "h"]
     assert dataset.train.groups.labels.toarray().tolist() == [[1, 1, 0], [0, 0, 0]]
     assert dataset.test.names is None
     assert dataset.test.groups is None
@@ -175,7 +176,7 @@ def test_what_is_written_is_read_back(dataset, data):
             replace(
                 split, X=None, texts=data.draw(st.lists(texts, min_size=rows, max_size=rows)),
                 names=data.draw(st.lists(texts, min_size=rows, max_size=rows)),
-                groups=Groups(membership, csr_matrix(membership.T @ split.Y)),
+                groups=Groups(membership, csr_matrix(membership.T @ split.Y), [f"group {group}" for group in used]),
             )
         )  # fmt: skip
     names = data.draw(st.lists(texts, min_size=dataset.labels, max_size=dataset.labels, unique=True))
@@ -191,6 +192,7 @@ def test_what_json_lines_cannot_hold_is_refused(tmp_path):
         replace(dataset.train, X=dataset.train.Y),
         replace(dataset.train, weights=dataset.train.Y),
         replace(dataset.train, groups=replace(dataset.train.groups, labels=dataset.train.groups.labels * 2)),
+        replace(dataset.train, groups=replace(dataset.train.groups, names=["g", "g"])),
     ]
     for train in wrong:
         with pytest.raises(UsageError, match="use npz"):

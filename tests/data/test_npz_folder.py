@@ -38,8 +38,8 @@ def everything(seed=0):
         splits.append(
             Split(
                 X=blocks, Y=Y, texts=[f"text {row}\nmore" for row in range(rows)], weights=weights,
-                groups=Groups(membership, csr_matrix(membership.T @ Y)), filter=random_csr(rng, rows, 5, binary=True),
-                names=[f"r{row}" for row in range(rows)],
+                groups=Groups(membership, csr_matrix(membership.T @ Y), ["one\n", "two", ""]),
+                filter=random_csr(rng, rows, 5, binary=True), names=[f"r{row}" for row in range(rows)],
             )
         )  # fmt: skip
     return Dataset(

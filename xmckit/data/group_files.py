@@ -33,7 +33,7 @@ def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Da
         labels = as_csr(membership.T @ (train.Y != 0).astype(np.float32))
     else:
         labels = _labels(group_labels, ids, dataset)
-    return replace(dataset, train=replace(train, groups=Groups(membership, labels)))
+    return replace(dataset, train=replace(train, groups=Groups(membership, labels, list(ids))))
 
 
 def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:

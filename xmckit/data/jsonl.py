@@ -32,7 +32,7 @@ from xmckit.params import Configured, Params
 
 _BATCH = 10_000
 # What `reading.write_strings` leaves beside data in this and other formats.
-_STRINGS = re.compile(r"(labels|label_map|Y|trn_X|tst_X|(texts|rows)\.(trn|tst))\.jsonl")
+_STRINGS = re.compile(r"(labels|label_map|Y|trn_X|tst_X|(texts|rows|group_names)\.(trn|tst))\.jsonl")
 
 
 @dataclass
@@ -177,10 +177,13 @@ class JsonLines(Configured):
         if split.groups is not None:
             membership = split.groups.membership
             members = membership.indices[membership.indptr[row] : membership.indptr[row + 1]].tolist()
-            # Padded, so that sorted names keep the groups in order.
-            width = len(str(membership.shape[1]))
-            content[self.params.group] = [f"{group:0{width}}" for group in members]
+            content[self.params.group] = [_group_name(split.groups, group) for group in members]
         return content
+
+
+def _group_name(groups: Groups, group: int) -> str:
+    """Its own, or its number, padded so that sorted names keep the groups in order."""
+    return groups.names[group] if groups.names is not None else f"{group:0{len(str(groups.membership.shape[1]))}}"
 
 
 def _data_files(path: Path) -> list[Path]:
@@ -253,7 +256,7 @@ def _split(path: Path, rows: _Rows, ids: Mapping[str, int]) -> Split:
     names = [name for name in rows.names if name is not None]
     group_ids = {name: group for group, name in enumerate(sorted({name for row in rows.groups for name in row}))}
     membership = _incidence(rows.groups, group_ids) if group_ids else None
-    groups = None if membership is None else Groups(membership, (membership.T @ Y).tocsr())
+    groups = None if membership is None else Groups(membership, (membership.T @ Y).tocsr(), list(group_ids))
     return Split(X=None, Y=Y, texts=rows.texts, names=names or None, groups=groups)
 
 
@@ -269,7 +272,8 @@ def _with_own_labels(split: Split) -> Groups | None:
     labels = csr_matrix(membership.T @ split.Y)
     for matrix in (membership, labels):
         matrix.sort_indices()
-    return Groups(membership, labels)
+    names = split.groups.names
+    return Groups(membership, labels, None if names is None else [names[group] for group in present])
 
 
 def _refuse_what_json_lines_cannot_hold(split: Split) -> None:
@@ -282,3 +286,5 @@ def _refuse_what_json_lines_cannot_hold(split: Split) -> None:
         own = _with_own_labels(split)
         if own is None or own.labels.shape != split.groups.labels.shape or (own.labels != split.groups.labels).nnz:
             raise UsageError("JSON lines can hold only groups whose labels are those of their rows: use npz")
+        if split.groups.names is not None and len(set(split.groups.names)) < len(split.groups.names):
+            raise UsageError("two groups have the same name: JSON lines would merge them; use npz")

@@ -47,11 +47,12 @@ def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
 class Groups:
     """Rows that were labelled together: `membership` is rows × groups, `labels` is groups × labels.
 
-    A value above 1 in `labels` counts how often the label was given inside the group.
+    A value above 1 in `labels` counts how often the label was given inside the group. `names` are the groups' own.
     """
 
     membership: csr_matrix
     labels: csr_matrix
+    names: Sequence[str] | None = None
 
     def check(self, rows: int, labels: int) -> None:
         groups = self.membership.shape[1]
@@ -60,6 +61,8 @@ class Groups:
                 f"groups do not fit the data: membership is {_size(self.membership)} and labels are "
                 f"{_size(self.labels)}, expected {rows} × m and m × {labels}"
             )
+        if self.names is not None and len(self.names) != groups:
+            raise DataError(f"groups do not fit the data: there are {groups} groups but {len(self.names)} names")
 
 
 @dataclass(frozen=True)

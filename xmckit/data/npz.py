@@ -6,7 +6,7 @@ This format holds everything a data set can have. All further files are optional
   itself be `X.PART.npy`;
 - `labels.txt`: label names; `label_features.npz` or `.npy`: features of each label;
 - `texts.PART.txt`, `rows.PART.txt`: the text and the name of each row, one a line (`.jsonl`: JSON strings);
-- `groups.PART.npz` (rows × groups) with `group_labels.PART.npz` (groups × labels);
+- `groups.PART.npz` (rows × groups) with `group_labels.PART.npz` (groups × labels) and `group_names.PART.txt`;
 - `weights.PART.npz` with the pattern of Y, and `filter.PART.npz`: pairs left out of scoring;
 - `info.json`: name, propensity and facts about the data.
 
@@ -46,7 +46,7 @@ class NpzFolder(Configured):
     def files(self, path: Path) -> Sequence[Path]:
         if not self.matches(path):
             raise DataError(f"not a folder of npz files: expected {self.looks_for}", path=path)
-        strings = [f"{kind}.{part}" for kind in ("texts", "rows") for part in PARTS]
+        strings = [f"{kind}.{part}" for kind in ("texts", "rows", "group_names") for part in PARTS]
         numbers = [f"{kind}.{part}.npz" for kind in _MATRICES for part in PARTS]
         blocks = [name for name in reading.names_in(path) if _BLOCK.fullmatch(name)]
         candidates = [
@@ -129,7 +129,9 @@ def _groups(folder: Path, part: str, membership: csr_matrix | None, labels: csr_
         if membership is not labels:
             raise DataError(f"groups.{part}.npz and group_labels.{part}.npz need each other", path=folder)
         return None
-    return Groups(membership, labels)
+    count = int(membership.shape[1])
+    names = reading.optional_strings(folder, [f"group_names.{part}"], count=count, what="group")
+    return Groups(membership, labels, names)
 
 
 def _sparse(path: Path) -> csr_matrix | None:
@@ -171,10 +173,11 @@ def _write_split(folder: Path, part: str, split: Split) -> None:
             _write_matrix(folder, _block_stem(name, part), block)
     elif split.X is not None:
         _write_matrix(folder, f"X.{part}", split.X)
-    for stem, strings in (("texts", split.texts), ("rows", split.names)):
+    groups = split.groups
+    group_names = None if groups is None else groups.names
+    for stem, strings in (("texts", split.texts), ("rows", split.names), ("group_names", group_names)):
         if strings is not None:
             reading.write_strings(folder, f"{stem}.{part}", strings)
-    groups = split.groups
     matrices = (groups and groups.membership, groups and groups.labels, split.weights, split.filter)
     for kind, matrix in zip(_MATRICES, matrices, strict=True):
         if matrix is not None:

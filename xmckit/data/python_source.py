@@ -228,7 +228,7 @@ def _groups(rows: list[_Row], Y: csr_matrix, group_by: GroupBy) -> Groups:
     )
     labels = csr_matrix(membership.T @ Y)
     labels.sort_indices()
-    return Groups(membership, labels)
+    return Groups(membership, labels, [printable(f"{path}:{owner}" if owner else path) for path, owner in index])
 
 
 def _facts(files: list[ParsedFile], functions: int, rows: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,9 @@ def save_split(split: Split, folder: Path) -> None:
     blocks = split.blocks
     for number, block in enumerate(blocks.values()):
         store.write_matrix(folder / f"X{number}.npz", block)
-    for name, strings in (("texts", split.texts), ("names", split.names)):
-        if strings is not None:
-            store.write_strings(folder / f"{name}.npz", strings)
+    strings = _optional_strings(split)
+    for name, lines in strings.items():
+        store.write_strings(folder / f"{name}.npz", lines)
     matrices = _optional_matrices(split)
     for name, matrix in matrices.items():
         store.write_csr(folder / f"{name}.npz", matrix)
@@ -74,7 +74,7 @@ def save_split(split: Split, folder: Path) -> None:
         "version": _VERSION,
         "one_matrix": split.X is not None and not isinstance(split.X, Mapping),
         "blocks": list(blocks),
-        "strings": [name for name in ("texts", "names") if getattr(split, name) is not None],
+        "strings": list(strings),
         "matrices": list(matrices),
     }
     store.write_json(folder / "split.json", facts)
@@ -87,13 +87,15 @@ def load_split(folder: Path) -> Split:
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
     strings = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
     matrices = {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
-    membership, group_labels = matrices.get("groups"), matrices.get("group_labels")
+    groups = None
+    if "groups" in matrices:
+        groups = Groups(matrices["groups"], matrices["group_labels"], strings.get("group_names"))
     return Split(
         X=X,
         Y=store.read_csr(folder / "Y.npz"),
         texts=strings.get("texts"),
         weights=matrices.get("weights"),
-        groups=None if membership is None or group_labels is None else Groups(membership, group_labels),
+        groups=groups,
         filter=matrices.get("filter"),
         names=strings.get("names"),
     )
@@ -104,6 +106,12 @@ def _optional_matrices(split: Split) -> dict[str, csr_matrix]:
     if split.groups is not None:
         matrices |= {"groups": split.groups.membership, "group_labels": split.groups.labels}
     return {name: matrix for name, matrix in matrices.items() if matrix is not None}
+
+
+def _optional_strings(split: Split) -> dict[str, Sequence[str]]:
+    group_names = None if split.groups is None else split.groups.names
+    strings = {"texts": split.texts, "names": split.names, "group_names": group_names}
+    return {name: lines for name, lines in strings.items() if lines is not None}
 
 
 def _facts(path: Path, *keys: str) -> dict[str, Any]:
