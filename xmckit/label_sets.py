@@ -24,8 +24,10 @@ def random_label_sets(text: str, labels: int, rng: np.random.Generator) -> csr_m
     if form is None:
         raise UsageError(f"'{text}': expected random:K:COUNT, for instance random:3:1000 for 1000 sets of 3 labels")
     size, count = int(form[1]), int(form[2])
-    if size > labels or not count:
-        raise UsageError(f"'{text}': expected sets of at most {labels} labels, the number there are, and one or more")
+    if not count:
+        raise UsageError(f"'{text}' asks for no label set: COUNT has to be 1 or more")
+    if size > labels:
+        raise UsageError(f"'{text}' asks for sets of {size} labels, but there are only {labels}")
     chosen = [np.sort(rng.choice(labels, size=size, replace=False)) for _ in range(count)]
     return _from_lists(chosen, labels)
 
