@@ -24,8 +24,8 @@ from xmckit_argmax.solver import Settings, Solver, bytes_per_slot
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
 from xmckit_argmax.tolerance import AtEps, Tolerance
 
-SETS_PER_SLOT = 4  # label sets of a block for each slot, so that slots are seldom idle
-BLOCKS_PER_WORKER = 16  # between two advances of the progress bar
+SETS_PER_SLOT = 16  # label sets of a block for each slot, so that slots are seldom idle
+BLOCKS_PER_WORKER = 4  # between two advances of the progress bar
 REPLAYED_AT_ONCE = 4096
 SETTLED_TOGETHER = 32
 
@@ -41,7 +41,12 @@ class ArgmaxParams(Params):
     )
     exact: bool = Field(True, description="Use exact arithmetic where floats leave a label set open.")
     seconds: float = Field(60.0, gt=0, description="Time limit for one label set, for search and exact proof each.")
-    batch: int = Field(64, ge=1, le=1024, description="Label sets that are solved side by side.")
+    batch: int = Field(
+        64,
+        ge=1,
+        le=1024,
+        description="Label sets that are solved side by side; another number may find other witnesses, not other answers.",
+    )
     memory: int = Field(1024, ge=1, description="MiB that a worker may use besides the weights; lowers `batch`.")
     replay: bool = Field(True, description="Run each witness through the head's own scorer.")
     box: float = Field(1e4, gt=0, le=1e100, description="Bound on the entries of x in the paper's linear programme.")
