@@ -2,8 +2,9 @@
 
     python benchmarks/speed.py [--only NAME …] [--render]
 
-With XMCKIT_DATA set to a folder of data sets, EAGLE also runs on cve_libraries. Each benchmark is a script of its own
-that prints ratios measured in one run; this one only collects them. Run it on a machine that does nothing else.
+With XMCKIT_DATA set to a folder of data sets, EAGLE and XR-Linear also run on some of them. Each benchmark is a script
+of its own that prints ratios measured in one run; this one only collects them. Run it on a machine that does nothing
+else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from xmckit.provenance import library_versions, machine
 
 HERE = Path(__file__).resolve().parent
 PAGE, RESULTS = HERE.parent / "docs" / "speed.md", HERE / "results" / "speed.json"
-SCRIPTS = ("startup", "parse_text", "metrics", "lml", "dft", "training", "argmax", "eagle_speed")
+SCRIPTS = ("startup", "parse_text", "metrics", "lml", "dft", "training", "argmax", "eagle_speed", "xrlinear", "sparse")
 LIBRARIES = ("numba", "numpy", "python", "scikit-learn", "scipy", "torch")
 
 
@@ -85,6 +86,10 @@ def page(found: dict[str, Any]) -> Iterator[str]:
     yield from training_section(found["training"])
     yield from argmax_section(found["argmax"])
     yield from eagle_section(found["eagle_speed"])
+    if "xrlinear" in found:
+        yield from xrlinear_section(found["xrlinear"])
+    if "sparse" in found:
+        yield from sparse_section(found["sparse"])
 
 
 LML = """
@@ -150,6 +155,24 @@ Data shaped like Wiki-325K, made up (1.8 million rows, 325 thousand labels), and
 
 | share | iterations | seconds | peak GiB |
 |---|---|---|---|"""
+
+XRLINEAR = """
+## XR-Linear
+
+The head `xrlinear` against calling PECOS directly with the same parameters, {threads} threads each: tree, training,
+loading, the best 100 labels of all test rows. The best of {turns} turns each; beside it the ratio of the medians.
+
+| data | labels | PECOS s | xmckit s | xmckit ÷ PECOS | of medians | asked for | predictions |
+|---|---|---|---|---|---|---|---|"""
+
+SPARSE = """
+## Sparse kernels
+
+Seconds of one run, against the strongest of the alternatives that `benchmarks/sparse.py` describes. *easier*: the same
+ratio for those that do less than is asked for.
+
+| task | threads | xmckit s | strongest other | its s | other ÷ xmckit | easier ÷ xmckit |
+|---|---|---|---|---|---|---|"""
 
 
 def lml_section(found: dict[str, Any]) -> Iterator[str]:
@@ -217,6 +240,24 @@ def eagle_section(found: dict[str, Any]) -> Iterator[str]:
     for entry in found["scale"]:
         steps = "none, improved" if entry["background_and_leave_one_out"] else str(entry["iterations"])
         yield row([entry["share"], steps, f"{entry['seconds']:.1f}", f"{entry['peak_gib']:.2f}"])
+
+
+def xrlinear_section(found: dict[str, Any]) -> Iterator[str]:
+    yield XRLINEAR.format(**found)
+    for entry in found["results"]:
+        seconds = [f"{entry['seconds'][who]['whole']:.2f}" for who in ("pecos", "xmckit")]
+        ratios = [f"{entry[name]:.3f}" for name in ("ratio", "ratio_of_medians", "target")]
+        same = "identical" if entry["identical"] else "DIFFERENT"
+        yield row([entry["data"], f"{entry['labels']:,}", *seconds, *ratios, same])
+
+
+def sparse_section(found: dict[str, Any]) -> Iterator[str]:
+    yield SPARSE
+    for entry in found["results"]:
+        ours, other = (f"{entry['seconds'][who]:.4f}" for who in ("xmckit", entry["strongest"]))
+        easier = ", ".join(f"{who}: {ratio:.2f}" for who, ratio in entry["easier"].items())
+        ratio = f"{entry['ratio']:.2f}"
+        yield row([entry["task"], entry["threads"], ours, entry["strongest"], other, ratio, easier])
 
 
 def row(cells: list[Any]) -> str:

@@ -18,6 +18,7 @@ from xmckit.data.model import Split
 from xmckit.errors import DataError, StorageError, UsageError
 from xmckit.features import Blocks, Tfidf
 from xmckit.protocols import Featurizer
+from xmckit.sparse import text
 
 CONTEXT = Context()
 TEXTS = [
@@ -265,7 +266,7 @@ def test_tfidf_by_hand():
     tfidf = fitted(Tfidf(min_count=1), split_of(texts=["dog dog cat", "dog name_x1 a"]))
     row = tfidf.transform(split_of(texts=["Dog dog cat"]), context=CONTEXT).toarray()[0]
     dog, cat = (1 + np.log(2)) * 1, np.log(3 / 2) + 1
-    assert tfidf._words == ["cat", "dog", "name_x1"]
+    assert tfidf.words() == ["cat", "dog", "name_x1"]
     np.testing.assert_allclose(row, np.array([cat, dog, 0]) / np.hypot(cat, dog), rtol=1e-6)
 
 
@@ -278,7 +279,7 @@ def test_empty_rows_stay_empty_and_others_have_length_one():
 def test_texts_in_chunks_give_the_same_bits(monkeypatch):
     tfidf = fitted(Tfidf(), split_of(texts=TEXTS))
     whole = tfidf.transform(split_of(texts=TEXTS), context=CONTEXT)
-    monkeypatch.setattr(features, "TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr(text, "CHUNK_CHARACTERS", 20)
     assert_same_bits(tfidf.transform(split_of(texts=TEXTS), context=CONTEXT), whole)
     assert_same_bits(fitted(Tfidf(), split_of(texts=TEXTS)).transform(split_of(texts=TEXTS), context=CONTEXT), whole)
 
@@ -286,7 +287,7 @@ def test_texts_in_chunks_give_the_same_bits(monkeypatch):
 def test_raw_texts_without_labels_and_no_texts_at_all():
     tfidf = fitted(Tfidf(), split_of(texts=TEXTS))
     assert tfidf.transform(split_of(texts=("the dog",), labels=0), context=CONTEXT).nnz == 2
-    assert tfidf.transform(split_of(texts=[], labels=0), context=CONTEXT).shape == (0, len(tfidf._words))
+    assert tfidf.transform(split_of(texts=[], labels=0), context=CONTEXT).shape == (0, len(tfidf.words()))
 
 
 def test_tfidf_loaded_in_a_fresh_process_gives_the_same_bits(tmp_path):
@@ -363,3 +364,84 @@ def test_damaged_files_name_themselves(tmp_path):
     (folder / "words.npz").write_bytes(b"PK nonsense")
     with pytest.raises(StorageError, match=r"words\.npz.*damaged"):
         Tfidf.load(folder, context=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"max_share": 0.4}, {"min_df": 2, "max_df": 0.4}),
+        (
+            {"stop_words": ["the", "Dog"], "ngrams": 2},
+            {"min_df": 2, "stop_words": ["the", "dog"], "ngram_range": (1, 2)},
+        ),
+        (
+            {"terms": "characters", "shortest": 2, "ngrams": 4},
+            {"min_df": 2, "analyzer": "char_wb", "ngram_range": (2, 4)},
+        ),
+    ],
+)
+def test_stop_words_shares_and_characters_are_scikit_learns(tmp_path, ours, theirs):
+    tfidf = fitted(Tfidf(**ours), split_of(texts=TEXTS))
+    other = sklearn_tfidf(TEXTS, sublinear_tf=True, **theirs)
+    assert tfidf.words() == other.get_feature_names_out().tolist()
+    for texts in (TEXTS, ["the unseen dog", "nothing known"]):
+        expected = other.transform(texts).toarray()
+        result = tfidf.transform(split_of(texts=texts), context=CONTEXT)
+        np.testing.assert_allclose(result.toarray(), expected, rtol=1e-6)
+    again = reloaded(tfidf, tmp_path / "saved").transform(split_of(texts=TEXTS), context=CONTEXT)
+    assert_same_bits(again, tfidf.transform(split_of(texts=TEXTS), context=CONTEXT))
+
+
+def test_hashed_words_have_weights_but_no_vocabulary(tmp_path):
+    tfidf = fitted(Tfidf(buckets=64), split_of(texts=TEXTS))
+    result = tfidf.transform(split_of(texts=TEXTS), context=CONTEXT)
+    assert result.shape == (6, 64)
+    np.testing.assert_allclose(np.linalg.norm(result.toarray(), axis=1), [1, 1, 0, 1, 1, 0], rtol=1e-6)
+    again = reloaded(tfidf, tmp_path / "saved")
+    assert_same_bits(again.transform(split_of(texts=TEXTS), context=CONTEXT), result)
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {"params.json", "blocks.json", "idf.npz"}
+    assert tfidf.words() == []
+    store.write_arrays(tmp_path / "saved" / "idf.npz", {"idf": np.ones(63)})
+    with pytest.raises(StorageError, match=r"idf\.npz.*damaged"):
+        Tfidf.load(tmp_path / "saved", context=CONTEXT)
+
+
+def test_counts_of_the_fitted_texts_are_used_once_and_only_for_them():
+    train = split_of(texts=TEXTS)
+    tfidf = fitted(Tfidf(), train)
+    other = tfidf.transform(split_of(texts=[*TEXTS, "dog"]), context=CONTEXT)
+    first, second = (tfidf.transform(train, context=CONTEXT) for _ in range(2))
+    assert_same_bits(first, second)
+    assert_same_bits(other[:6], first)
+    assert_same_bits(fitted(Tfidf(), train).transform(train, context=CONTEXT), first)
+
+
+def test_texts_in_other_scripts_become_rows():
+    texts = ["中文文本分类", "中文文本", "كتاب جديد", "كتاب قديم", "ภาษาไทย", "ภาษา", "🙂🙂", ""]
+    tfidf = fitted(Tfidf(), split_of(texts=texts))
+    lengths = np.linalg.norm(tfidf.transform(split_of(texts=texts), context=CONTEXT).toarray(), axis=1)
+    np.testing.assert_allclose(lengths, [1, 1, 1, 1, 1, 1, 0, 0], rtol=1e-6)
+    assert {"中文", "文本", "كتاب"} <= set(tfidf.words())
+
+
+def test_a_vocabulary_that_vanishes_says_what_to_change():
+    texts = ["same words", "same words"]
+    with pytest.raises(DataError, match=r"at least 1 and in at most 50% of the 2 .* raise features\.max_share"):
+        Tfidf(min_count=1, max_share=0.5).fit(split_of(texts=texts), context=CONTEXT)
+    with pytest.raises(DataError, match="no sequence of characters occurs in at least 2 of the 2"):
+        Tfidf(terms="characters", ngrams=3).fit(split_of(texts=["", " "]), context=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shortest": 2},
+        {"terms": "letters"},
+        {"buckets": 0},
+        {"max_share": 1.5},
+        {"terms": "characters", "stop_words": ["the"]},
+    ],
+)
+def test_wrong_tfidf_parameters_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        Tfidf(**wrong)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from scipy import sparse
 from scipy.sparse import csr_matrix, issparse
 
@@ -15,14 +15,14 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError, nearest
+from xmckit.executors import Threads
 from xmckit.params import Configured, Params
+from xmckit.sparse.normalise import weigh_rows
+from xmckit.sparse.text import Counted, Spread, Terms, Vocabulary, count_terms, learn_terms
 
 Normalise: TypeAlias = Literal["none", "l2"]
 
 ROWS_AT_ONCE = 1 << 15
-TEXTS_AT_ONCE = 1 << 12
-# Words of two or more letters, digits or underscores.
-WORD = r"(?u)\b\w\w+\b"
 
 
 class BlockParams(Params):
@@ -91,13 +91,14 @@ class Blocks(Configured):
         if not unit and own.weight == 1 and name not in self._idf:
             return matrix
         result = matrix.copy()
+        if issparse(result):
+            weigh_rows(result, self._idf.get(name), unit=unit, factor=own.weight, workers=context.workers)
+            _check_finite(result, name)
+            return result
         with context.progress(f"weighting features {name}", total=matrix.shape[0]) as bar:
             for start in range(0, matrix.shape[0], ROWS_AT_ONCE):
                 rows = slice(start, min(start + ROWS_AT_ONCE, matrix.shape[0]))
-                if issparse(result):
-                    _weight_sparse_rows(result, rows, self._idf.get(name), unit, own.weight)
-                else:
-                    result[rows] = _weighted_dense(result[rows], unit, own.weight)
+                result[rows] = _weighted_dense(result[rows], unit, own.weight)
                 bar.advance(rows.stop - rows.start)
         _check_finite(result, name)
         return result
@@ -116,97 +117,148 @@ class Blocks(Configured):
 
 
 class TfidfParams(Params):
+    terms: Literal["words", "characters"] = Field(
+        "words", description='What is counted: words, or with "characters" sequences of characters between spaces.'
+    )
     min_count: int = Field(2, ge=1, description="Words in fewer training texts than this are ignored.")
+    max_share: float = Field(
+        1.0, gt=0, le=1, description="Words in more than this share of training texts are ignored."
+    )
     max_features: int | None = Field(None, ge=1, description="Keep only this many words, the most frequent ones.")
     sublinear: bool = Field(True, description="Count a word that occurs n times as 1 + ln n.")
     ngrams: int = Field(1, ge=1, description="Also take sequences of up to this many words as features.")
+    shortest: int = Field(1, ge=1, description="Leave out sequences of fewer words, or characters, than this.")
     lowercase: bool = Field(True, description="Treat upper and lower case as equal.")
+    stop_words: tuple[str, ...] = Field((), description="Words that are left out.")
+    buckets: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
+        None,
+        description="Keep no words, but as many columns as this: a word's hash says which one is its. "
+        "min_count, max_share and max_features then have no say.",
+    )
     with_blocks: bool = Field(False, description="Put the feature blocks of the data, as they come, beside the words.")
+
+    @model_validator(mode="after")
+    def _lengths(self) -> TfidfParams:
+        if self.shortest > self.ngrams:
+            raise ValueError(f"shortest is {self.shortest}, which is more than ngrams ({self.ngrams})")
+        if self.terms == "characters" and self.stop_words:
+            raise ValueError("stop_words are for words, not for characters")
+        return self
+
+    def cutting(self) -> Terms:
+        return Terms(self.terms == "characters", self.shortest, self.ngrams, self.lowercase, self.stop_words)
 
 
 class Tfidf(Configured):
-    """Words of two or more letters, digits or underscores, weighted by tf-idf; rows have length 1."""
+    """Words, or sequences of words or of characters, weighted by tf-idf; rows have length 1.
+
+    `xmckit.sparse.text` says what a word is, in any script. A text without a known word is a row of zeros.
+    """
 
     Params: ClassVar[type[Params]] = TfidfParams
 
     def __init__(self, **params: Any):
         super().__init__(**params)
-        self._words: list[str] = []
+        self._words: Vocabulary | None = None
         self._idf: np.ndarray | None = None
         self._widths: dict[str, int] | None = None
-        self._vectorizer: Any = None
+        self._fitted_on: tuple[Sequence[str], Counted] | None = None
 
     def fit(self, train: Split, *, context: Context) -> None:
         texts = _texts(train)
         if train.X is not None and not self.params.with_blocks:
             context.log("tfidf: the data also has feature blocks; they are not used (with_blocks = false)")
         self._widths = _widths(_named_blocks(train)) if self.params.with_blocks else None
-        learner = self._make_vectorizer(min_df=self.params.min_count, max_features=self.params.max_features)
-        too_few = f"no word occurs in at least {self.params.min_count} of the {len(texts)} training texts"
-        if len(texts) < self.params.min_count:
-            raise DataError(f"{too_few}: lower features.min_count")
-        try:
-            learner.fit(_with_progress(texts, "collecting words", context))
-        except ValueError as error:
-            raise DataError(f"{too_few}: lower features.min_count or check the texts ({error})") from None
-        self._restore(learner.get_feature_names_out().tolist(), learner.idf_)
+        spread = _spreading(context, "counting words")
+        if self.params.buckets is not None:
+            counted = count_terms(texts, self.params.cutting(), self.params.buckets, spread=spread)
+        else:
+            self._words, counted = learn_terms(
+                texts,
+                self.params.cutting(),
+                min_documents=self.params.min_count,
+                max_documents=self.params.max_share * len(texts),
+                max_terms=self.params.max_features,
+                spread=spread,
+            )
+            if not len(self._words):
+                raise DataError(self._no_words(len(texts)))
+        self._idf = np.log((1 + len(texts)) / (1 + counted.documents())) + 1
+        self._fitted_on = texts, counted
 
     def transform(self, split: Split, *, context: Context) -> Matrix:
-        if self._vectorizer is None:
+        if self._idf is None:
             raise UsageError("tfidf: transform was called before fit")
-        words = self._transform_texts(_texts(split), context)
+        words = self._counted(_texts(split), context).weighted(self._idf, sublinear=self.params.sublinear)
         if self._widths is None:
             return words
         blocks = _fitting_blocks(split, self._widths)
         return side_by_side([words, *(_float32(block, name) for name, block in blocks.items())])
 
+    def words(self) -> list[str]:
+        """The fitted words, column by column; none where they are hashed."""
+        return [] if self._words is None else self._words.terms()
+
     def save(self, folder: Path) -> None:
         super().save(folder)
         if self._idf is None:
             raise UsageError("tfidf: save was called before fit")
-        store.write_strings(folder / "words.npz", self._words)
+        if self._words is not None:
+            store.write_strings(folder / "words.npz", self.words())
         store.write_arrays(folder / "idf.npz", {"idf": self._idf})
         store.write_json(folder / "blocks.json", self._widths)
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> Tfidf:
         tfidf = super().load(folder, context=context)
-        words = store.read_strings(folder / "words.npz")
         idf = store.read_arrays(folder / "idf.npz", "idf")["idf"]
-        if not words or len(set(words)) != len(words) or idf.shape != (len(words),):
-            raise store.damaged(folder / "idf.npz", f"{len(words)} words, but weights of shape {idf.shape}")
+        columns = tfidf.params.buckets
+        if columns is None:
+            words = store.read_strings(folder / "words.npz")
+            columns = len(words)
+            if not words or len(set(words)) != columns:
+                raise store.damaged(folder / "words.npz", "expected different words, and at least one")
+            tfidf._words = Vocabulary.of(words)
+        if idf.shape != (columns,) or idf.dtype.kind != "f":
+            raise store.damaged(folder / "idf.npz", f"{columns} words, but weights of shape {idf.shape}")
         tfidf._widths = _read_widths(folder / "blocks.json")
-        tfidf._restore(words, idf)
+        tfidf._idf = idf
         return tfidf
 
-    def _make_vectorizer(self, **options: Any) -> Any:
-        from sklearn.feature_extraction.text import TfidfVectorizer
+    def _counted(self, texts: Sequence[str], context: Context) -> Counted:
+        """The terms of texts. Those that were fitted on were counted then, and are usually asked for first."""
+        if self._fitted_on is not None:
+            fitted, counted = self._fitted_on
+            self._fitted_on = None
+            if fitted is texts:
+                return counted
+        known = self._words if self._words is not None else self.params.buckets
+        return count_terms(texts, self.params.cutting(), known, spread=_spreading(context, "counting words"))
 
-        return TfidfVectorizer(
-            ngram_range=(1, self.params.ngrams),
-            lowercase=self.params.lowercase,
-            sublinear_tf=self.params.sublinear,
-            token_pattern=WORD,
-            dtype=np.float32,
-            **options,
+    def _no_words(self, texts: int) -> str:
+        share = f" and in at most {self.params.max_share:.0%}" if self.params.max_share < 1 else ""
+        change = "lower features.min_count, raise features.max_share" if share else "lower features.min_count"
+        what = "word" if self.params.terms == "words" else "sequence of characters"
+        return (
+            f"no {what} occurs in at least {self.params.min_count}{share} of the {texts} training texts: "
+            f"{change} or check the texts"
         )
 
-    def _restore(self, words: list[str], idf: np.ndarray) -> None:
-        """Fitting ends here as loading does: both transform through the same object, so with the same bits."""
-        self._words, self._idf = words, idf
-        self._vectorizer = self._make_vectorizer(vocabulary={word: column for column, word in enumerate(words)})
-        self._vectorizer.idf_ = idf
 
-    def _transform_texts(self, texts: Sequence[str], context: Context) -> csr_matrix:
-        if not len(texts):
-            return csr_matrix((0, len(self._words)), dtype=np.float32)
-        parts = []
-        with context.progress("weighting words", total=len(texts)) as bar:
-            for start in range(0, len(texts), TEXTS_AT_ONCE):
-                part = texts[start : start + TEXTS_AT_ONCE]
-                parts.append(as_csr(self._vectorizer.transform(part)))
-                bar.advance(len(part))
-        return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
+def _spreading(context: Context, what: str) -> Spread:
+    """Chunks of texts on the context's workers. Threads, whatever the executor: chunks fill shared arrays."""
+
+    def spread(function: Callable[[Any], Any], items: list) -> list:
+        with context.progress(what, total=len(items)) as bar:
+
+            def done(item: Any) -> Any:
+                result = function(item)
+                bar.advance()
+                return result
+
+            return Threads().map(done, items, workers=context.workers)
+
+    return spread
 
 
 def inverse_document_frequency(matrix: csr_matrix) -> np.ndarray:
@@ -222,20 +274,6 @@ def side_by_side(blocks: Sequence[Matrix]) -> Matrix:
     if any(issparse(block) for block in blocks):
         return as_csr(sparse.hstack([csr_matrix(block) for block in blocks], format="csr"))
     return np.hstack(blocks)
-
-
-def _weight_sparse_rows(matrix: csr_matrix, rows: slice, idf: np.ndarray | None, unit: bool, weight: float) -> None:
-    """Weight some rows in place. In float64, because squares of float32 leave its range."""
-    indptr = matrix.indptr[rows.start : rows.stop + 1]
-    part = slice(indptr[0], indptr[-1])
-    values = matrix.data[part].astype(np.float64)
-    if idf is not None:
-        values *= idf[matrix.indices[part]]
-    if unit:
-        row_of = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        values /= np.sqrt(np.bincount(row_of, weights=values**2))[row_of]
-    with np.errstate(over="ignore"):
-        matrix.data[part] = values * weight
 
 
 def _weighted_dense(rows: np.ndarray, unit: bool, weight: float) -> np.ndarray:
@@ -313,11 +351,3 @@ def _read_widths(path: Path) -> dict[str, int] | None:
 def _idf_key(name: str, widths: Mapping[str, int] | None) -> str:
     """A block's name may be anything, so its arrays are stored under its position."""
     return f"block{list(widths or ()).index(name)}"
-
-
-def _with_progress(texts: Sequence[str], what: str, context: Context) -> Iterator[str]:
-    with context.progress(what, total=len(texts)) as bar:
-        for start in range(0, len(texts), TEXTS_AT_ONCE):
-            part = texts[start : start + TEXTS_AT_ONCE]
-            yield from part
-            bar.advance(len(part))

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch.nn.functional import embedding, embedding_bag
 
 from xmckit.nn.batches import Batch, SparseBatch
+from xmckit.nn.products import sparse_product
 from xmckit.params import Configured, Params
 
 WIDTH = 256
@@ -61,13 +61,7 @@ class FeatureTable(torch.nn.Module):
     def forward(self, batch: Batch) -> torch.Tensor:
         if not isinstance(batch, SparseBatch):
             return batch @ self.table + self.bias
-        # a batch's own small table first: its gradient is one sum per feature, and already sorted by feature
-        used, places = torch.unique(batch.indices, return_inverse=True)
-        rows = embedding(used, self.table, sparse=True)
-        sums = embedding_bag(
-            places, rows, batch.offsets, mode="sum", per_sample_weights=batch.values, include_last_offset=True
-        )
-        return sums + self.bias
+        return sparse_product(batch, self.table) + self.bias
 
 
 class SparseLinear(TorchEncoder):

@@ -11,6 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -35,6 +36,14 @@ class Threads:
         return list(self._pool.map(function, pieces))
 
 
+_current: ContextVar[Threads] = ContextVar("threads", default=Threads())  # noqa: B039  # it has no state
+
+
+def current_threads() -> Threads:
+    """Those of the innermost `threads` block; none in a thread of its pool, which must not wait for the others."""
+    return _current.get()
+
+
 @contextlib.contextmanager
 def threads(workers: int) -> Iterator[Threads]:
     """Threads for the time of a `with` block, in which torch itself uses one."""
@@ -45,7 +54,11 @@ def threads(workers: int) -> Iterator[Threads]:
             # MKL keeps its number of threads per thread: without this, a product that is the first thing a new thread
             # of the pool does would still be spread.
             with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                yield Threads(pool)
+                token = _current.set(Threads(pool))
+                try:
+                    yield _current.get()
+                finally:
+                    _current.reset(token)
 
 
 @contextlib.contextmanager

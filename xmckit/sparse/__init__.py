@@ -1,5 +1,11 @@
-"""Numba kernels over CSR matrices. Public: `topk_csr` and `topk_dense`."""
+"""Numba kernels over CSR matrices and texts. Public: the names below; those of texts are in `xmckit.sparse.text`."""
 
+from xmckit.sparse.labels import cooccurrence, hashed_projection, label_centroids, random_projection
+from xmckit.sparse.normalise import weigh_rows
+from xmckit.sparse.shortlists import merge_shortlists
 from xmckit.sparse.topk import topk_csr, topk_dense
 
-__all__ = ["topk_csr", "topk_dense"]
+__all__ = [
+    "cooccurrence", "hashed_projection", "label_centroids", "merge_shortlists", "random_projection", "topk_csr",
+    "topk_dense", "weigh_rows",
+]  # fmt: skip

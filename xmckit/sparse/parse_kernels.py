@@ -101,7 +101,7 @@ def _word(typing: Any, text: Any, at: Any) -> Any:
 
 
 @intrinsic
-def _trailing_zeros(typing: Any, word: Any) -> Any:
+def trailing_zeros(typing: Any, word: Any) -> Any:
     """The number of zero bits below the lowest one; 64 for 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -119,7 +119,7 @@ def _digits_at(text: np.ndarray, at: int) -> tuple[int, int]:
     """
     word = _word(text, at) ^ _ASCII_ZEROS  # type: ignore[call-arg]  # numba passes the first argument
     others = ((word + _OVER_NINE) | word) & _TOP_BITS
-    digits = np.int64(_trailing_zeros(others) >> np.uint64(3))
+    digits = np.int64(trailing_zeros(others) >> np.uint64(3))
     if digits == 0:
         return 0, 0
     word <<= np.uint64(64 - 8 * digits)

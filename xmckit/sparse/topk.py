@@ -91,7 +91,7 @@ def _sift_down(scores: np.ndarray, labels: np.ndarray, size: int, score: float, 
 
 
 @njit(cache=True, nogil=True)
-def _offer(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label: int) -> int:
+def offer(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label: int) -> int:
     """Keep (score, label) if it is among the best; the new size of the heap."""
     if size == len(scores):
         if _worse(scores[0], labels[0], score, label):
@@ -109,7 +109,7 @@ def _offer(scores: np.ndarray, labels: np.ndarray, size: int, score: float, labe
 
 
 @njit(cache=True, nogil=True)
-def _pour(scores: np.ndarray, labels: np.ndarray, size: int, out_labels: np.ndarray, out_scores: np.ndarray) -> None:
+def pour(scores: np.ndarray, labels: np.ndarray, size: int, out_labels: np.ndarray, out_scores: np.ndarray) -> None:
     """Empty the heap into a row of the result, worst last."""
     for place in range(size - 1, -1, -1):
         out_labels[place], out_scores[place] = labels[0], scores[0]
@@ -144,10 +144,10 @@ def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.nda
                     continue
                 if np.isnan(score):
                     return row
-                size = _offer(kept, kept_labels, size, score, label)
+                size = offer(kept, kept_labels, size, score, label)
                 if size == k:
                     limit = kept[0]
-        _pour(kept, kept_labels, size, out_labels[row], out_scores[row])
+        pour(kept, kept_labels, size, out_labels[row], out_scores[row])
     return -1
 
 
@@ -167,10 +167,10 @@ def _select_csr(
                 continue
             if np.isnan(score):
                 return row
-            size = _offer(kept, kept_labels, size, score, labels[place])
+            size = offer(kept, kept_labels, size, score, labels[place])
             if size == k:
                 limit = kept[0]
-        _pour(kept, kept_labels, size, out_labels[row], out_scores[row])
+        pour(kept, kept_labels, size, out_labels[row], out_scores[row])
     return -1
 
 

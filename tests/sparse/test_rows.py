@@ -1,0 +1,100 @@
+"""Row weights, products with dense matrices, index types, and compiled code that is found again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from textwrap import dedent
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba.core.dispatcher import Dispatcher
+from scipy.sparse import random as random_csr
+from sklearn.preprocessing import normalize
+
+from xmckit.sparse import labels, normalise, product, shortlists, text_kernels, topk, weigh_rows
+from xmckit.sparse.csr import row_pointers
+from xmckit.sparse.product import multiply, transposed
+
+
+@given(
+    st.integers(0, 30), st.integers(1, 40), st.booleans(), st.booleans(), st.sampled_from([1.0, 2.5]), st.integers(0, 9)
+)
+@settings(deadline=None, max_examples=100, derandomize=True)
+def test_rows_are_weighted_and_of_length_one(rows, columns, weighted, unit, factor, seed):
+    X = random_csr(rows, columns, density=0.2, format="csr", dtype=np.float32, random_state=seed)
+    weights = np.random.default_rng(seed).random(columns) + 0.1 if weighted else None
+    expected = X.toarray().astype(np.float64) * (1 if weights is None else weights)
+    expected = factor * (normalize(expected) if unit and rows else expected)
+    weigh_rows(X, weights, unit=unit, factor=factor, workers=2)
+    np.testing.assert_allclose(X.toarray(), expected, rtol=1e-6)
+
+
+@given(
+    st.integers(0, 20),
+    st.integers(1, 300),
+    st.integers(1, 30),
+    st.integers(0, 9),
+    st.sampled_from([np.float32, np.float64]),
+)
+@settings(deadline=None, max_examples=100, derandomize=True)
+def test_products_and_transposed_products_are_scipys(rows, columns, width, seed, dtype):
+    rng = np.random.default_rng(seed)
+    X = random_csr(rows, columns, density=0.1, format="csr", dtype=dtype, random_state=rng)
+    dense, slopes = (rng.standard_normal((size, width)).astype(dtype) for size in (columns, rows))
+    start = rng.standard_normal(width).astype(dtype)
+    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int64)
+    out = np.empty((rows, width), dtype)
+    for first in range(0, rows, 7):
+        multiply(indptr, indices, X.data, dense, start, out, first, min(first + 7, rows))
+    np.testing.assert_allclose(out, X @ dense + start, rtol=1e-4, atol=1e-5)
+    entries = transposed(indptr, indices, X.data, columns)
+    np.testing.assert_array_equal(entries.columns, np.unique(X.indices))
+    sums = np.empty((len(entries.columns), width), dtype)
+    multiply(entries.pointers, entries.rows, entries.values, slopes, np.zeros(width, dtype), sums, 0, len(sums))
+    np.testing.assert_allclose(sums, (X.T @ slopes)[entries.columns], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [([2**30, 2**30 - 1], np.int32), ([2**30, 2**30], np.int64), ([2**31 - 1, 0, 1], np.int64), ([], np.int32)],
+)
+def test_index_pointers_become_wide_where_entries_pass_two_to_the_31(sizes, dtype):
+    pointers = row_pointers(np.array(sizes, dtype=np.int64))
+    assert pointers.dtype == dtype
+    assert pointers[-1] == sum(sizes)
+    assert (np.diff(pointers.astype(object)) == sizes).all()
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    script = """
+        import numpy as np
+        from scipy.sparse import eye
+        from xmckit.sparse import normalise, topk
+        X = eye(4, format="csr", dtype=np.float32)
+        normalise.weigh_rows(X)
+        topk.topk_csr(X, 2)
+        kernels = (normalise._weigh, topk._select_csr, topk.first_row_with_repeats)
+        print(sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
+    """
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", dedent(script)]
+    first, second = (
+        int(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+        for _ in range(2)
+    )
+    assert first > 0
+    assert second == 0
+
+
+@pytest.mark.parametrize("module", [labels, normalise, product, shortlists, text_kernels, topk])
+def test_every_kernel_that_python_calls_is_kept(module):
+    """Helpers, which only kernels call, are compiled into them."""
+    helpers = {"_address", "_bytes_at", "_key", "_slot_of", "_same", "_find", "term_hash", "_character", "_ones"}
+    kernels = {name: item for name, item in vars(module).items() if isinstance(item, Dispatcher)}
+    assert kernels
+    for name, kernel in kernels.items():
+        assert name in helpers or kernel._cache.__class__.__name__ == "FunctionCache", name

@@ -1,0 +1,172 @@
+"""What labels have in common: how often they occur together, and the centroids of their rows (PIFA)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit.errors import DataError, UsageError
+from xmckit.executors import Threads
+from xmckit.sparse.csr import row_pointers, sorted_csr
+from xmckit.sparse.normalise import weigh_rows
+from xmckit.sparse.product import multiply, transposed
+from xmckit.sparse.scoring import row_blocks
+from xmckit.sparse.topk import csr_pattern, offer, pour
+
+_ROWS_AT_ONCE = 1 << 13
+
+
+def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
+    """Labels × labels: for each label the `k` others that share most rows with it, and how many; best first.
+
+    Of labels that share equally many the one with the lower id comes first. YᵀY itself is never there.
+    """
+    if k < 1:
+        raise UsageError(f"co-occurrence needs k of at least 1, not {k}")
+    indptr, labels = csr_pattern(Y, "the label matrix")
+    by_label = transposed(indptr, labels, np.ones(len(labels), np.bool_), Y.shape[1])
+
+    def count(block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return _cooccurring(
+            by_label.columns, by_label.pointers, by_label.rows, indptr, labels, Y.shape[1], k, block.start, block.stop
+        )
+
+    parts = Threads().map(count, row_blocks(len(by_label.columns)), workers=workers)
+    sizes = np.zeros(Y.shape[1], np.int64)
+    sizes[by_label.columns] = np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)])
+    indices = np.concatenate([np.zeros(0, np.int32), *(part[1] for part in parts)])
+    values = np.concatenate([np.zeros(0, np.float32), *(part[2] for part in parts)])
+    return csr_matrix((values, indices, row_pointers(sizes)), shape=(Y.shape[1], Y.shape[1]))
+
+
+def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: int = 1) -> Any:
+    """Positive-instance feature aggregation: for each label the sum of the rows that have it, of length 1.
+
+    A row with c labels counts 1/√c, as in PECOS. Labels without a row, or whose rows are zeros, get zeros.
+
+    Dense rows, and sparse ones with a `projection` (features × d, from `random_projection` or `hashed_projection`),
+    give a dense labels × d; the projection comes before the sum, so that nothing is labels × features. Sparse rows
+    without one give a sparse matrix.
+    """
+    indptr, labels = csr_pattern(Y, "the label matrix")
+    if X.shape[0] != Y.shape[0]:
+        raise DataError(f"centroids need as many rows of features as of labels, found {X.shape[0]} and {Y.shape[0]}")
+    if projection is not None and projection.shape[0] != X.shape[1]:
+        raise UsageError(f"the projection is for {projection.shape[0]} features, the rows have {X.shape[1]}")
+    shares = np.repeat(1 / np.sqrt(np.maximum(np.diff(indptr), 1)), np.diff(indptr)).astype(np.float32)
+    if issparse(X) and projection is None:
+        centroids = (sorted_csr(shares, labels, indptr, Y.shape[1]).T @ csr_matrix(X, dtype=np.float32)).tocsr()
+        centroids.sort_indices()
+        weigh_rows(centroids, workers=workers)
+        return centroids
+    width = X.shape[1] if projection is None else projection.shape[1]
+    sums = np.zeros((Y.shape[1], width), np.float32)
+    for start in range(0, X.shape[0], _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, X.shape[0])
+        vectors = _projected(X[start:stop], projection, workers)
+        # every thread has columns of its own, so that none waits and sums are in the order of the rows
+        parts = [slice(first, min(first + 16, width)) for first in range(0, width, 16)]
+        Threads().map(
+            lambda part: _add_rows(indptr, labels, shares, vectors, start, sums, part.start, part.stop),  # noqa: B023
+            parts,
+            workers=workers,
+        )
+    lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums, dtype=np.float64))
+    sums /= np.where(lengths > 0, lengths, 1)[:, None].astype(np.float32)
+    return sums
+
+
+def random_projection(features: int, width: int, rng: np.random.Generator) -> np.ndarray:
+    """Features × width of ±1/√width: keeps inner products up to an error that falls with √width."""
+    signs = rng.integers(0, 2, (features, width), dtype=np.int8)
+    return (2 * signs - 1).astype(np.float32) / np.float32(np.sqrt(width))
+
+
+def hashed_projection(features: int, width: int, rng: np.random.Generator, *, each: int = 4) -> csr_matrix:
+    """As `random_projection`, but every feature goes to `each` columns only: for very many features."""
+    each = min(each, width)
+    step = width // each
+    # one column in each of `each` parts of the columns, so that a feature has them all different
+    columns = (rng.integers(0, step, (features, each)) + step * np.arange(each)).astype(np.int32)
+    values = (rng.integers(0, 2, features * each) * 2 - 1).astype(np.float32) / np.float32(np.sqrt(each))
+    return sorted_csr(values, columns.ravel(), row_pointers(np.full(features, each)), width)
+
+
+def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:
+    if projection is None:
+        return np.ascontiguousarray(X, dtype=np.float32)
+    if not issparse(X) or issparse(projection):
+        product = X @ projection
+        return np.ascontiguousarray(product.toarray() if issparse(product) else product, dtype=np.float32)
+    rows = csr_matrix(X, dtype=np.float32)
+    table = np.ascontiguousarray(projection, dtype=np.float32)
+    out = np.empty((rows.shape[0], table.shape[1]), np.float32)
+    indptr, indices, nothing = rows.indptr.astype(np.int64), rows.indices.astype(np.int64), np.zeros_like(out[0])
+    Threads().map(
+        lambda block: multiply(indptr, indices, rows.data, table, nothing, out, block.start, block.stop),
+        row_blocks(len(out)),
+        workers=workers,
+    )
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _add_rows(
+    indptr: np.ndarray,
+    labels: np.ndarray,
+    shares: np.ndarray,
+    vectors: np.ndarray,
+    start: int,
+    sums: np.ndarray,
+    first: int,
+    last: int,
+) -> None:
+    for row in range(len(vectors)):
+        for place in range(indptr[start + row], indptr[start + row + 1]):
+            label, share = labels[place], shares[place]
+            for column in range(first, last):
+                sums[label, column] += share * vectors[row, column]
+
+
+@njit(cache=True, nogil=True)
+def _cooccurring(
+    columns: np.ndarray,
+    pointers: np.ndarray,
+    rows: np.ndarray,
+    indptr: np.ndarray,
+    labels: np.ndarray,
+    label_count: int,
+    k: int,
+    start: int,
+    stop: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(entries, labels, counts) of the labels columns[start] … columns[stop − 1]."""
+    counts, touched = np.zeros(label_count, np.int32), np.empty(label_count, np.int32)
+    k = min(k, label_count)
+    kept, kept_counts = np.empty(k, np.int32), np.empty(k)
+    sizes = np.zeros(stop - start, np.int64)
+    out_labels, out_counts = np.empty((stop - start) * k, np.int32), np.empty((stop - start) * k, np.float32)
+    size = 0
+    for nth in range(start, stop):
+        found = 0
+        for slot in range(pointers[nth], pointers[nth + 1]):
+            row = rows[slot]
+            for place in range(indptr[row], indptr[row + 1]):
+                other = labels[place]
+                if counts[other] == 0:
+                    touched[found] = other
+                    found += 1
+                counts[other] += 1
+        count = 0
+        for place in range(found):
+            other = touched[place]
+            if other != columns[nth]:
+                count = offer(kept_counts, kept, count, counts[other], other)
+            counts[other] = 0
+        pour(kept_counts, kept, count, out_labels[size : size + count], out_counts[size : size + count])
+        sizes[nth - start] = count
+        size += count
+    return sizes, out_labels[:size].copy(), out_counts[:size].copy()
