@@ -94,6 +94,9 @@ def xmckit_commands() -> Iterator[Component]:
     )
     yield Component("predict", "xmckit.cli.predict:predict", summary="Label texts with the model of a run.")
     yield Component(
+        "ensemble", "xmckit.cli.ensemble:ensemble", summary="Combine finished runs, and see how good they are together."
+    )
+    yield Component(
         "verify",
         "xmckit.cli.verify:verify",
         summary="Prove which label sets a head can output and which it never will.",

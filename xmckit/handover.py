@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
-from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
-from xmckit.protocols import TopK
+from xmckit.protocols import Featurizer, TopK
+
+if TYPE_CHECKING:
+    from xmckit.context import Context
 
 
 def checked_features(X: Any, split: Split, use: str) -> Matrix:
@@ -56,7 +59,28 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
     return topk
 
 
+def named_index(index: Any, use: str) -> Any:
+    """The index, which then says by `indexer` which component built it and can load it."""
+    check_index(index, use)
+    try:
+        index.indexer = use
+    except AttributeError:
+        raise PluginError(f"indexer {use} built a {type(index).__name__} that cannot be told its name") from None
+    return index
+
+
 def check_index(index: Any, use: str) -> None:
     for promised in ("shortlist", "save"):
         if not callable(getattr(index, promised, None)):
             raise PluginError(f"indexer {use} built a {type(index).__name__}, which lacks {promised}()")
+
+
+def label_rows(dataset: Dataset, featurizer: Featurizer, X: Matrix, context: Context) -> Matrix | None:
+    """A feature row for each label: label features as wide as `X`, or names as the featurizer sees them; else None."""
+    own = dataset.label_features
+    if own is not None and own.shape[1] == X.shape[1]:
+        return own
+    if dataset.label_names is None or dataset.train.texts is None:
+        return None
+    texts = Split(X=None, Y=csr_matrix((dataset.labels, 0)), texts=list(dataset.label_names))
+    return featurizer.transform(texts, context=context)

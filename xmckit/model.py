@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from xmckit import store
 from xmckit.errors import DataError, PluginError, UsageError
+from xmckit.extensions import is_extension, read_extension
 from xmckit.pipeline import DEFAULT_ROOT
 from xmckit.registry import Registry, make_context
 from xmckit.runs import Run, find_run
@@ -19,27 +21,34 @@ if TYPE_CHECKING:
     from xmckit.context import Context
     from xmckit.data.model import Matrix, Split
     from xmckit.protocols import Featurizer, Head, TopK
+    from xmckit.recipe.sections import Combining
 
 
 class Tag(NamedTuple):
-    """A predicted label and its score: a logit, so 0 is even odds."""
+    """A predicted label and its score: a logit, so 0 is even odds; or minus the mean rank, of models combined by it."""
 
     label: str
     score: float
 
 
-@dataclass(frozen=True)
-class Model:
-    """The featurizer and the heads of a run, with the names of the labels."""
+class Labeller(ABC):
+    """What labels texts and feature rows: the model of a run, or several combined."""
 
-    featurizer: Featurizer
-    heads: Sequence[Head]
     label_names: Sequence[str]
-    context: Context
-    top: int = 100  # labels that each head of an ensemble lists, as in the run
+
+    @abstractmethod
+    def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
+        """As `predict`, in arrays of label numbers and scores."""
+
+    @abstractmethod
+    def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
+        """As `labels`, as a CSR matrix rows × labels."""
 
     def predict(self, inputs: Sequence[str] | Matrix, k: int = 5) -> list[list[Tag]]:
-        """The `k` best labels of each text (or feature row), best first."""
+        """The `k` best labels of each text (or feature row), best first.
+
+        There are fewer where the members of an ensemble, each of which lists `score.top` labels, list no more.
+        """
         best = self.topk(inputs, k)
         return [
             [
@@ -58,27 +67,25 @@ class Model:
             for start, end in zip(sets.indptr[:-1], sets.indptr[1:], strict=True)
         ]
 
-    def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
-        """As `predict`, in arrays of label numbers and scores."""
-        if k < 1:
-            raise UsageError(f"k must be 1 or more, not {k}")
-        X = self.features(inputs)
-        rankings = [head.predict(X, k if len(self.heads) == 1 else max(k, self.top)) for head in self.heads]
-        if len(rankings) == 1:
-            return rankings[0]
-        from xmckit.scoring import combine_rankings
 
-        return combine_rankings(rankings, k, len(self.label_names))
+@dataclass(frozen=True)
+class Model(Labeller):
+    """The featurizer and the heads of a run, with the names of the labels."""
+
+    featurizer: Featurizer
+    heads: Sequence[Head]
+    label_names: Sequence[str]
+    context: Context
+    top: int = 100  # labels that each head of an ensemble lists, as in the run
+    rule: Combining = "average"  # by which several heads are combined, as in the run
+
+    def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
+        X, deep = self.features(inputs), _depth(k, self.top, len(self.heads))
+        return _combined([head.predict(X, deep) for head in self.heads], k, self.rule)
 
     def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
-        """As `labels`, as a CSR matrix rows × labels."""
         X = self.features(inputs)
-        sets = [head.labels(X) for head in self.heads]
-        if len(sets) == 1:
-            return sets[0]
-        from xmckit.scoring import combine_sets
-
-        return combine_sets(sets)
+        return _combined_sets([head.labels(X) for head in self.heads])
 
     def features(self, inputs: Sequence[str] | Matrix) -> Matrix:
         """The matrix that the heads see."""
@@ -89,6 +96,53 @@ class Model:
             raise UsageError(
                 f"this model cannot take {'texts' if split.X is None else 'these rows'}: {error}"
             ) from None
+
+
+@dataclass(frozen=True)
+class CombinedModel(Labeller):
+    """The models of several runs, combined as `xmckit ensemble` did: each takes the same texts or rows."""
+
+    models: Sequence[Model]
+    label_names: Sequence[str]
+    tops: Sequence[int]
+    rule: Combining
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        return [head for model in self.models for head in model.heads]
+
+    def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
+        rankings = [
+            model.topk(inputs, _depth(k, top, len(self.models)))
+            for model, top in zip(self.models, self.tops, strict=True)
+        ]
+        return _combined(rankings, k, self.rule)
+
+    def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
+        return _combined_sets([model.sets(inputs) for model in self.models])
+
+
+def _depth(k: int, top: int, members: int) -> int:
+    """How many labels a member lists: beside others as many as in the run, whose order depends on it."""
+    if k < 1:
+        raise UsageError(f"k must be 1 or more, not {k}")
+    return k if members == 1 else top
+
+
+def _combined(rankings: Sequence[TopK], k: int, rule: Combining) -> TopK:
+    if len(rankings) == 1:
+        return rankings[0]
+    from xmckit.ensembles import combine_rankings
+
+    return combine_rankings(rankings, k, rule)
+
+
+def _combined_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
+    if len(sets) == 1:
+        return sets[0]
+    from xmckit.ensembles import combine_sets
+
+    return combine_sets(sets)
 
 
 def _as_split(inputs: Any) -> Split:
@@ -106,14 +160,57 @@ def _as_split(inputs: Any) -> Split:
     return Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts)
 
 
+@overload
+def load(run: Run, *, root: str | Path = ..., workers: int = ..., registry: Registry | None = ...) -> Model: ...
+
+
+@overload
+def load(
+    run: str | Path, *, root: str | Path = ..., workers: int = ..., registry: Registry | None = ...
+) -> Model | CombinedModel: ...
+
+
 def load(
     run: str | Path | Run, *, root: str | Path = DEFAULT_ROOT, workers: int = 0, registry: Registry | None = None
-) -> Model:
-    """The model of a run: by its folder, or by the name of a recipe (its newest finished run below `root`)."""
+) -> Model | CombinedModel:
+    """The model of a run: by its folder, or by the name of a recipe (its newest finished run below `root`).
+
+    A folder that `xmckit ensemble` wrote gives the models of its runs, combined; one of `xmckit labels add` the run's
+    model with the labels that were added.
+    """
+    context = make_context(workers=workers, registry=registry)
+    if not isinstance(run, Run) and (Path(run) / "ensemble.json").is_file():
+        return _load_combined(Path(run), context)
+    if not isinstance(run, Run) and is_extension(Path(run)):
+        return _load_extended(Path(run), context)
+    return _load_run(run if isinstance(run, Run) else find_run(run, Path(root)), context)
+
+
+def _load_combined(folder: Path, context: Context) -> CombinedModel:
+    from xmckit.run_ensembles import members_of
+
+    rule, runs = members_of(folder)
+    models = [_load_run(run, context) for run, _ in runs]
+    return CombinedModel(models, models[0].label_names, [top for _, top in runs], rule)
+
+
+def _load_extended(folder: Path, context: Context) -> Model:
+    extension = read_extension(folder)
+    if not extension.heads:
+        raise UsageError(
+            f"the heads of {extension.run.path} could not take the labels that {folder} adds: they can be searched "
+            f"with `xmckit search {folder}`, but not predicted"
+        )
+    model = _load_run(extension.run, context)
+    stages = extension.run.manifest["stages"]
+    uses = [stage["identity"]["use"] for stage in stages if stage["identity"]["kind"] == "head"]
+    heads = [context.load("head", uses[head], extension.head_folder(head)) for head in extension.heads]
+    return replace(model, heads=heads, label_names=[*model.label_names, *extension.labels])
+
+
+def _load_run(folder: Run, context: Context) -> Model:
     from xmckit.data.saved import load_label_names
 
-    folder = run if isinstance(run, Run) else find_run(run, Path(root))
-    context = make_context(workers=workers, registry=registry)
     featurizer_stage = folder.stage_folder("features")
     featurizer_use = store.read_json(featurizer_stage / "features.json")["use"]
     featurizer = _load_component(context, folder, "featurizer", featurizer_use, featurizer_stage / "featurizer")
@@ -127,7 +224,10 @@ def load(
         trained = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
         raise UsageError(f"{folder.path} has {trained}: go on with `xmckit run --resume {folder.path}`")
     names = load_label_names(folder.stage_folder("data"))
-    return Model(featurizer, heads, names, context, folder.manifest.get("top", Model.top))
+    kept = {
+        key: folder.manifest[name] for key, name in (("top", "top"), ("rule", "ensemble")) if name in folder.manifest
+    }
+    return Model(featurizer, heads, names, context, **kept)
 
 
 def _load_component(context: Context, folder: Run, kind: str, use: str, path: Path) -> Any:

@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 # stage -> its files that a person looks for at the top of the run folder
 _AT_THE_TOP = {
-    "score": ("predictions.npz", "metrics.json", "facts.json"),
+    "score": ("predictions.npz", "sets.npz", "metrics.json", "facts.json"),
     "verify": ("verdicts.json", "certificates.npz"),
 }
 
@@ -110,6 +110,7 @@ def run(
                 seed=recipe.seed,
                 heads=len(recipe.heads),
                 top=recipe.score.top,
+                ensemble=recipe.ensemble,
                 workers=pipeline.context.workers,
                 api_version=API_VERSION,
                 versions=pipeline.versions(),
@@ -166,6 +167,7 @@ class _Pipeline:
         # Data and features must not follow the run's seed: seeds are compared on the same rows.
         self.data_seed: int = recipe.data.extra["seed"]
         self._label_names: _Lazy[Sequence[str] | None] = _Lazy(lambda: None)
+        self._label_rows: _Lazy[Matrix | None] = _Lazy(lambda: None)
         self.context = Context(
             seed=recipe.seed,
             workers=recipe.workers or cpu_count(),
@@ -178,9 +180,14 @@ class _Pipeline:
 
     def stages_in_order(self) -> dict[str, Stage[Any]]:
         """Every stage up to the report, by name; a stage's value is made only when something asks for it."""
+        from xmckit.handover import label_rows
+
         data = self._data()
         self._label_names = _Lazy(lambda: data.value.label_names)
         features = self._features(data)
+        self._label_rows = _Lazy(
+            lambda: label_rows(data.value, features.value.featurizer, features.value.train, self.context)
+        )
         train_key, train = self._labels(data, features)
         fitting, validation = self._carve(train)
         indexes = [
@@ -354,7 +361,10 @@ class _Pipeline:
 
     def _trained(self, context: Context, kind: str, position: int, validation: _Lazy[Split | None]) -> Context:
         return context.using(
-            seed=context.seed_for(kind, position), validation=validation.value, label_names=self._label_names.value
+            seed=context.seed_for(kind, position),
+            validation=validation.value,
+            label_names=self._label_names.value,
+            label_rows=lambda: self._label_rows.value,
         )
 
     def _trained_identity(self, section: Section, inputs: Sequence[str], position: int) -> dict[str, Any]:
@@ -368,13 +378,13 @@ class _Pipeline:
     def _index(
         self, position: int, section: Section, train_key: str, train: _Lazy[Split], validation: _Lazy[Split | None]
     ) -> Stage[Any]:
-        from xmckit.handover import check_index
+        from xmckit.handover import named_index
 
         def produce(folder: Path, context: Context) -> Any:
             index = self._build(section).build(
                 train.value, context=self._trained(context, "indexer", position, validation)
             )
-            check_index(index, section.use)
+            named_index(index, section.use)
             (folder / "index").mkdir()
             index.save(folder / "index")
             return index
@@ -383,7 +393,7 @@ class _Pipeline:
             f"index-{section.name}",
             self._trained_identity(section, [train_key], position),
             produce,
-            lambda folder: self.context.load("indexer", section.use, folder / "index"),
+            lambda folder: named_index(self.context.load("indexer", section.use, folder / "index"), section.use),
         )
 
     def _head(
@@ -425,6 +435,7 @@ class _Pipeline:
             "kind": "score",
             "inputs": [data.key, features.key, *(head.key for head in heads)],
             "names": [section.name for section in recipe.heads],
+            "ensemble": recipe.ensemble if len(heads) > 1 else None,
             "k": list(recipe.score.k),
             "top": recipe.score.top,
             "propensity": recipe.score.propensity,

@@ -197,8 +197,9 @@ class LabelPreprocessor(Protocol):
 class LabelIndex(Protocol):
     """Shortlists of labels. `query_space` says what a query is: "input" features or "head" vectors.
 
-    An index in head space also has `rebuild(label_vectors)`. A tree also has `clusters` (pseudo-labels × clusters,
-    one non-zero a row) and `label_of` (pseudo-label → label).
+    An index in head space also has `rebuild(label_vectors)`: one row a label, whose product with a query is the logit.
+    The pipeline sets `indexer` to the name of the component, by which a head that keeps an index can load it. A tree
+    also has `clusters` (pseudo-labels × clusters, one non-zero a row) and `label_of` (pseudo-label → label).
     """
 
     query_space: Literal["input", "head"]
@@ -227,7 +228,8 @@ class Head(Protocol):
     """A classifier over all labels. `needs` names what each index given to it must provide.
 
     It may also offer `facts(truth)`: what the report says about it, by name; `truth` holds the test rows' label sets,
-    and texts under "warnings" are also shown when a run ends.
+    and texts under "warnings" are also shown when a run ends. And `rank_and_label(X, k)`: what `predict(X, k)` and
+    `labels(X)` give, as a pair, where both share most of the work.
     """
 
     needs: ClassVar[frozenset[str]]

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
+from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, PluginError
 from xmckit.handover import checked_ranking
 from xmckit.metrics import precision_by_frequency, propensity_constants, rank_metrics
@@ -35,16 +36,16 @@ def score(
     build: Callable[[Section], Any],
     context: Context,
 ) -> dict[str, Any]:
-    """Write predictions.npz, metrics.json and facts.json into `folder`; return the content of metrics.json."""
+    """Write predictions.npz, sets.npz, metrics.json and what the report shows into `folder`; return the metrics."""
     names = [section.name for section in recipe.heads]
     outputs = [
         (name, "head", *predict_blocks(head, test_features, recipe.score.top, context, name))
         for name, head in zip(names, heads, strict=True)
     ]
     if len(heads) > 1:
-        topk = combine_rankings([output[2] for output in outputs], recipe.score.top, dataset.labels)
+        topk = combine_rankings([output[2] for output in outputs], recipe.score.top, recipe.ensemble)
         outputs.insert(0, (ENSEMBLE, "ensemble", topk, combine_sets([output[3] for output in outputs])))
-    model = outputs[0][2]
+    model, model_sets = outputs[0][2:]
     if recipe.score.baseline is not None:
         section = recipe.score.baseline
         baseline = build(section)
@@ -80,9 +81,11 @@ def score(
         "labels": dataset.labels,
         "k": list(recipe.score.k),
         "propensity": {"A": constants[0], "B": constants[1], "from": "default" if asked is None else str(asked)},
+        **({"ensemble": recipe.ensemble} if len(heads) > 1 else {}),
         "results": results,
     }
     store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
+    store.write_csr(folder / "sets.npz", model_sets)
     store.write_json(folder / "metrics.json", metrics)
     store.write_json(folder / "facts.json", _facts(names, heads, dataset.test.Y))
     compared = [outputs[0], *(output for output in outputs if output[1] == "baseline")]
@@ -173,8 +176,9 @@ def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -
     with context.progress(f"predicting with {what}", total=rows) as bar:
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
-            rankings.append(checked_ranking(head.predict(block, k), int(block.shape[0]), k, what))
-            sets.append(head.labels(block))
+            ranking, labels = _answers(head, block, k)
+            rankings.append(checked_ranking(ranking, int(block.shape[0]), k, what))
+            sets.append(labels)
             bar.advance(int(block.shape[0]))
     topk = TopK(
         np.concatenate([ranking.indices for ranking in rankings]),
@@ -183,33 +187,8 @@ def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -
     return topk, csr_matrix(vstack(sets, format="csr"))
 
 
-def combine_rankings(rankings: Sequence[TopK], k: int, labels: int) -> TopK:
-    """The ensemble's ranking: by the mean probability σ(score) over the heads; a label that a head does not list
-    has probability 0 there. Scores are the logits of the means.
-    """
-    from xmckit.sparse.topk import topk_csr
-
-    total = csr_matrix((rankings[0].rows, labels), dtype=np.float32)
-    for ranking in rankings:
-        listed = ranking.indices >= 0
-        probability = 1 / (1 + np.exp(-ranking.scores[listed].astype(np.float64)))
-        indptr = np.concatenate([[0], np.cumsum(listed.sum(axis=1))])
-        # The least bit keeps a listed label apart from one that is not, where its probability underflows to nothing.
-        counted = csr_matrix(
-            (((probability + 1e-30) / len(rankings)).astype(np.float32), ranking.indices[listed], indptr), total.shape
-        )
-        total = total + counted
-    best = topk_csr(csr_matrix(total), k)
-    listed = best.indices >= 0
-    mean = np.clip(best.scores[listed].astype(np.float64), 1e-30, 1 - 1e-7)
-    scores = np.full(best.scores.shape, -np.inf, dtype=np.float32)
-    scores[listed] = np.log(mean / (1 - mean))
-    return TopK(best.indices, scores)
-
-
-def combine_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
-    """The ensemble's label sets: a label that more than half of the heads output."""
-    votes = csr_matrix(sum(one.astype(bool).astype(np.float32) for one in sets))
-    votes.data = (votes.data > len(sets) / 2).astype(np.float32)
-    votes.eliminate_zeros()
-    return votes
+def _answers(head: Head, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
+    if hasattr(head, "rank_and_label"):
+        ranking, labels = head.rank_and_label(X, k)
+        return ranking, labels
+    return head.predict(X, k), head.labels(X)

@@ -83,6 +83,16 @@ class RepeatsLabels(CentroidHead):
         return topk
 
 
+class LabelsAnotherWayInOnePass(CentroidHead):
+    def rank_and_label(self, X, k):
+        return self.predict(X, k), csr_matrix(self.scores(X) > 0, dtype=np.float32)
+
+
+class RanksAnotherWayInOnePass(CentroidHead):
+    def rank_and_label(self, X, k):
+        return topk_dense(2 * self.scores(X), k), self.labels(X)
+
+
 class CutsOffAtTheLabels(CentroidHead):
     def predict(self, X, k, *, groups=None):
         return super().predict(X, min(k, len(self.W)))

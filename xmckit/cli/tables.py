@@ -94,8 +94,9 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
     """The results table of one run."""
     names = list(metrics["results"][0]["metrics"])
     columns = headline(names, metrics["k"])
+    roles = {"head": "", "ensemble": f" ({metrics.get('ensemble', 'ensemble')})"}
     rows = [
-        [result["name"] + ("" if result["role"] == "head" else f" ({result['role']})")]
+        [result["name"] + roles.get(result["role"], f" ({result['role']})")]
         + [shown(name, result["metrics"].get(name)) for name in columns]
         for result in metrics["results"]
     ]

@@ -25,8 +25,11 @@ from xmckit.recipe.expectations import found
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
 from xmckit.recipe.sections import (
     DEFAULT_METRICS,
+    PLAIN_SECTIONS,
     SCORE_SECTIONS,
     SECTIONS,
+    Combining,
+    EnsembleKeys,
     GeneralKeys,
     ReportKeys,
     ScoreKeys,
@@ -110,6 +113,7 @@ class Recipe:
     labels: tuple[Section, ...]
     index: tuple[Section, ...]
     heads: tuple[Section, ...]
+    ensemble: Combining
     score: Score
     verify: Section | None
     report_title: str
@@ -139,6 +143,7 @@ class Recipe:
             "data": self.data.resolved(),
             "features": self.features.resolved(),
             **{key: [item.resolved(named=True) for item in items] for key, items in repeated.items() if items},
+            "ensemble": {"rule": self.ensemble},
             "score": self.score.resolved(),
             **({"verify": self.verify.resolved()} if self.verify else {}),
             "report": {"title": self.report_title},
@@ -215,13 +220,14 @@ class _Reader:
 
     def recipe(self, document: dict[str, Any], default_name: str) -> Recipe | None:
         document = self._checker.sane(document)
-        own = {key: value for key, value in document.items() if key not in {*SECTIONS, "score", "report"}}
-        general = self._checker.params(GeneralKeys, own, (), more_keys=("extends", *SECTIONS, "score", "report"))
+        own = {key: value for key, value in document.items() if key not in {*SECTIONS, *PLAIN_SECTIONS}}
+        general = self._checker.params(GeneralKeys, own, (), more_keys=("extends", *SECTIONS, *PLAIN_SECTIONS))
         executor, data, features, verify = (
             self.single(key, document) for key in ("executor", "data", "features", "verify")
         )
         labels, index, heads = (self._several(key, document) for key in ("labels", "index", "head"))
         score = self._score(document.get("score", {}))
+        ensemble = self._table(EnsembleKeys, document.get("ensemble", {}), ("ensemble",))
         report = self._table(ReportKeys, document.get("report", {}), ("report",))
         heads = self._paired(heads, index)
         if general and general["validation"] == 0 and verify and verify.extra["assignments"] == "validation":
@@ -229,7 +235,7 @@ class _Reader:
                 ("verify", "assignments"),
                 "there are no validation rows, since validation = 0; expected 'test' or 'train'",
             )
-        if self._mistakes.any or not (general and executor and data and features and score and report):
+        if self._mistakes.any or not (general and executor and data and features and score and ensemble and report):
             return None
         return Recipe(
             name=general.pop("name", default_name),
@@ -240,6 +246,7 @@ class _Reader:
             labels=_present(labels),
             index=_present(index),
             heads=_present(heads),
+            ensemble=ensemble["rule"],
             score=score,
             verify=verify,
             report_title=report["title"],

@@ -17,6 +17,7 @@ from xmckit.recipe.check import a
 from xmckit.recipe.sections import (
     SCORE_SECTIONS,
     SECTIONS,
+    EnsembleKeys,
     GeneralKeys,
     ReportKeys,
     ScoreKeys,
@@ -68,6 +69,7 @@ class _SchemaWriter:
                     "properties": {**self._keys(ScoreKeys), **scoring},
                     "additionalProperties": False,
                 },
+                "ensemble": {"type": "object", "properties": self._keys(EnsembleKeys), "additionalProperties": False},
                 "report": {"type": "object", "properties": self._keys(ReportKeys), "additionalProperties": False},
             },
             "additionalProperties": False,

@@ -12,6 +12,7 @@ from xmckit.params import Params
 # Names become folders of a run.
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 Name = Annotated[str, Field(pattern=_NAME)]
+Combining = Literal["average", "rank", "softmax"]
 
 
 class GeneralKeys(Params):
@@ -34,6 +35,16 @@ class ScoreKeys(Params):
     top: int = Field(100, ge=1, description="Predictions kept for each row.")
     propensity: Literal["wikipedia", "amazon", "other"] | tuple[PositiveFloat, PositiveFloat] | None = Field(
         None, description="Family or [A, B] of the propensity model; by default the data set's own, else 'other'."
+    )
+
+
+class EnsembleKeys(Params):
+    """The keys of `[ensemble]`."""
+
+    rule: Combining = Field(
+        "average",
+        description="How several heads become one: by the mean of their probabilities, of their ranks, or of the "
+        "softmax over what each lists.",
     )
 
 
@@ -94,4 +105,6 @@ SCORE_SECTIONS: dict[str, SectionKind] = {
     "metrics": SectionKind("metric", repeats=True, optional=True),
     "baseline": SectionKind("head", default="popularity", optional=True),
 }
+# Tables that name no component.
+PLAIN_SECTIONS = ("score", "ensemble", "report")
 DEFAULT_METRICS = ("ranking", "sets")

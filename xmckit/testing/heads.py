@@ -96,6 +96,19 @@ def ranks_in_proper_form(subject: HeadSubject) -> str:
     return ""
 
 
+def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
+    if not hasattr(subject.cls, "rank_and_label"):
+        raise NotApplicable("it does not offer rank_and_label()")
+    for k in (1, K, subject.train.labels + 4):
+        ranking, sets = subject.fitted.rank_and_label(subject.X, k)
+        expected = subject.fitted.predict(subject.X, k)
+        for name in ("indices", "scores"):
+            same = _same_bits(getattr(ranking, name), getattr(expected, name))
+            require(same, f"rank_and_label() gives other {name} than predict(), k = {k}")
+        require((sets != subject.fitted.labels(subject.X)).nnz == 0, "rank_and_label() gives other sets than labels()")
+    return ""
+
+
 def pads_when_k_exceeds_the_labels(subject: HeadSubject) -> str:
     labels = subject.train.labels
     topk = subject.fitted.predict(subject.X, labels + 4)
@@ -252,6 +265,7 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     offers_what_a_head_must,
     rejects_unknown_parameters,
     ranks_in_proper_form,
+    answers_the_same_in_one_pass,
     pads_when_k_exceeds_the_labels,
     repeats_itself_with_the_same_seed,
     ignores_the_number_of_workers,

@@ -1,0 +1,217 @@
+"""Finished runs combined after the fact: their predictions of the same test rows, and how good they are together.
+
+    <folder>/
+      ensemble.json    the rule and the runs, by their paths from here
+      predictions.npz  sets.npz  metrics.json     as in a run
+
+`xmckit.load(folder)` and `xmckit predict folder` label new texts with the models of all these runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.data.model import Dataset, as_csr
+from xmckit.data.saved import load_dataset
+from xmckit.ensembles import combine_rankings, combine_sets
+from xmckit.errors import DataError, UsageError
+from xmckit.metrics import RankingMetrics, SetMetrics
+from xmckit.protocols import Evaluation, TopK
+from xmckit.recipe import ENSEMBLE
+from xmckit.recipe.sections import Combining
+from xmckit.runs import Run
+
+ABOUT, FORMAT = "ensemble.json", 1
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run and what its model predicts of the test rows; `sets` is None where the run did not keep them."""
+
+    run: Run
+    topk: TopK
+    sets: csr_matrix | None
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The members' predictions as one, and the content of metrics.json: the ensemble first, then each member."""
+
+    rule: Combining
+    members: Sequence[Member]
+    topk: TopK
+    sets: csr_matrix | None
+    metrics: dict[str, Any]
+
+    def save(self, folder: Path) -> None:
+        """Write a new folder, which appears whole or not at all."""
+        if folder.exists():
+            raise UsageError(f"{folder} exists already: name a new folder")
+        folder = folder.resolve()
+        runs = [
+            {
+                "path": Path(os.path.relpath(member.run.path, folder)).as_posix(),
+                "identity": member.run.manifest["identity"],
+                "top": member.topk.k,
+            }
+            for member in self.members
+        ]
+        with store.atomic_folder(folder, exclusive=True) as fresh:
+            store.write_arrays(fresh / "predictions.npz", {"indices": self.topk.indices, "scores": self.topk.scores})
+            if self.sets is not None:
+                store.write_csr(fresh / "sets.npz", self.sets)
+            store.write_json(fresh / "metrics.json", self.metrics)
+            store.write_json(fresh / ABOUT, {"format": FORMAT, "rule": self.rule, "runs": runs})
+
+
+def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> Combined:
+    """The predictions of all runs as one. The depths and propensities of the first run are used for all."""
+    if len(runs) < 2:
+        raise UsageError("an ensemble needs two runs or more")
+    if len({run.path for run in runs}) < len(runs):
+        raise UsageError("a run is there twice: it would only count twice")
+    for run in runs:
+        if run.status != "done":
+            raise UsageError(f"{run.path} is {run.status}, not done: go on with `xmckit run --resume {run.path}`")
+    dataset = _common_data(runs)
+    members = [_member(run, dataset) for run in runs]
+    topk = combine_rankings([member.topk for member in members], max(member.topk.k for member in members), rule)
+    kept = [member.sets for member in members if member.sets is not None]
+    sets = combine_sets(kept) if len(kept) == len(members) else None
+    first = store.read_json(runs[0].path / "metrics.json")
+    outputs = [(ENSEMBLE, "ensemble", topk, sets)]
+    outputs += [(name, "run", member.topk, member.sets) for name, member in zip(_names(runs), members, strict=True)]
+    constants = (first["propensity"]["A"], first["propensity"]["B"])
+    metrics = {
+        **{key: first[key] for key in ("dataset", "rows", "labels", "k", "propensity")},
+        "ensemble": rule,
+        "results": [
+            {"name": name, "role": role, "metrics": _measured(ranking, kept, dataset, first["k"], constants, workers)}
+            for name, role, ranking, kept in outputs
+        ],
+    }
+    return Combined(rule, members, topk, sets, metrics)
+
+
+def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
+    """The rule and the runs, each with the number of labels that it lists, of a folder that `Combined.save` wrote."""
+    about = store.read_json(folder / ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise store.damaged(folder / ABOUT, f"expected format {FORMAT}")
+    found = []
+    for entry in about["runs"]:
+        path = folder.resolve() / entry["path"]
+        if not (path / "manifest.json").is_file():
+            raise UsageError(f"{folder} combines the run {path}, which is not there any more")
+        run = Run.open(path)
+        if run.manifest["identity"] != entry["identity"]:
+            raise UsageError(f"{folder} combines the run {path}, where there is another run now")
+        found.append((run, int(entry["top"])))
+    return about["rule"], found
+
+
+def _common_data(runs: Sequence[Run]) -> Dataset:
+    """The data of all runs, which must have the same labels on the same rows. Features may differ."""
+    first, *others = runs
+    key = _data_key(first)
+    dataset = load_dataset(first.stage_folder("data"))
+    for run in others:
+        if _data_key(run) != key:
+            other = load_dataset(run.stage_folder("data"))
+            if differs := _difference(dataset, other):
+                raise DataError(f"{run.path} cannot be combined with {first.path}: {differs}")
+    return dataset
+
+
+def _data_key(run: Run) -> str:
+    return next(str(record["key"]) for record in run.manifest["stages"] if record["name"] == "data")
+
+
+def _difference(one: Dataset, other: Dataset) -> str:
+    """What two data sets do not share, or the empty string."""
+    if one.labels != other.labels:
+        return f"{one.labels:,} labels there, {other.labels:,} here"
+    names, other_names = (list(map(data.label, range(data.labels))) for data in (one, other))
+    for label, (name, other_name) in enumerate(zip(names, other_names, strict=True)):
+        if name != other_name:
+            return f"label {label} is called {name!r} there and {other_name!r} here"
+    if one.test.rows != other.test.rows:
+        return f"{one.test.rows:,} test rows there, {other.test.rows:,} here"
+    for what, strings, others in (
+        ("name", one.test.names, other.test.names),
+        ("text", one.test.texts, other.test.texts),
+    ):
+        if strings is not None and others is not None and list(strings) != list(others):
+            first = next(row for row, pair in enumerate(zip(strings, others, strict=True)) if pair[0] != pair[1])
+            return f"test row {first} has another {what}"
+    left_out = [csr_matrix(split.Y.shape) if split.filter is None else split.filter for split in (one.test, other.test)]
+    for what, pair in (
+        ("test row {} has other labels", (one.test.Y, other.test.Y)),
+        ("other pairs of test row {} are left out of scoring", left_out),
+        ("train row {} has other labels", (one.train.Y, other.train.Y)),
+    ):
+        if (row := _unlike(*pair)) is not None:
+            return what.format(row)
+    return ""
+
+
+def _unlike(one: csr_matrix, other: csr_matrix) -> int | None:
+    """The first row that is not the same in both matrices, or only in one of them."""
+    if one.shape != other.shape:
+        return min(one.shape[0], other.shape[0])
+    here, there = as_csr(one), as_csr(other)
+    lengths = np.flatnonzero(here.indptr != there.indptr)
+    same = int(lengths[0]) - 1 if len(lengths) else here.shape[0]
+    entries = np.flatnonzero(here.indices[: here.indptr[same]] != there.indices[: here.indptr[same]])
+    if len(entries):
+        return int(np.searchsorted(here.indptr, entries[0], "right")) - 1
+    return same if len(lengths) else None
+
+
+def _member(run: Run, dataset: Dataset) -> Member:
+    arrays = store.read_arrays(run.path / "predictions.npz", "indices", "scores")
+    topk = TopK(arrays["indices"], arrays["scores"])
+    if topk.indices.ndim != 2 or topk.indices.shape != topk.scores.shape or topk.rows != dataset.test.rows:
+        raise store.damaged(run.path / "predictions.npz", f"expected the best labels of {dataset.test.rows} rows")
+    kept = run.path / "sets.npz"
+    sets = store.read_csr(kept) if kept.is_file() else None
+    if sets is not None and sets.shape != dataset.test.Y.shape:
+        raise store.damaged(kept, f"expected label sets of size {dataset.test.Y.shape}")
+    return Member(run, topk, sets)
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The names of the recipes; with the folder's name where two runs are of the same one."""
+    recipes = [str(run.manifest["name"]) for run in runs]
+    return [
+        name if recipes.count(name) == 1 else f"{name}/{run.path.name}" for name, run in zip(recipes, runs, strict=True)
+    ]
+
+
+def _measured(
+    topk: TopK,
+    sets: csr_matrix | None,
+    dataset: Dataset,
+    ks: Sequence[int],
+    constants: tuple[float, float],
+    workers: int,
+) -> dict[str, float]:
+    evaluation = Evaluation(
+        topk=topk,
+        truth=dataset.test.Y,
+        train_counts=np.bincount(dataset.train.Y.indices, minlength=dataset.labels).astype(np.int64),
+        train_rows=dataset.train.rows,
+        propensity=constants,
+        sets=sets,
+        filtered=dataset.test.filter,
+        workers=workers,
+    )
+    return {**RankingMetrics(k=list(ks)).compute(evaluation), **SetMetrics().compute(evaluation)}
