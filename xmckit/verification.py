@@ -49,9 +49,9 @@ def verify(
 ) -> dict[str, Any]:
     """Write the files above into `folder`; return the content of verdicts.json.
 
-    A head behind a shortlist (it has `candidates(X)`) is judged twice: the full layer, and what it can output for
-    each row's candidates. The first is never a statement about the whole model. Label sets without rows (`split.X` is
-    None) have no candidates, so only the full layer is judged.
+    A head behind a shortlist (its `candidates(X)` is not None) is judged twice: the full layer, and what it can output
+    for each row's candidates. The first is never a statement about the whole model. Label sets without rows (`split.X`
+    is None) have no candidates, so only the full layer is judged.
     """
     rows = np.arange(split.rows)
     if len(rows) > most:
@@ -69,8 +69,9 @@ def verify(
         stored = _decision_arrays(decision, name, asked.shape[1])
         output.write(f"decision-{name}.npz", stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
-        if split.X is not None and hasattr(head, "candidates"):
-            scopes["shortlist"] = _checked_candidates(head.candidates(split.matrix[rows]), asked.shape, name)
+        allowed = head.candidates(split.matrix[rows]) if split.X is not None and hasattr(head, "candidates") else None
+        if allowed is not None:
+            scopes["shortlist"] = _checked_candidates(allowed, asked.shape, name)
             output.write(f"candidates-{name}.npz", _csr_arrays(scopes["shortlist"]))
         for scope, candidates in scopes.items():
             question = _Question(verifier, decision, content_sha256(stored), asked, candidates)

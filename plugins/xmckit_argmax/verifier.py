@@ -45,7 +45,7 @@ class ArgmaxParams(Params):
         64,
         ge=1,
         le=1024,
-        description="Label sets that are solved side by side; another number may find other witnesses, not other answers.",
+        description="Label sets that are solved side by side; with others, a set may get another witness.",
     )
     memory: int = Field(1024, ge=1, description="MiB that a worker may use besides the weights; lowers `batch`.")
     replay: bool = Field(True, description="Run each witness through the head's own scorer.")

@@ -21,9 +21,9 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
 from xmckit import Alternating, Context, DataError, DataPath, Params, Split, UsageError
-from xmckit.nn import Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead
-from xmckit_heads.fourier import Grid, dft_logits, learned_rows, matrix
-from xmckit_heads.losses import LossName, chunked_loss, loss_named
+from xmckit.nn import Chosen, Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead, rows_of
+from xmckit_heads.fourier import Grid, dft_logits, learned_rows, matrix, matrix_on
+from xmckit_heads.losses import LossName, chunked_loss, linear_loss_named, loss_named
 from xmckit_heads.ordering import checked_position, cyclic_runs, label_order, read_order
 
 
@@ -120,6 +120,17 @@ class DFTClassifier(torch.nn.Module):
             return self.S.new_full((len(self.S), 1), self.constant)
         return matrix(self.grid, self.S.dtype).to(self.S.device)
 
+    def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of `matrix()`, with sparse gradients of what is learned."""
+        if self.gaps is not None:
+            raise UsageError('learned angles move all labels at once: with an index, say angles = "fixed"')
+        slots = self.slot_of_label[labels]
+        if self.grid is None:
+            fixed = self.S.new_full((len(slots), 1), self.constant)
+        else:
+            fixed = matrix_on(self.grid, self.S.dtype, self.S.device)[slots]
+        return torch.cat([fixed, rows_of(self.S, slots)], dim=1), rows_of(self.b, slots)
+
     def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
         W = torch.cat([self.fixed_rows(), self.S], dim=1)
         return W[self.slot_of_label], self.b[self.slot_of_label]
@@ -194,6 +205,9 @@ class DFTHead(TorchHead):
         in_slots = Targets(targets.rows, classifier.slot_of_label[targets.labels], targets.weights, targets.shape)
         loss = loss_named(self.params.loss, self.sizes.get("output"))
         return chunked_loss(classifier.slot_logits, list(classifier.parameters()), x, in_slots, loss, threads)
+
+    def shortlist_loss(self, chosen: Chosen, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
+        return linear_loss_named(self.params.loss, self.sizes.get("output"), chosen, x, targets, threads)
 
     def check_stored(self, classifier: DFTClassifier) -> None:
         classifier.check_places()

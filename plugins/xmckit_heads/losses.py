@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from xmckit.nn import (
+    Chosen,
     Classifier,
     Targets,
     Threads,
@@ -52,7 +53,12 @@ def _topk_entropy(k: int, logits: torch.Tensor, targets: Targets) -> torch.Tenso
 
 
 def linear_loss_named(
-    name: LossName, k: int | None, classifier: Classifier, x: torch.Tensor, targets: Targets, threads: Threads
+    name: LossName,
+    k: int | None,
+    classifier: Classifier | Chosen,
+    x: torch.Tensor,
+    targets: Targets,
+    threads: Threads,
 ) -> torch.Tensor:
     """The mean over rows of the loss of W·x + b."""
     return linear_loss(x, classifier.W, classifier.b, targets, threads, loss_named(name, k))

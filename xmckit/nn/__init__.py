@@ -28,12 +28,14 @@ from xmckit.nn.ranking_losses import (
     truncated_topk_entropy,
     truncated_topk_entropy_and_slope,
 )
+from xmckit.nn.shortlist import Chosen, rows_of
 from xmckit.nn.threads import Threads, stripes
 
 __all__ = [
-    "Batch", "Classifier", "FeatureTable", "LinearParams", "LinearThresholdParams", "Network", "RankingParams",
-    "SparseBatch", "SparseLinear", "SparseMLP", "Targets", "Threads", "ThresholdParams", "TorchEncoder", "TorchHead",
-    "TorchHeadParams", "binary_cross_entropy", "binary_cross_entropy_and_slope", "in_row_chunks", "linear",
-    "linear_binary_cross_entropy", "linear_loss", "softmax_cross_entropy", "softmax_cross_entropy_and_slope", "stripes",
-    "truncated_topk_entropy", "truncated_topk_entropy_and_slope",
+    "Batch", "Chosen", "Classifier", "FeatureTable", "LinearParams", "LinearThresholdParams", "Network",
+    "RankingParams", "SparseBatch", "SparseLinear", "SparseMLP", "Targets", "Threads", "ThresholdParams",
+    "TorchEncoder", "TorchHead", "TorchHeadParams", "binary_cross_entropy",
+    "binary_cross_entropy_and_slope", "in_row_chunks", "linear",
+    "linear_binary_cross_entropy", "linear_loss", "rows_of", "softmax_cross_entropy",
+    "softmax_cross_entropy_and_slope", "stripes", "truncated_topk_entropy", "truncated_topk_entropy_and_slope",
 ]  # fmt: skip

@@ -2,7 +2,8 @@
 
 A head of its own overrides some of `plan`, `make_classifier`, `start`, `loss`, `logits`, `structure` and `facts`, and
 says by `ranking` how it outputs label sets; the mathematics of an output layer then fits in one small file. A head that
-does not learn from single rows also overrides `examples`, `batch_loss` and `validation_scores`.
+does not learn from single rows also overrides `examples`, `batch_loss` and `validation_scores`. With an index, any head
+whose classifier is linear learns from and outputs shortlists (see `shortlist`).
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError
+from xmckit.handover import named_index
 from xmckit.metrics import rank_metrics
 from xmckit.nn.batches import Targets, as_batch, as_inputs
 from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.losses import linear
+from xmckit.nn.new_labels import new_rows
+from xmckit.nn.shortlist import ROWS_AT_ONCE, Chosen, Indexes, Shortlisted, ShortlistedRows, pair_logits, rows_of
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
 from xmckit.nn.training import Epoch, Examples, Schedule, train, training_rows, without_stored_zeros
 from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
-from xmckit.sparse.topk import topk_dense
+from xmckit.sparse.topk import topk_csr, topk_dense
 
 LOGITS_AT_ONCE = 1 << 24
 # Adam moves every entry of a matrix by about the learning rate, so a matrix whose entries act together on all rows, as
@@ -51,6 +55,14 @@ class TorchHeadParams(Params):
     dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
     patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
+    hard: int = Field(20, ge=0, description="With an index: labels of each row's shortlist that training compares.")
+    uniform: int = Field(
+        1024, ge=0, description="With an index: labels drawn at random for each step, which stand for all others."
+    )
+    refresh: int = Field(
+        3, ge=1, description="With an index over this head's own vectors: epochs after which it is built anew."
+    )
+    candidates: int = Field(200, ge=1, description="With an index: labels that it gives a row to choose from.")
 
 
 class ThresholdParams(TorchHeadParams):
@@ -102,6 +114,10 @@ class Classifier(torch.nn.Module):
     def forward(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
         return linear(x, self.W, self.b, threads)
 
+    def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """W and b of some labels, with sparse gradients."""
+        return rows_of(self.W, labels), rows_of(self.b, labels)
+
     def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(W, b) as one dense matrix and a bias, rows in label-id order."""
         return self.W, self.b
@@ -143,7 +159,7 @@ class TorchHead(Configured, ABC):
     """A head over all labels, trained with mini-batches. See the module's text for what to override."""
 
     Params: ClassVar[type[Params]] = LinearThresholdParams
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset({"shortlist"})
 
     def __init__(self, **params: Any):
         super().__init__(**params)
@@ -151,6 +167,7 @@ class TorchHead(Configured, ABC):
         self.threshold = 0.0
         self.history: tuple[Epoch, ...] = ()
         self._network: Network | None = None
+        self._indexes: Indexes | None = None
         self._workers = 1
         self._device = torch.device("cpu")
 
@@ -179,7 +196,10 @@ class TorchHead(Configured, ABC):
         return WIDTH
 
     def make_classifier(self, sizes: dict[str, int]) -> Any:
-        """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and, if it is linear, `matrix()`."""
+        """A module like `Classifier`: `width`, `start`, `forward(x, threads)` and, if it is linear, `matrix()`.
+
+        `rows(labels)`, which gives some rows of `matrix()`, is what training with an index asks for.
+        """
         return Classifier(sizes["labels"], sizes["width"])
 
     def logits(self, classifier: Any, x: torch.Tensor, threads: Threads) -> torch.Tensor:
@@ -195,6 +215,10 @@ class TorchHead(Configured, ABC):
     def loss(self, classifier: Any, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
         """What training minimises, for one batch of vectors x."""
 
+    def shortlist_loss(self, chosen: Chosen, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
+        """`loss` over the labels of a shortlist; targets count them as the rows of `chosen` do."""
+        return self.loss(chosen, x, targets, threads)
+
     def examples(self, train: Split) -> Examples[Any]:
         """What training draws batches from."""
         return training_rows(train)
@@ -208,6 +232,10 @@ class TorchHead(Configured, ABC):
         threads: Threads,
     ) -> torch.Tensor:
         """What training minimises, for one batch of `examples`; `drop` is the dropout of the encoder's outputs."""
+        if isinstance(batch, Shortlisted):
+            W, b = network.classifier.rows(batch.labels)
+            x = network.projection(drop(network.encoder(batch.rows)))
+            return self.shortlist_loss(Chosen(W, b + batch.shift), x, targets, threads)
         return self.loss(network.classifier, network.projection(drop(network.encoder(batch))), targets, threads)
 
     def validation_scores(self, validation: Split, threads: Threads) -> Iterator[tuple[np.ndarray, csr_matrix]]:
@@ -227,6 +255,7 @@ class TorchHead(Configured, ABC):
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         train = without_stored_zeros(train)
         examples = self.examples(train)
+        self._indexes = Indexes(indexes, train.labels) if indexes else None
         self._device, self._workers = self._chosen_device(), context.workers
         generator = torch.Generator().manual_seed(context.seed_for("weights"))
         self.sizes = self.plan(train, context)
@@ -242,8 +271,12 @@ class TorchHead(Configured, ABC):
         self._network, self.threshold = network, 0.0
         try:
             with threads(context.workers) as pool:
+                if self._indexes is not None:
+                    examples = self._shortlisted(examples, context)
                 self._train(network, examples, context, pool)
                 network.fold()
+                if self._indexes is not None:
+                    self._indexes.rebuild(self._label_vectors)
                 self.threshold = 0.0 if self.ranking else self._chosen_threshold(context, pool)
         except BaseException:
             self._network = None
@@ -256,9 +289,20 @@ class TorchHead(Configured, ABC):
             return self._rank(self._checked(X), k, pool)
 
     def labels(self, X: Matrix) -> csr_matrix:
+        X = self._checked(X)
         with threads(self._workers) as pool:
-            blocks = [self._sets(scores) for _, scores in self._scores(self._checked(X), pool)]
+            if self._indexes is not None:
+                blocks = [self._sets_among(logits) for _, logits in self._candidate_logits(X, pool)]
+            else:
+                blocks = [self._sets(scores) for _, scores in self._scores(X, pool)]
         return _stacked(blocks, self.sizes["labels"])
+
+    def candidates(self, X: Matrix) -> csr_matrix | None:
+        """Rows × labels with a 1 for each label that the indexes let a row have; None without an index."""
+        if self._indexes is None:
+            return None
+        X = self._checked(X)
+        return self._indexes.find(X, lambda: self._queries(X), self.params.candidates)
 
     def features(self, X: Matrix) -> np.ndarray | None:
         if not self._fitted().linear:
@@ -284,6 +328,28 @@ class TorchHead(Configured, ABC):
         rule: Literal["sign", "topk"] = "topk" if self.ranking else "sign"
         return LinearDecision(matrix, shifted, rule, structure, self._replay, self.sizes["inputs"])
 
+    def add_labels(self, X: Matrix, Y: csr_matrix, train: Split) -> None:
+        """Take on labels from the rows `X` that have them (`Y`: rows × new labels) beside some rows of training.
+
+        What was learned stays as it is. UsageError from a head whose classifier has no row of its own for each label.
+        """
+        network = self._fitted()
+        classifier = network.classifier
+        if type(classifier) is not Classifier:
+            raise UsageError(
+                f"the labels of a {type(self).__name__} have no rows of their own that one could add to: train it anew"
+            )
+        W, b = (part.detach().cpu().numpy() for part in classifier.matrix())
+        rows, examples = (self._projected(self._checked(matrix)) for matrix in (train.matrix, X))
+        more = (torch.from_numpy(part).to(self._device) for part in new_rows(W, b, rows, train.Y, examples, Y))
+        extended = Classifier(self.sizes["labels"] + Y.shape[1], classifier.width)
+        with torch.no_grad():
+            for old, new, name in zip(classifier.matrix(), more, ("W", "b"), strict=True):
+                setattr(extended, name, torch.nn.Parameter(torch.cat([old.detach(), new])))
+        network.classifier = extended
+        self.sizes = {**self.sizes, "labels": self.sizes["labels"] + int(Y.shape[1])}
+        network.fold()
+
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
         """What the report says about this head; `truth` holds the label sets of the test rows.
 
@@ -295,6 +361,7 @@ class TorchHead(Configured, ABC):
             "of these in the output layer": sum(p.numel() for p in network.classifier.parameters() if p.requires_grad),
             "epochs": len(self.history),
             "seconds of training": self.history[-1].seconds,
+            **self._shortlist_facts(),
             "warnings": self.warnings(),
         }
 
@@ -311,7 +378,13 @@ class TorchHead(Configured, ABC):
         network = self._fitted()
         super().save(folder)
         epochs = [list(epoch) for epoch in self.history]
-        store.write_json(folder / STATE, {"sizes": self.sizes, "threshold": self.threshold, "history": epochs})
+        kept = {
+            "sizes": self.sizes,
+            "threshold": self.threshold,
+            "history": epochs,
+            "indexes": self._save_indexes(folder),
+        }
+        store.write_json(folder / STATE, kept)
         store.write_tensors(folder / WEIGHTS, {name: tensor.cpu() for name, tensor in network.state_dict().items()})
 
     @classmethod
@@ -319,11 +392,16 @@ class TorchHead(Configured, ABC):
         head = super().load(folder, context=context)
         head._workers = context.workers
         head._device = head._chosen_device()
-        head.sizes, head.threshold, head.history = _read_state(folder / STATE)
+        head.sizes, head.threshold, head.history, used = _read_state(folder / STATE)
         missing = head.size_names() - head.sizes.keys()
         if missing:
             raise store.damaged(folder / STATE, f"expected the sizes {', '.join(sorted(missing))}")
         head._network = head._stored_network(folder, context)
+        if used:
+            found = [context.load("indexer", use, folder / f"index-{n}") for n, use in enumerate(used)]
+            head._indexes = Indexes(
+                [named_index(index, use) for index, use in zip(found, used, strict=True)], head.sizes["labels"]
+            )
         return head
 
     # Training
@@ -365,6 +443,9 @@ class TorchHead(Configured, ABC):
         return replace(context.validation, Y=Y, weights=None) if Y.nnz else None
 
     def _validation_score(self, validation: Split, pool: Threads) -> float:
+        if self._indexes is not None:
+            ranked = self._rank(self._checked(validation.matrix), 5, pool)
+            return rank_metrics(ranked, validation.Y, ks=(5,))["nDCG@5"]
         blocks = [(topk_dense(scores, 5), truth) for scores, truth in self.validation_scores(validation, pool)]
         truth = csr_matrix(vstack([truth for _, truth in blocks], format="csr"))
         return rank_metrics(_joined([topk for topk, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
@@ -377,8 +458,12 @@ class TorchHead(Configured, ABC):
             context.log("there is no validation share with labels: a label is output when its logit is above 0")
             return 0.0
         histogram = Histogram()
-        for scores, truth in self.validation_scores(validation, pool):
-            histogram.add(scores, truth)
+        if self._indexes is not None:
+            for rows, logits in self._candidate_logits(self._checked(validation.matrix), pool):
+                histogram.add_listed(logits, validation.Y[rows])
+        else:
+            for scores, truth in self.validation_scores(validation, pool):
+                histogram.add(scores, truth)
         threshold, f1 = histogram.best_threshold()
         context.log(f"a label is output when its logit is above {threshold:g} (validation micro-F1 {f1:.4f})")
         return threshold
@@ -395,6 +480,16 @@ class TorchHead(Configured, ABC):
                     vectors = network.projection(vectors)
             yield rows, vectors
 
+    def _projected(self, X: Matrix) -> np.ndarray:
+        """Rows × the classifier's width, also where the two matrices are folded."""
+        network = self._fitted()
+        with threads(self._workers), torch.no_grad():
+            parts = [
+                network.projection(network.encoder(as_batch(X[rows], self._device))).cpu().numpy()
+                for rows in self._blocks(X.shape[0])
+            ]
+        return np.concatenate(parts)
+
     def _scores(self, X: Matrix, pool: Threads) -> Iterator[tuple[slice, np.ndarray]]:
         for rows, vectors in self._vectors(X):
             yield rows, self._scored(vectors, pool)
@@ -409,6 +504,8 @@ class TorchHead(Configured, ABC):
         return scores.cpu().numpy()
 
     def _rank(self, X: Matrix, k: int, pool: Threads) -> TopK:
+        if self._indexes is not None:
+            return _joined([topk_csr(logits, k) for _, logits in self._candidate_logits(X, pool)], k)
         return _joined([topk_dense(scores, k) for _, scores in self._scores(X, pool)], k)
 
     def _sets(self, scores: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
@@ -443,6 +540,76 @@ class TorchHead(Configured, ABC):
     def _decision_width(self) -> int:
         network = self._fitted()
         return int(network.encoder.width if self._folded else network.classifier.width)
+
+    # With an index
+
+    def _shortlisted(self, rows: Any, context: Context) -> ShortlistedRows:
+        network, indexes = self._fitted(), self._indexes
+        assert indexes is not None
+        if not hasattr(network.classifier, "rows"):
+            raise UsageError(f"{type(self).__name__} learns from all labels: say index = [] in its section")
+
+        def hard() -> csr_matrix:
+            with context.progress("looking for hard labels"):
+                indexes.rebuild(self._label_vectors)
+                return indexes.find(rows.X, lambda: self._queries(rows.X), self.params.hard)
+
+        refresh = self.params.refresh if indexes.in_head_space else None
+        return ShortlistedRows(rows, hard, self.params.uniform, refresh, context.rng("shortlists"))
+
+    def _label_vectors(self) -> np.ndarray:
+        """One row a label, (W, b): its product with (x, 1) is the label's logit."""
+        W, b = self._layer()
+        return np.concatenate([W, b[:, None]], axis=1)
+
+    def _queries(self, X: Matrix) -> np.ndarray:
+        """(x, 1) for each row."""
+        vectors = [part.cpu().numpy() for _, part in self._vectors(X)]
+        x = np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
+        return np.concatenate([x, np.ones((len(x), 1), dtype=np.float32)], axis=1)
+
+    def _layer(self) -> tuple[np.ndarray, np.ndarray]:
+        """(W, b) of what prediction multiplies at present."""
+        network = self._fitted()
+        W, b = network.classifier.matrix()
+        if network.folded_W is not None and network.folded_b is not None:
+            W, b = network.folded_W, network.folded_b
+        return W.detach().cpu().numpy(), b.detach().cpu().numpy()
+
+    def _candidate_logits(self, X: Matrix, pool: Threads) -> Iterator[tuple[slice, csr_matrix]]:
+        """Blocks of rows with the logits of their candidates."""
+        assert self._indexes is not None
+        W, b = self._layer()
+        for start in range(0, int(X.shape[0]), ROWS_AT_ONCE):
+            rows = slice(start, min(start + ROWS_AT_ONCE, int(X.shape[0])))
+            queries = self._queries(X[rows])
+            found = self._indexes.find(X[rows], lambda queries=queries: queries, self.params.candidates)  # type: ignore[misc]
+            yield rows, pair_logits(queries[:, :-1], W, b, found, pool)
+
+    def _sets_among(self, logits: csr_matrix) -> csr_matrix:
+        """`_sets` of the logits of candidates."""
+        if self.ranking:
+            counts = np.full(logits.shape[0], self.sizes["output"])
+            return _first(topk_csr(logits, self.sizes["output"]), counts, logits.shape[1])
+        above = csr_matrix((logits.data > np.float32(self.threshold), logits.indices, logits.indptr), logits.shape)
+        return as_csr(above)
+
+    def _save_indexes(self, folder: Path) -> list[str]:
+        """The names by which what is saved here can be loaded."""
+        names = []
+        for number, index in enumerate(self._indexes.all if self._indexes is not None else ()):
+            name = getattr(index, "indexer", None)
+            if not isinstance(name, str):
+                raise UsageError(f"{type(index).__name__} does not say by `indexer` which component loads it")
+            (folder / f"index-{number}").mkdir()
+            index.save(folder / f"index-{number}")
+            names.append(name)
+        return names
+
+    def _shortlist_facts(self) -> dict[str, Any]:
+        if self._indexes is None:
+            return {}
+        return {"labels that a row can choose from, at most": self.params.candidates * len(self._indexes.all)}
 
     # Building blocks
 
@@ -548,7 +715,7 @@ def _stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:
     return csr_matrix(vstack(blocks, format="csr")) if blocks else csr_matrix((0, labels), dtype=np.float32)
 
 
-def _read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...]]:
+def _read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...], list[str]]:
     state = store.read_json(path)
     sizes = state.get("sizes") if isinstance(state, dict) else None
     if not isinstance(sizes, dict) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes.values()):
@@ -561,7 +728,10 @@ def _read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...]]:
     history = state.get("history")
     if not isinstance(history, list) or not history or not all(map(_is_epoch, history)):
         raise store.damaged(path, "expected the epochs of the training, each with number, loss, score and seconds")
-    return sizes, float(threshold), tuple(Epoch(*epoch) for epoch in history)
+    used = state.get("indexes", [])
+    if not isinstance(used, list) or not all(isinstance(name, str) for name in used):
+        raise store.damaged(path, "expected the names of indexers")
+    return sizes, float(threshold), tuple(Epoch(*epoch) for epoch in history), used
 
 
 def _is_epoch(stored: Any) -> bool:

@@ -23,12 +23,25 @@ class Histogram:
         self._all += np.bincount(_bin(scores).ravel(), minlength=_BINS)
         self._true += np.bincount(_bin(scores[rows, truth.indices]), minlength=_BINS)
 
+    def add_listed(self, scores: csr_matrix, truth: csr_matrix) -> None:
+        """Count rows of which only some labels have a score; a true label without one is never output."""
+        self._all += np.bincount(_bin(scores.data), minlength=_BINS)
+        found = scores.data[np.isin(_pairs(scores), _pairs(truth))]
+        self._true += np.bincount(_bin(found), minlength=_BINS)
+        self._true[0] += truth.nnz - len(found)
+
     def best_threshold(self) -> tuple[float, float]:
         """(the cut, micro-F1 of the labels above it); the highest of equally good cuts."""
         output, right = (np.cumsum(counts[:0:-1])[::-1] for counts in (self._all, self._true))
         f1 = 2 * right / np.maximum(output + self._true.sum(), 1)
         best = len(f1) - 1 - int(np.argmax(f1[::-1]))
         return LOWEST + best / BINS_PER_UNIT, float(f1[best])
+
+
+def _pairs(matrix: csr_matrix) -> np.ndarray:
+    """Each stored pair of row and label as one number."""
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    return rows * matrix.shape[1] + matrix.indices
 
 
 def _bin(scores: np.ndarray) -> np.ndarray:

@@ -1,0 +1,191 @@
+"""Training and prediction on shortlists: for more labels than a row can have logits.
+
+A batch's loss is taken over its candidates: the labels that its rows have, those that the indexes find for its rows,
+and some that are drawn uniformly from all the others. All rows are judged against all candidates of the batch, which is
+one dense product. A drawn label stands for as many as there are others per label drawn; in e^z that factor is an
+addition to the logit, its logarithm. So a softmax sums to what all labels would sum to, on average, and so do the small
+probabilities of a sigmoid and of the LML layer: the logits mean what they mean after training on all labels, and a
+label that is drawn with a large logit by chance is not multiplied up.
+
+Only the rows of the candidates move, their optimiser state included. Prediction scores the candidates that the indexes
+find for a row, and nothing else is ever output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from scipy.sparse import csr_matrix
+
+from xmckit.data.model import Matrix, as_csr
+from xmckit.errors import PluginError
+from xmckit.nn.batches import Batch, Targets, as_batch
+from xmckit.nn.threads import Threads
+from xmckit.nn.training import Rows
+from xmckit.protocols import LabelIndex
+
+ROWS_AT_ONCE = 1 << 14
+
+
+class Indexes:
+    """The shortlists of several indexes together."""
+
+    def __init__(self, indexes: Sequence[LabelIndex], labels: int):
+        self.all, self.labels = tuple(indexes), labels
+        for index in self.all:
+            if index.query_space == "head" and not callable(getattr(index, "rebuild", None)):
+                raise PluginError(f"the index {type(index).__name__} is in head space but lacks rebuild()")
+
+    @property
+    def in_head_space(self) -> bool:
+        """Whether some index depends on what the head has learned."""
+        return any(index.query_space == "head" for index in self.all)
+
+    def rebuild(self, label_vectors: Callable[[], np.ndarray]) -> None:
+        """Tell the indexes in head space what the labels' vectors are now."""
+        for index in self.all:
+            if index.query_space == "head":
+                index.rebuild(label_vectors())  # type: ignore[attr-defined]
+
+    def find(self, X: Matrix, vectors: Callable[[], np.ndarray], k: int) -> csr_matrix:
+        """Rows × labels with a 1 for each label that some index has among its best `k`."""
+        united: csr_matrix | None = None
+        for index in self.all:
+            found = as_csr(_ones(index.shortlist(vectors() if index.query_space == "head" else X, min(k, self.labels))))
+            if found.shape != (X.shape[0], self.labels):
+                raise PluginError(
+                    f"the index {type(index).__name__} gave shortlists of size {found.shape}, expected "
+                    f"{(X.shape[0], self.labels)}"
+                )
+            united = found if united is None else _ones(united + found)
+        assert united is not None
+        return united
+
+
+@dataclass(frozen=True)
+class Shortlisted:
+    """A batch and its candidates: label ids in increasing order, and what is added to the logit of each."""
+
+    rows: Batch
+    labels: torch.Tensor
+    shift: torch.Tensor
+
+
+@dataclass
+class ShortlistedRows:
+    """Training rows whose batches come with candidates. `find` gives each row's hard ones, anew each `refresh` epochs
+    where it says something new.
+    """
+
+    rows: Rows
+    find: Callable[[], csr_matrix]
+    uniform: int
+    refresh: int | None
+    rng: np.random.Generator
+    _epoch: int = 0
+    _hard: csr_matrix | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batches(self, order: np.ndarray, size: int, device: torch.device) -> Iterator[tuple[Shortlisted, Targets]]:
+        if self._hard is None or (self.refresh is not None and self._epoch % self.refresh == 0):
+            self._hard = self.find()
+        self._epoch += 1
+        X, Y, weights = self.rows.X, self.rows.Y, self.rows.weights
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            true = Y[chosen]
+            labels, shift = batch_candidates(true, self._hard[chosen], self.uniform, self.rng)
+            places = np.searchsorted(labels, true.indices)
+            local = csr_matrix((true.data, places, true.indptr), shape=(len(chosen), len(labels)))
+            candidates = Shortlisted(
+                as_batch(X[chosen], device), torch.from_numpy(labels).to(device), torch.from_numpy(shift).to(device)
+            )
+            yield candidates, Targets.from_csr(local, None if weights is None else weights[chosen], device)
+
+
+def batch_candidates(
+    true: csr_matrix, hard: csr_matrix, uniform: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """(label ids in increasing order, what is added to their logits) of a batch with these labels and hard ones."""
+    count = true.shape[1]
+    sure = np.unique(np.concatenate([true.indices, hard.indices]))
+    left = count - len(sure)
+    if left <= uniform:
+        return np.arange(count, dtype=np.int64), np.zeros(count, dtype=np.float32)
+    drawn = _others(sure, rng.choice(left, uniform, replace=False, shuffle=False) if uniform else np.empty(0, int))
+    labels = np.concatenate([sure, drawn])
+    shift = np.zeros(len(labels), dtype=np.float32)
+    shift[len(sure) :] = np.log(left / max(1, uniform))
+    order = np.argsort(labels, kind="stable")
+    return labels[order].astype(np.int64), shift[order]
+
+
+def _others(sure: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The labels at these ranks among all that are not in `sure`, which is in increasing order."""
+    # before the i-th sure label there are sure[i] − i others
+    return ranks + np.searchsorted(sure - np.arange(len(sure)), ranks, side="right")
+
+
+class Chosen:
+    """W·x + b for some of the labels: what a loss needs of a linear classifier. Gradients are sparse rows."""
+
+    def __init__(self, W: torch.Tensor, b: torch.Tensor):
+        self.W, self.b = W, b
+
+    def __call__(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
+        return torch.addmm(self.b, x, self.W.T)
+
+
+def rows_of(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """table[places], no place twice; the table's gradient is sparse."""
+    result: torch.Tensor = _RowsOf.apply(table, places)
+    return result
+
+
+class _RowsOf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(places)
+        ctx.shape = table.shape
+        return table.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (places,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(places[None], gradients[0], ctx.shape, check_invariants=False), None
+
+
+def pair_logits(
+    vectors: np.ndarray, W: np.ndarray, b: np.ndarray, candidates: csr_matrix, threads: Threads
+) -> csr_matrix:
+    """W·x + b of the candidates of each row x, as CSR with their pattern."""
+    logits = np.empty(candidates.nnz, dtype=np.float32)
+    indptr, labels = candidates.indptr.astype(np.int64), candidates.indices.astype(np.int32, copy=False)
+    parts = [slice(start, min(start + 256, len(vectors))) for start in range(0, len(vectors), 256)]
+    threads.map(lambda part: _dots(vectors, W, b, indptr, labels, part.start, part.stop, logits), parts)
+    return csr_matrix((logits, labels, indptr), shape=candidates.shape)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dots(  # type: ignore[no-untyped-def]
+    vectors, W, b, indptr, labels, first, last, out
+):
+    for row in range(first, last):
+        for place in range(indptr[row], indptr[row + 1]):
+            label = labels[place]
+            total = np.float32(0)
+            for i in range(vectors.shape[1]):
+                total += vectors[row, i] * W[label, i]
+            out[place] = total + b[label]
+
+
+def _ones(matrix: csr_matrix) -> csr_matrix:
+    matrix = csr_matrix(matrix)
+    return csr_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
