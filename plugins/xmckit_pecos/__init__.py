@@ -17,6 +17,22 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
         summary="A balanced tree over the labels, by the training rows that have them.",
         requires=PECOS,
     )
+    yield xmckit.Component(
+        "overlap",
+        "xmckit_pecos.overlap:OverlapIndexer",
+        summary="A tree in which labels with several meanings stand in several leaves.",
+        requires=PECOS,
+    )
+
+
+@xmckit.hookimpl
+def xmckit_datasets() -> Iterator[xmckit.Component]:
+    yield xmckit.Component(
+        "entangled",
+        "xmckit_pecos.entangle:Entangled",
+        summary="Another data set in which every few labels are made one, to see whether meanings are told apart.",
+        requires=PECOS,
+    )
 
 
 @xmckit.hookimpl

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
     from xmckit import Matrix
     from xmckit.runs import Run
     from xmckit_pecos.label_tree import LabelTree
 
 BARS = 12  # lines of the histogram of leaf sizes
 WIDTH = 40
+LONGEST, SHOWN = 160, 6  # of an example: letters of its text, other labels
 
 
 @click.group()
@@ -25,16 +29,21 @@ def index() -> None:
 
 @index.command("show")
 @click.argument("run")
-@click.option("--label", "label_name", metavar="NAME", help="Show where this label stands and which labels are near.")
+@click.option("--label", "label_name", metavar="NAME", help="Show where this label stands, and with which rows.")
 @click.option("--index", "index_name", metavar="NAME", help="Which index, where the run has several.")
 @click.option("--most", default=10, show_default=True, type=click.IntRange(min=1), help="Labels to name.")
+@click.option("--examples", default=3, show_default=True, type=click.IntRange(min=0), help="Rows to show of a leaf.")
 @click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-def show(run: str, label_name: str | None, index_name: str | None, most: int, root: str, as_json: bool) -> None:
-    """Show the label tree of RUN: its levels, the sizes of its leaves, or one label's leaf and neighbours.
+def show(
+    run: str, label_name: str | None, index_name: str | None, most: int, examples: int, root: str, as_json: bool
+) -> None:
+    """Show the label tree of RUN: its levels, the sizes of its leaves, or the meanings of one label.
 
-    RUN is a run folder, its name, or the name of a recipe for its newest finished run. Labels are near when the
-    training rows that have them are: by the cosine of the sums of these rows.
+    RUN is a run folder, its name, or the name of a recipe for its newest finished run. A label with several meanings
+    may stand in several leaves (index `overlap`): for each there are the training rows of the label that reach it, and
+    the labels that are near them there. Labels are near when the training rows that have them are: by the cosine of
+    the sums of these rows.
     """
     from xmckit import find_run
     from xmckit.data.saved import load_label_names
@@ -45,12 +54,12 @@ def show(run: str, label_name: str | None, index_name: str | None, most: int, ro
     tree = LabelTree.load(folder)
     told: dict[str, Any] = {"run": str(found.path), "index": name}
     if label_name is None:
-        told |= _shape(tree)
+        told |= _shape(tree) | _made(folder)
         lines = _shape_lines(told)
     else:
         names = load_label_names(found.stage_folder("data"))
         label = _label(label_name, names)
-        told |= _label_facts(found, tree, label, names, most)
+        told |= _label_facts(found, folder, tree, label, names, most, examples)
         lines = _label_lines(told)
     click.echo(json.dumps(told, indent=2, ensure_ascii=True) if as_json else "\n".join(map(_printable, lines)))
 
@@ -117,6 +126,15 @@ def _shape(tree: LabelTree) -> dict[str, Any]:
     }
 
 
+def _made(folder: Path) -> dict[str, Any]:
+    """What an index says about how it was made."""
+    from xmckit import store
+    from xmckit_pecos.tree import FACTS
+
+    facts = store.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
+    return {"facts": facts} if facts else {}
+
+
 def _shape_lines(told: dict[str, Any]) -> list[str]:
     lines = [f"{told['run']}: index {told['index']}", ""]
     copies = told["pseudo_labels"] - told["labels"]
@@ -133,7 +151,27 @@ def _shape_lines(told: dict[str, Any]) -> list[str]:
             f"{children['smallest']:,}, {children['median']:g}, {children['largest']:,}{what}"
         )
     lines += ["", "labels in a leaf: number of leaves"]
-    return lines + _histogram([(entry["labels"], entry["leaves"]) for entry in told["leaf_sizes"]])
+    lines += _histogram([(entry["labels"], entry["leaves"]) for entry in told["leaf_sizes"]])
+    if "facts" in told:
+        lines += ["", "how labels moved", *(f"  {name}: {value}" for name, value in _flat(told["facts"]))]
+    return lines
+
+
+def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(name, value) of nested facts; numbers that stand together are in one line."""
+    for name, value in facts.items():
+        if not isinstance(value, dict):
+            yield prefix + name, _number(value)
+        elif any(isinstance(item, dict) for item in value.values()):
+            yield from _flat(value, f"{prefix}{name}, ")
+        else:
+            yield prefix + name, ", ".join(f"{key} {_number(item)}" for key, item in value.items())
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
 def _histogram(sizes: Sequence[tuple[int, int]]) -> list[str]:
@@ -154,40 +192,92 @@ def _histogram(sizes: Sequence[tuple[int, int]]) -> list[str]:
     return lines
 
 
-def _label_facts(run: Run, tree: LabelTree, label: int, names: Sequence[str], most: int) -> dict[str, Any]:
-    """The leaves of a label with the nearest of their labels, and the nearest of all labels."""
+def _label_facts(
+    run: Run, folder: Path, tree: LabelTree, label: int, names: Sequence[str], most: int, examples: int
+) -> dict[str, Any]:
+    """The leaves of a label with the nearest of their labels and the rows that get there; the nearest of all labels."""
     import numpy as np
 
-    from xmckit_pecos.neighbours import similarities
+    from xmckit_pecos.neighbours import similarities, visitors
 
     X, Y = training_rows(run)
-    near = similarities(X, Y, label)
     counts = np.bincount(Y.indices, minlength=Y.shape[1])
+    own = np.flatnonzero(Y[:, [label]].toarray().ravel())
+    leaves = tree.leaves_of(label)
+    found = visitors(_routed(folder, X[own]), leaves)
+    rows_of = [own[each.rows] for each in found]
+    shown = _examples(
+        run, label, Y, names, [rows[: min(examples, each.own)] for rows, each in zip(rows_of, found, strict=True)]
+    )
 
-    def told(labels: np.ndarray) -> list[dict[str, Any]]:
-        others = np.unique(labels[labels != label])
-        best = others[np.lexsort((others, -near[others]))][:most]
+    def told(labels: np.ndarray, near: np.ndarray) -> list[dict[str, Any]]:
+        best = np.lexsort((labels, -near))[: most + 1]
         return [
-            {"label": names[other], "cosine": round(float(near[other]), 4), "rows": int(counts[other])}
-            for other in best.tolist()
-        ]
+            {"label": names[other], "cosine": round(float(cosine), 4), "rows": int(counts[other])}
+            for other, cosine in zip(labels[best].tolist(), near[best], strict=True)
+            if other != label
+        ][:most]
 
-    leaves = [
-        {
-            "leaf": int(leaf),
-            "path": tree.leaf_name(leaf),
-            "size": int(tree.leaf_sizes[leaf]),
-            "nearest": told(tree.members(leaf)),
-        }
-        for leaf in tree.leaves_of(label).tolist()
-    ]
+    copies = []
+    for leaf, each, rows, some in zip(leaves.tolist(), found, rows_of, shown, strict=True):
+        members = np.unique(tree.members(leaf))
+        nearest = similarities(X, Y, label, members, rows[: each.own] if each.own else None)
+        copies.append(
+            {
+                "leaf": int(leaf),
+                "path": tree.leaf_name(leaf),
+                "size": int(tree.leaf_sizes[leaf]),
+                "rows": len(rows),
+                "rows_first": each.own,
+                "nearest": told(members, nearest),
+                "examples": some,
+            }
+        )
+    near = similarities(X, Y, label)
     return {
         "label": names[label],
         "number": label,
-        "rows": int(counts[label]),
-        "leaves": leaves,
-        "nearest": told(np.flatnonzero(near > 0)),
+        "rows": len(own),
+        "leaves": sorted(copies, key=lambda copy: (-copy["rows_first"], copy["leaf"])),
+        "nearest": told(np.flatnonzero(near > 0), near[near > 0]),
     }
+
+
+def _routed(folder: Path, X: Matrix) -> csr_matrix:
+    """The leaves that rows reach, as many as are searched for a shortlist."""
+    from xmckit import store
+    from xmckit_pecos import bridge
+    from xmckit_pecos.label_tree import LabelTree
+    from xmckit_pecos.tree import MATCHER, reached_leaves
+    from xmckit_pecos.xrlinear import MODEL
+
+    depth, params = LabelTree.load(folder).depth, store.read_json(folder / "params.json")
+    matcher = None
+    if depth > 1:
+        # a head's model has the level of the labels below its matcher
+        stored = folder / (MATCHER if (folder / MATCHER).is_dir() else MODEL)
+        matcher = bridge.Model(bridge.Model.load(stored).levels[: depth - 1])
+    return reached_leaves(matcher, X, params["beam"], 1)
+
+
+def _examples(
+    run: Run, label: int, Y: csr_matrix, names: Sequence[str], chosen: Sequence[np.ndarray]
+) -> list[list[dict[str, Any]]]:
+    """Rows as people know them: by name and text where there are any, and by their other labels."""
+    from xmckit.data.saved import load_split
+
+    train = load_split(run.stage_folder("data") / "train")
+
+    def told(row: int) -> dict[str, Any]:
+        others = [names[other] for other in Y.indices[Y.indptr[row] : Y.indptr[row + 1]].tolist() if other != label]
+        return {
+            "row": row,
+            **({"name": train.names[row]} if train.names is not None else {}),
+            **({"text": train.texts[row]} if train.texts is not None else {}),
+            "other_labels": others,
+        }
+
+    return [[told(row) for row in rows.tolist()] for rows in chosen]
 
 
 def training_rows(run: Run) -> tuple[Matrix, Any]:
@@ -212,13 +302,30 @@ def _label_lines(told: dict[str, Any]) -> list[str]:
         "",
         f"{told['label']} (label {told['number']}): {told['rows']:,} training rows",
     ]
+    if len(told["leaves"]) > 1:
+        lines[-1] += f", {len(told['leaves'])} leaves"
     for leaf in told["leaves"]:
         lines += ["", f"in leaf {leaf['path']}, with {leaf['size'] - 1:,} other labels, the nearest of which are"]
         lines += _near_lines(leaf["nearest"])
+        lines += _row_lines(leaf, len(told["leaves"]) > 1)
     if not told["leaves"]:
         lines += ["", "in no leaf: it is on no row that the tree was built from"]
     lines += ["", "the nearest of all labels"]
     return lines + _near_lines(told["nearest"])
+
+
+def _row_lines(leaf: dict[str, Any], several: bool) -> list[str]:
+    first = f", {leaf['rows_first']:,} of them before its other leaves" if several else ""
+    lines = [f"reached by {leaf['rows']:,} of its training rows{first}{', such as' if leaf['examples'] else ''}"]
+    for example in leaf["examples"]:
+        text = " ".join(example.get("text", "").split())
+        others = example["other_labels"]
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        what = [str(example.get("name", f"row {example['row']:,}"))]
+        what += [text[: LONGEST - 1] + "…" if len(text) > LONGEST else text] if text else []
+        what += [f"also {', '.join(others[:SHOWN])}{more}" if others else "no other label"]
+        lines.append("  " + "; ".join(what))
+    return lines
 
 
 def _near_lines(near: Sequence[dict[str, Any]]) -> list[str]:

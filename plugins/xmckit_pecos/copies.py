@@ -5,27 +5,94 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numba import njit
 from scipy.sparse import csr_matrix
 
 Copies = Literal["mean", "max"]
 
 
-def scores_of_labels(found: csr_matrix, label_of: np.ndarray, labels: int, copies: Copies) -> csr_matrix:
-    """Rows × labels, best first: the mean (or largest) score of the copies of a label that were retrieved."""
-    rows = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))
-    label = label_of[found.indices]
-    order = np.lexsort((label, rows))
-    rows, label, scores = rows[order], label[order], found.data[order].astype(np.float64)
-    first = np.ones(len(rows), dtype=bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (label[1:] != label[:-1])
-    starts = np.flatnonzero(first)
-    if len(starts):
-        if copies == "max":
-            scores = np.maximum.reduceat(scores, starts)
-        else:
-            scores = np.add.reduceat(scores, starts) / np.diff(np.append(starts, len(rows)))
-        rows, label = rows[starts], label[starts]
-        best_first = np.lexsort((label, -scores, rows))
-        rows, label, scores = rows[best_first], label[best_first], scores[best_first]
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=found.shape[0]))])
-    return csr_matrix((scores.astype(np.float32), label.astype(np.int32), indptr), shape=(found.shape[0], labels))
+def scores_of_labels(
+    found: csr_matrix, label_of: np.ndarray, labels: int, copies: Copies, k: int | None = None
+) -> csr_matrix:
+    """Rows × labels, best first: the mean (or largest) score of the copies of a label that were retrieved.
+
+    With `k`, only the best so many of each row.
+    """
+    most = labels if k is None else min(k, labels)
+    indptr = found.indptr.astype(np.int64)
+    kept, label, scores = _merged(indptr, found.indices, found.data, label_of, labels, copies == "mean", most)
+    return csr_matrix((scores, label, kept), shape=(found.shape[0], labels))
+
+
+@njit(cache=True, nogil=True)
+def _merged(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    label_of: np.ndarray,
+    labels: int,
+    mean: bool,
+    most: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rows = len(indptr) - 1
+    ends = np.zeros(rows + 1, np.int64)
+    bound = 0
+    for row in range(rows):
+        bound += min(indptr[row + 1] - indptr[row], most)
+    chosen, scores = np.empty(bound, np.int32), np.empty(bound, np.float32)
+    total, times, last_row = np.zeros(labels), np.zeros(labels, np.int32), np.full(labels, -1, np.int64)
+    for row in range(rows):
+        listed = np.empty(min(indptr[row + 1] - indptr[row], labels), np.int32)
+        count = 0
+        for place in range(indptr[row], indptr[row + 1]):
+            label = label_of[indices[place]]
+            if last_row[label] != row:
+                last_row[label], total[label], times[label] = row, data[place], 1
+                listed[count] = label
+                count += 1
+            elif mean:
+                total[label] += data[place]
+                times[label] += 1
+            else:
+                total[label] = max(total[label], data[place])
+        keys = np.empty(count, np.float32)
+        for place in range(count):
+            keys[place] = total[listed[place]] / times[listed[place]]
+        kept, used = min(count, most), ends[row]
+        _best_first(keys, listed[:count], kept)
+        chosen[used : used + kept], scores[used : used + kept] = listed[:kept], keys[:kept]
+        ends[row + 1] = used + kept
+    return ends, chosen[: ends[rows]].copy(), scores[: ends[rows]].copy()
+
+
+@njit(cache=True, nogil=True)
+def _best_first(keys: np.ndarray, labels: np.ndarray, most: int) -> None:
+    """Order both so that the `most` largest keys come first, of equal ones the lower label: a heap of what is left."""
+    size = len(keys)
+    if not most:
+        return
+    for place in range(size // 2 - 1, -1, -1):
+        _sift(keys, labels, place, size)
+    for end in range(size - 1, size - 1 - most, -1):
+        keys[0], keys[end] = keys[end], keys[0]
+        labels[0], labels[end] = labels[end], labels[0]
+        _sift(keys, labels, 0, end)
+    keys[:], labels[:] = keys[::-1].copy(), labels[::-1].copy()
+
+
+@njit(cache=True, nogil=True)
+def _sift(keys: np.ndarray, labels: np.ndarray, place: int, size: int) -> None:
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and _before(keys, labels, below + 1, below):
+            below += 1
+        if not _before(keys, labels, below, place):
+            return
+        keys[place], keys[below] = keys[below], keys[place]
+        labels[place], labels[below] = labels[below], labels[place]
+        place = below
+
+
+@njit(cache=True, nogil=True)
+def _before(keys: np.ndarray, labels: np.ndarray, one: int, other: int) -> bool:
+    return keys[one] > keys[other] or (keys[one] == keys[other] and labels[one] < labels[other])

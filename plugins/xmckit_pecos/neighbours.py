@@ -1,6 +1,8 @@
-"""Which labels are alike: by the training rows that have them."""
+"""Which labels are alike, by the training rows that have them, and which of these rows reach which copy of a label."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
@@ -10,16 +12,20 @@ from xmckit import Matrix
 LABELS_AT_ONCE = 4096
 
 
-def similarities(X: Matrix, Y: csr_matrix, label: int, among: np.ndarray | None = None) -> np.ndarray:
+def similarities(
+    X: Matrix, Y: csr_matrix, label: int, among: np.ndarray | None = None, rows: np.ndarray | None = None
+) -> np.ndarray:
     """The cosine of `label` with each label (or each of `among`), between sums of their rows as in PIFA.
 
-    A label on no row has no direction: 0. Memory does not grow with labels × features.
+    With `rows`, only these count for `label`: what is near one of its meanings. A label on no row has no direction: 0.
+    Memory does not grow with labels × features.
     """
     Y = csr_matrix(Y, dtype=np.float32)
     counts = np.maximum(np.diff(Y.indptr), 1)
     scaled = csr_matrix((np.repeat(1 / np.sqrt(counts), np.diff(Y.indptr)), Y.indices, Y.indptr), shape=Y.shape).tocsc()
     labels = np.arange(Y.shape[1]) if among is None else np.asarray(among)
-    wanted = _unit_rows(scaled[:, [label]].T @ X)
+    chosen = slice(None) if rows is None else rows
+    wanted = _unit_rows(scaled[:, [label]][chosen].T @ X[chosen])
     result = np.zeros(len(labels))
     for start in range(0, len(labels), LABELS_AT_ONCE):
         block = labels[start : start + LABELS_AT_ONCE]
@@ -36,3 +42,28 @@ def _unit_rows(rows: Matrix) -> Matrix:
     norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
     scaled = rows.data / np.repeat(np.where(norms, norms, 1), np.diff(rows.indptr))
     return csr_matrix((scaled, rows.indices, rows.indptr), shape=rows.shape)
+
+
+@dataclass(frozen=True)
+class Visitors:
+    """The rows that reach a leaf. The first `own` of them reach it better than the other leaves that were asked about,
+    those with the largest lead first.
+    """
+
+    rows: np.ndarray
+    own: int
+
+
+def visitors(reached: csr_matrix, leaves: np.ndarray) -> list[Visitors]:
+    """For each of `leaves` the rows of `reached` (rows × all leaves) that get there."""
+    columns = np.asarray(reached[:, leaves].toarray(), dtype=np.float64)
+    found = []
+    for place in range(len(leaves)):
+        others = np.delete(columns, place, axis=1).max(axis=1, initial=0)
+        lead = columns[:, place] - others
+        rows = np.flatnonzero(columns[:, place])
+        # of two leaves that are reached equally well, it is the first one's row
+        own = (lead > 0) | ((lead == 0) & (columns[:, :place].max(axis=1, initial=0) < columns[:, place]))
+        order = np.lexsort((rows, -lead[rows], ~own[rows]))
+        found.append(Visitors(rows[order], int(own[rows].sum())))
+    return found

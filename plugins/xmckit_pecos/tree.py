@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from xmckit_pecos import bridge
 from xmckit_pecos.label_tree import LabelTree, grouped, read_tree
 from xmckit_pecos.model_files import PostProcessor
 
-COUNTS, MATCHER = "counts.npz", "matcher"
+COUNTS, FACTS, MATCHER = "counts.npz", "facts.json", "matcher"
 ROUTING: PostProcessor = "l3-hinge"
 
 
@@ -65,9 +65,16 @@ class TreeIndex:
     query_space: ClassVar[Literal["input", "head"]] = "input"
 
     def __init__(
-        self, tree: LabelTree, matcher: bridge.Model | None, counts: np.ndarray, params: LinearParams, workers: int
+        self,
+        tree: LabelTree,
+        matcher: bridge.Model | None,
+        counts: np.ndarray,
+        params: LinearParams,
+        workers: int,
+        told: Mapping[str, Any] | None = None,
     ):
         self.tree, self.matcher, self.counts = tree, matcher, counts
+        self._told = dict(told or {})
         self._params, self._workers = params, workers
         self._listed: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -84,18 +91,13 @@ class TreeIndex:
         """Labels that no training row has."""
         return int((self.counts == 0).sum())
 
+    def facts(self) -> dict[str, Any]:
+        """What a report says about how the index was made, by name; nothing about a plain tree."""
+        return dict(self._told)
+
     def reached(self, Q: Matrix, beam: int | None = None, *, scratch: Path | None = None) -> csr_matrix:
-        """Rows × leaves: the leaves that each row is led to, best first; the value is the product down the tree of
-        exp(−max(1 − margin, 0)³), in (0, 1].
-        """
-        if self.matcher is None:
-            ones = np.ones(Q.shape[0], dtype=np.float32)
-            return csr_matrix((ones, np.zeros(Q.shape[0]), np.arange(Q.shape[0] + 1)), shape=(Q.shape[0], 1))
-        beam = beam or self._params.beam
-        found = self.matcher.predict(Q, beam, beam, self._workers, ROUTING, scratch=scratch)
-        # what underflows is still reached, and a stored 0 would be taken for "not there"
-        np.maximum(found.data, np.finfo(np.float32).tiny, out=found.data)
-        return found
+        """Rows × leaves: see `reached_leaves`; with this index's own beam where none is given."""
+        return reached_leaves(self.matcher, Q, beam or self._params.beam, self._workers, scratch)
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
         """The labels of the leaves that a row reaches, best leaf first, until there are `k`; of a leaf that does not
@@ -130,6 +132,8 @@ class TreeIndex:
         self.tree.save(folder)
         store.write_arrays(folder / COUNTS, {"counts": self.counts})
         store.write_json(folder / "params.json", self._params.model_dump(mode="json"))
+        if self._told:
+            store.write_json(folder / FACTS, self._told)
         if self.matcher is not None:
             self.matcher.save(folder / MATCHER)
 
@@ -142,7 +146,25 @@ class TreeIndex:
         matcher = bridge.Model.load(folder / MATCHER) if tree.depth > 1 else None
         if matcher is not None and (matcher.labels, matcher.depth) != (tree.leaves, tree.depth - 1):
             raise store.damaged(folder / MATCHER, f"a matcher over {matcher.labels} leaves, the tree has {tree.leaves}")
-        return cls(tree, matcher, counts, params, workers)
+        told = store.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
+        if not isinstance(told, dict):
+            raise store.damaged(folder / FACTS, "expected facts by name")
+        return cls(tree, matcher, counts, params, workers, told)
+
+
+def reached_leaves(
+    matcher: bridge.Model | None, Q: Matrix, beam: int, workers: int, scratch: Path | None = None
+) -> csr_matrix:
+    """Rows × leaves: the leaves that each row is led to, best first; the value is the product down the tree of
+    exp(−max(1 − margin, 0)³), in (0, 1]. Without a matcher there is one leaf.
+    """
+    if matcher is None:
+        ones = np.ones(Q.shape[0], dtype=np.float32)
+        return csr_matrix((ones, np.zeros(Q.shape[0]), np.arange(Q.shape[0] + 1)), shape=(Q.shape[0], 1))
+    found = matcher.predict(Q, beam, beam, workers, ROUTING, scratch=scratch)
+    # what underflows is still reached, and a stored 0 would be taken for "not there"
+    np.maximum(found.data, np.finfo(np.float32).tiny, out=found.data)
+    return found
 
 
 class TreeIndexer(Configured):
@@ -153,28 +175,36 @@ class TreeIndexer(Configured):
 
     def build(self, train: Split, *, context: Context) -> TreeIndex:
         X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
-        counts = np.bincount(Y.indices, minlength=Y.shape[1]).astype(np.int64)
+        tree, counts = self._tree(X, Y, context)
+        matcher = self._matcher(X, Y, weights, tree, context)
+        return TreeIndex(tree, matcher, counts, self.params, context.workers)
+
+    def _tree(self, X: Matrix, Y: csr_matrix, context: Context) -> tuple[LabelTree, np.ndarray]:
+        """The tree, and the number of rows of each label."""
+        labels = Y.shape[1]
+        counts = np.bincount(Y.indices, minlength=labels).astype(np.int64)
         if self.params.path is not None:
-            tree = read_tree(self.params.path, train.labels, context.label_names)
+            tree = read_tree(self.params.path, labels, context.label_names)
         else:
             with context.progress("building the label tree"):
                 tree = build_tree(X, Y, self.params.branching, self.params.leaf_size, context)
         if unseen := int((counts == 0).sum()):
-            context.log(
-                f"{unseen:,} of {train.labels:,} labels are on no training row: they stand in the emptiest leaves"
-            )
+            context.log(f"{unseen:,} of {labels:,} labels are on no training row: they stand in the emptiest leaves")
+        return tree, counts
+
+    def _matcher(
+        self, X: Matrix, Y: csr_matrix, weights: csr_matrix | None, tree: LabelTree, context: Context
+    ) -> bridge.Model | None:
         with context.progress("training the levels above the leaves"):
-            Ys = over_pseudo_labels(Y, tree)
-            matcher = bridge.train_matcher(
+            return bridge.train_matcher(
                 X,
-                Ys,
+                over_pseudo_labels(Y, tree),
                 tree,
                 self.params.training(),
                 context.workers,
                 weights=None if weights is None else over_pseudo_labels(weights, tree),
                 scratch=context.folder,
             )
-        return TreeIndex(tree, matcher, counts, self.params, context.workers)
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> Any:

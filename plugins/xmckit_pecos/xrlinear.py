@@ -4,7 +4,7 @@ others rank the labels of the leaves it reaches.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -116,6 +116,8 @@ class XRLinearHead(Configured):
         self._model, self._tree = model, tree
         self._calibration, self.threshold = calibrating.Uncalibrated(), 0.0
         self._told = self._facts_of_training(X, Y, context)
+        if indexes and hasattr(indexes[0], "facts") and (told := indexes[0].facts()):
+            self._told["index"] = told
         self._learn_from_validation(context)
         self._scratch = None
 
@@ -123,15 +125,18 @@ class XRLinearHead(Configured):
         """Scores are logits; with calibration σ(score) is the probability (see `probabilities`)."""
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
-        rows = int(X.shape[0])
-        indices, scores = np.full((rows, k), -1, dtype=np.int32), np.full((rows, k), -np.inf, dtype=np.float32)
-        for start in range(0, max(rows, 1), ROWS_AT_ONCE):
-            found = self._scored(X[start : start + ROWS_AT_ONCE], k)
-            row, place = _places(found)
-            kept = place < k
-            indices[start + row[kept], place[kept]] = found.indices[kept]
-            scores[start + row[kept], place[kept]] = found.data[kept]
-        return TopK(indices, scores)
+        return _concatenated([_ranking(self._scored(block, k), k) for block in _blocks(X)])
+
+    def rank_and_label(self, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
+        """`predict` and `labels`, which would go down the tree twice."""
+        if k < 1:
+            raise UsageError(f"predict needs k of at least 1, not {k}")
+        rankings, sets = [], []
+        for block in _blocks(X):
+            found = self._enough(block, k)
+            rankings.append(_ranking(found, k))
+            sets.append(self._sets(found))
+        return _concatenated(rankings), _stacked(sets)
 
     def probabilities(self, X: Matrix, k: int) -> TopK:
         """As `predict`, with σ of the scores; 0 in padded places."""
@@ -139,14 +144,7 @@ class XRLinearHead(Configured):
         return TopK(best.indices, calibrating.probabilities(best.scores))
 
     def labels(self, X: Matrix) -> csr_matrix:
-        self._checked(X)
-        blocks = [self._sets(X[start : start + ROWS_AT_ONCE]) for start in range(0, int(X.shape[0]), ROWS_AT_ONCE)]
-        labels = self._fitted()[1].labels
-        if not blocks:
-            return csr_matrix((0, labels), dtype=np.float32)
-        sets = csr_matrix(vstack(blocks, format="csr", dtype=np.float32))
-        sets.data[:] = 1
-        return sets.sorted_indices()
+        return _stacked([self._sets(self._enough(block, 1)) for block in _blocks(X)])
 
     def features(self, X: Matrix) -> None:
         return None
@@ -309,29 +307,61 @@ class XRLinearHead(Configured):
         post_processor = self.params.post_processor
         found = model.predict(X, asked, self.params.beam, self._workers, post_processor, scratch=self._scratch)
         if tree.copies:
-            found = scores_of_labels(found, tree.label_of, tree.labels, self.params.copies)
+            found = scores_of_labels(found, tree.label_of, tree.labels, self.params.copies, k)
         elif not tree.plain:
             found = csr_matrix((found.data, tree.label_of[found.indices], found.indptr), (found.shape[0], tree.labels))
         found.data = self._calibration(calibrating.logits(found.data, post_processor))
         return found
 
-    def _sets(self, X: Matrix) -> csr_matrix:
-        """The labels that are output, of one block of rows."""
-        found = self._above(X) if self.params.k is None else self._scored(X, self.params.k)
-        row, place = _places(found)
-        kept = found.data > np.float32(self.threshold) if self.params.k is None else place < self.params.k
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(row[kept], minlength=found.shape[0]))])
-        return csr_matrix((found.data[kept], found.indices[kept], indptr), shape=found.shape)
-
-    def _above(self, X: Matrix) -> csr_matrix:
-        """As many labels of each row as it takes to have all that are above the threshold."""
-        labels, asked = self._fitted()[1].labels, 256
+    def _enough(self, X: Matrix, k: int) -> csr_matrix:
+        """As many labels of each row as it takes to have the best `k` and all that are output."""
+        if self.params.k is not None:
+            return self._scored(X, max(k, self.params.k))
+        labels, asked = self._fitted()[1].labels, max(k, 256)
         while True:
             found = self._scored(X, asked)
             full = found.indptr[1:][np.diff(found.indptr) >= asked] - 1
             if asked >= labels or not (found.data[full] > np.float32(self.threshold)).any():
                 return found
             asked *= 8
+
+    def _sets(self, found: csr_matrix) -> csr_matrix:
+        """Those of the scored labels that are output."""
+        row, place = _places(found)
+        kept = found.data > np.float32(self.threshold) if self.params.k is None else place < self.params.k
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(row[kept], minlength=found.shape[0]))])
+        ones = np.ones(int(kept.sum()), dtype=np.float32)
+        return csr_matrix((ones, found.indices[kept], indptr), shape=found.shape)
+
+
+def _blocks(X: Matrix) -> Iterator[Matrix]:
+    """The rows in parts of which each fits into memory with all that is scored; one part where there are none."""
+    for start in range(0, max(int(X.shape[0]), 1), ROWS_AT_ONCE):
+        yield X[start : start + ROWS_AT_ONCE]
+
+
+def _ranking(found: csr_matrix, k: int) -> TopK:
+    """The first `k` entries of each row."""
+    row, place = _places(found)
+    kept = place < k
+    shape = (found.shape[0], k)
+    indices, scores = np.full(shape, -1, dtype=np.int32), np.full(shape, -np.inf, dtype=np.float32)
+    indices[row[kept], place[kept]] = found.indices[kept]
+    scores[row[kept], place[kept]] = found.data[kept]
+    return TopK(indices, scores)
+
+
+def _concatenated(rankings: Sequence[TopK]) -> TopK:
+    if len(rankings) == 1:
+        return rankings[0]
+    return TopK(
+        np.concatenate([ranking.indices for ranking in rankings]),
+        np.concatenate([ranking.scores for ranking in rankings]),
+    )
+
+
+def _stacked(sets: Sequence[csr_matrix]) -> csr_matrix:
+    return csr_matrix(vstack(sets, format="csr", dtype=np.float32)).sorted_indices()
 
 
 def _places(found: csr_matrix) -> tuple[np.ndarray, np.ndarray]:

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("pecos")
 
+from scipy.sparse import csr_matrix
 from xmckit_pecos.commands import index, training_rows
-from xmckit_pecos.neighbours import similarities
+from xmckit_pecos.neighbours import similarities, visitors
 
 import xmckit
 from xmckit import UsageError
@@ -93,6 +94,67 @@ def test_neighbours_are_in_the_order_of_their_rows_likeness(folder):
     assert [item["label"] for item in facts["nearest"]] == expected
     assert facts["nearest"][0]["label"] == "hunt"
     assert facts["rows"] == Y[:, facts["number"]].nnz
+
+
+def test_the_rows_that_reach_a_leaf(folder):
+    for run in ("own", "written"):
+        facts = told(folder, run, "--label", "cat", "--examples", "2")
+        (leaf,) = facts["leaves"]
+        assert leaf["rows"] == leaf["rows_first"] <= facts["rows"]
+        texts = dict(ROWS)
+        assert len(leaf["examples"]) == 2
+        for example in leaf["examples"]:
+            assert "cat" in texts[example["text"]]
+            assert example["other_labels"] == [name for name in texts[example["text"]] if name != "cat"]
+    text = show(folder, "written", "--label", "cat").output
+    assert f"reached by {leaf['rows']} of its training rows, such as" in text
+    assert "a cat hunts a mouse; also hunt" in text or "the cat sleeps; no other label" in text
+    assert "such as" not in show(folder, "written", "--label", "cat", "--examples", "0").output
+
+
+MEANINGS = [
+    ("striped cat on the sofa purrs", ["cat", "pet"]),
+    ("my dog barks at the sofa", ["dog", "pet"]),
+    ("jaguar prowls the rainforest at night", ["jaguar", "wild"]),
+    ("the tiger prowls the rainforest", ["tiger", "wild"]),
+    ("jaguar engine with leather seats", ["jaguar", "car"]),
+    ("bentley engine with leather seats", ["bentley", "car"]),
+] * 6
+
+
+def test_the_meanings_of_a_label(folder):
+    (folder / "meanings.jsonl").write_text(
+        "\n".join(json.dumps({"text": text, "labels": labels}) for text, labels in MEANINGS)
+    )
+    overlap = '[index]\nuse = "overlap"\nleaf_size = 2\nbranching = 2\ncap = "none"\naverage = 2.0\nreach = 1\n'
+    (folder / "meanings.toml").write_text(RECIPE.replace("rows.jsonl", "meanings.jsonl") + overlap)
+    xmckit.run(folder / "meanings.toml", root=folder / "runs")
+    shape = told(folder, "meanings")
+    assert shape["facts"]["copies per label"] == shape["pseudo_labels"] / shape["labels"] > 1
+    assert "how labels moved" in show(folder, "meanings").output
+
+    facts = told(folder, "meanings", "--label", "jaguar")
+    assert len(facts["leaves"]) == 2
+    assert sum(leaf["rows_first"] for leaf in facts["leaves"]) == facts["rows"]
+    seen = {frozenset(example["text"] for example in leaf["examples"]) for leaf in facts["leaves"]}
+    assert seen == {
+        frozenset({"jaguar prowls the rainforest at night"}),
+        frozenset({"jaguar engine with leather seats"}),
+    }
+    for leaf in facts["leaves"]:
+        wild = "rainforest" in leaf["examples"][0]["text"]
+        near = [item["label"] for item in leaf["nearest"]]
+        assert near[:1] == ["wild"] if wild else near[:1] == ["car"]
+    text = show(folder, "meanings", "--label", "jaguar").output
+    assert "training rows, 2 leaves" in text
+    assert "of them before its other leaves, such as" in text
+
+
+def test_visitors_belong_to_the_leaf_that_they_reach_best():
+    reached = csr_matrix([[0.9, 0, 0.1], [0.2, 0, 0.7], [0.5, 0.4, 0.5], [0, 1, 0], [0.3, 0, 0]])
+    first, third = visitors(reached, np.asarray([0, 2]))
+    assert (first.rows.tolist(), first.own) == ([0, 4, 2, 1], 3)
+    assert (third.rows.tolist(), third.own) == ([1, 2, 0], 1)
 
 
 def test_names_cannot_steer_a_terminal(folder):

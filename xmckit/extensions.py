@@ -1,0 +1,88 @@
+"""A model with labels that it was not trained on: a folder beside the run, which stays as it is.
+
+    extension.json       the run, and the names of the new labels
+    heads/<n>/           the run's heads, each with the new labels
+    index/<name>/        its indexes, likewise
+
+`xmckit.load`, and with it `xmckit predict`, takes such a folder in the place of a run's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xmckit import store
+from xmckit.errors import UsageError
+from xmckit.runs import Run
+
+ABOUT = "extension.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What such a folder says: the run it extends, the new labels, and which of its heads and indexes have them."""
+
+    path: Path
+    run: Run
+    labels: Sequence[str]
+    heads: Sequence[int]
+    indexes: Sequence[str]
+
+    def head_folder(self, position: int) -> Path:
+        return self.path / "heads" / str(position)
+
+    def index_folder(self, name: str) -> Path:
+        return self.path / "index" / name
+
+
+def is_extension(folder: Path) -> bool:
+    return (folder / ABOUT).is_file()
+
+
+def read_extension(folder: Path) -> Extension:
+    """The extension in `folder`, or an error that says what is wrong with it."""
+    folder = Path(folder).resolve()
+    about = store.read_json(folder / ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise store.damaged(folder / ABOUT, f"expected format {FORMAT}")
+    kept = (about.get("labels"), about.get("heads"), about.get("indexes"))
+    if not isinstance(about.get("run"), str) or not all(isinstance(part, list) for part in kept):
+        raise store.damaged(folder / ABOUT, "expected a run, labels, heads and indexes")
+    path = folder / about["run"]
+    if not (path / "manifest.json").is_file():
+        raise UsageError(f"{folder} extends the run {path.resolve()}, which is not there any more")
+    run = Run.open(path)
+    if run.manifest["identity"] != about.get("identity"):
+        raise UsageError(f"{folder} extends the run {path.resolve()}, where there is another run now")
+    labels, heads, indexes = kept
+    return Extension(folder, run, labels or [], heads or [], indexes or [])
+
+
+def write_extension(
+    folder: Path, run: Run, labels: Sequence[str], heads: dict[int, Any], indexes: dict[str, Any]
+) -> Extension:
+    """A new folder with these heads (by position) and indexes (by name); it appears whole or not at all."""
+    if folder.exists():
+        raise UsageError(f"{folder} exists already: name a new folder")
+    folder = folder.resolve()
+    extension = Extension(folder, run, list(labels), sorted(heads), sorted(indexes))
+    about = {
+        "format": FORMAT,
+        "run": Path(os.path.relpath(run.path, folder)).as_posix(),
+        "identity": run.manifest["identity"],
+        "labels": extension.labels,
+        "heads": extension.heads,
+        "indexes": extension.indexes,
+    }
+    with store.atomic_folder(folder, exclusive=True) as fresh:
+        for part, components in (("heads", heads), ("index", indexes)):
+            for name, component in components.items():
+                (fresh / part / str(name)).mkdir(parents=True)
+                component.save(fresh / part / str(name))
+        store.write_json(fresh / ABOUT, about)
+    return extension
