@@ -58,12 +58,18 @@ def test_a_run_from_the_wheel_writes_its_report(unpacked, tmp_path):
     assert str(unpacked) in shown["file"]
 
 
+def test_the_examples_of_plugins_ship(unpacked, tmp_path):
+    made = json.loads(call(unpacked, tmp_path, "plugins", "new", "label-preprocessor", "mine", "--json"))
+    assert {Path(file).name for file in made["files"]} >= {"pyproject.toml", "__init__.py", "label_preprocessor.py"}
+
+
 def test_nothing_else_ships(unpacked):
     tops = {path.name for path in unpacked.iterdir()}
     assert {name for name in tops if not name.endswith(".dist-info")} == {
         "xmckit",
         "xmckit_argmax",
         "xmckit_eagle",
+        "xmckit_faiss",
         "xmckit_heads",
         "xmckit_pecos",
     }

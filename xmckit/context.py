@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from xmckit.data.model import Split
+    from xmckit.data.model import Matrix, Split
     from xmckit.params import Spec
     from xmckit.protocols import Executor
 
@@ -53,9 +53,10 @@ class Context:
     """Handed to every component. Components read nothing global: what they need is here.
 
     `validation` holds the rows carved out of train, for early stopping, thresholds and calibration. `label_names`, for
-    indexers and heads, are those of the data, for files that people write; None where labels have none. `folder` is
-    the component's own scratch folder, which is found again when a stage is gone on with after a kill; what must last
-    goes through `save`.
+    indexers and heads, are those of the data, for files that people write; None where labels have none. `label_rows`,
+    for the same, gives a feature row for each label: the data's own label features where they are as wide as rows, or
+    the labels' names as the featurizer sees them; None where there is neither. `folder` is the component's own scratch
+    folder, which is found again when a stage is gone on with after a kill; what must last goes through `save`.
     """
 
     seed: int = 0
@@ -64,6 +65,7 @@ class Context:
     folder: Path | None = None
     validation: Split | None = None
     label_names: Sequence[str] | None = None
+    label_rows: Callable[[], Matrix | None] = field(default=lambda: None, repr=False)
     executor: Executor | None = None
     resolve: Callable[[str, str], Any] = field(default=_no_registry, repr=False)
     names: Callable[[str], list[str]] = field(default=lambda kind: [], repr=False)

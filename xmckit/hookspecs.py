@@ -25,6 +25,8 @@ ENTRY_POINT_GROUP = "xmckit"
 
 # The version of everything in this file and in protocols.py. It grows when a plugin has to change.
 API_VERSION = 1
+# The oldest version whose plugins still work as they are.
+OLDEST_API_VERSION = 1
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -98,7 +100,10 @@ def xmckit_executors() -> Iterable[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def xmckit_commands() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Commands of the `xmckit` program: each target is a click command."""
+    """Commands of the `xmckit` program: each target is a click command.
+
+    A name with a dot puts the command into a group, whoever offers the group: `labels.add` is `xmckit labels add`.
+    """
 
 
 # kind as written in `xmckit plugins show KIND:NAME` -> its hook

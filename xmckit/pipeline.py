@@ -412,7 +412,7 @@ class _Pipeline:
             head = self._build(section)
             head.fit(
                 train.value,
-                indexes=[index.value for index in used],
+                indexes=[_for_one_head(index) for index in used],
                 context=self._trained(context, "head", position, validation),
             )
             (folder / "head").mkdir()
@@ -481,6 +481,11 @@ class _Pipeline:
 
 def _test_rows(data: Stage[Dataset], features: Stage[_Featured]) -> Split:
     return replace(data.value.test, X=features.value.test)
+
+
+def _for_one_head(index: Stage[Any]) -> Any:
+    """The index, one of its own where a head fills it with its vectors: two heads must not share that."""
+    return index.another() if getattr(index.value, "query_space", None) == "head" else index.value
 
 
 @dataclass(frozen=True)

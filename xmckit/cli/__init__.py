@@ -5,23 +5,41 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from xmckit.cli import common
+from xmckit.errors import PluginError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
     """The registry's commands, xmckit's own among them; a module is imported when its command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_summaries())
+        return list(dict.fromkeys(name.partition(".")[0] for name in _summaries()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _summaries():
+        if cmd_name not in self.list_commands(ctx):
             return None
-        return accept_everywhere(common.get_registry(tolerant=True).resolve("command", cmd_name))
+        command = accept_everywhere(_with_all_below(cmd_name))
+        if ctx.resilient_parsing:  # a shell asks what could come next
+            from xmckit.cli.completion import offer_names
+
+            offer_names(command)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands from their records: click's own way would import them all."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        summaries = _summaries()
+        commands = [CompletionItem(name, help=summaries.get(name)) for name in names]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
@@ -35,7 +53,21 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_summaries().items()))
+            formatter.write_dl([(name.replace(".", " "), summary) for name, summary in _summaries().items()])
+
+
+def _with_all_below(name: str) -> click.Command:
+    """The command of this name, with those that plugins put below it: `labels.add` is `add` below `labels`."""
+    registry = common.get_registry(tolerant=True)
+    known = _summaries()
+    command: click.Command = registry.resolve("command", name) if name in known else click.Group(name)
+    for full in known:
+        group, _, below = full.partition(".")
+        if group == name and below:
+            if not isinstance(command, click.Group):
+                raise PluginError(f"no command '{name} {below}': '{name}' is a command, not a group of them")
+            command.add_command(registry.resolve("command", full), below)
+    return command
 
 
 def _summaries() -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 The encoder stays as it is. A label's row is the direction in which its examples differ from other rows, seen by how
 these vary: (Σ + λI)⁻¹ (c − μ), with c the mean of its examples, μ and Σ of training rows; it is as long as the rows of
-the labels nearest to it. The bias is such that the examples get, on average, the logit that rows of the nearest labels
-get for these; but no higher than that the label stands out among training rows as the nearest labels do, or it would
-push others aside: their highest logits, that of one row in a hundred, are made the same.
+the labels nearest to it. Two things are asked of the bias. The examples should get, on average, the logit that rows of
+the nearest labels get for these: alone, this makes a new label push others aside. And the label should stand out among
+training rows no more than the nearest labels do, by the logit that one row in a hundred passes: alone, this hides it.
+Where the first asks for more, the bias is half-way between the two.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def new_rows(
         found_W[label] = unit * np.median(lengths[near])
         by_examples = (np.median(wanted) if len(wanted) else 0.0) - found_W[label] @ means[label]
         high = np.median(np.quantile(rows @ W[near].T + b[near], HIGH, axis=0))
-        found_b[label] = min(by_examples, high - np.quantile(rows @ found_W[label], HIGH))
+        by_others = high - np.quantile(rows @ found_W[label], HIGH)
+        found_b[label] = min(by_examples, (by_examples + by_others) / 2)
     return found_W.astype(np.float32), found_b.astype(np.float32)
 
 

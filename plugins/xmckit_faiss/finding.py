@@ -1,0 +1,247 @@
+"""The labels of a run that are nearest to a text or to another label, and new labels for a run."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_run, load, make_context, store
+from xmckit.data.saved import load_label_names, load_split
+from xmckit.errors import nearest
+from xmckit.extensions import Extension, is_extension, read_extension, write_extension
+from xmckit_faiss.index import FaissIndex, FaissIndexer
+
+if TYPE_CHECKING:
+    from xmckit.runs import Run
+
+# A run without an index is given one on the spot up to this size: some ten seconds.
+MOST_ENTRIES, MOST_LABELS = 30_000_000, 200_000
+BACKGROUND = 4000  # training rows that a head sees beside the examples of new labels
+USE = "faiss"
+
+
+@dataclass
+class Searched:
+    """A run, or a run with added labels, and what a search in it needs."""
+
+    run: Run
+    extension: Extension | None
+    context: Context
+
+    @classmethod
+    def open(cls, name: str, root: Path) -> Searched:
+        path = Path(name)
+        extension = read_extension(path) if is_extension(path) else None
+        run = extension.run if extension is not None else find_run(name, root)
+        return cls(run, extension, make_context())
+
+    @property
+    def path(self) -> Path:
+        return self.run.path if self.extension is None else self.extension.path
+
+    @functools.cached_property
+    def label_names(self) -> list[str]:
+        names = load_label_names(self.run.stage_folder("data"))
+        return names if self.extension is None else [*names, *self.extension.labels]
+
+    @functools.cached_property
+    def model(self) -> Model:
+        model = load(self.run)
+        assert isinstance(model, Model)
+        return model
+
+    def index_names(self) -> list[str]:
+        """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
+        names = []
+        for stage in self.run.manifest["stages"]:
+            identity = stage["identity"]
+            if identity["kind"] == "indexer" and identity["use"] == USE and identity["params"]["embeddings"] != "head":
+                names.append(stage["name"].removeprefix("index-"))
+        return names
+
+    def index(self, say: Any) -> FaissIndex:
+        """The run's index, or one that is made now from its training rows."""
+        if self.extension is not None and self.extension.indexes:
+            return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
+        if names := self.index_names():
+            return self._loaded(self.run.stage_folder(f"index-{names[0]}") / "index")
+        X, Y = training_rows(self.run)
+        entries = X.nnz if hasattr(X, "nnz") else X.size
+        if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:
+            raise UsageError(
+                f"{self.run.path} has no faiss index, and its {X.shape[0]:,} training rows and {Y.shape[1]:,} labels "
+                'are too many to make one now. Add to the recipe, and run it:\n\n[[index]]\nuse = "faiss"'
+            )
+        say('this run has no faiss index: embedding its labels now ([[index]] use = "faiss" keeps them)')
+        return FaissIndexer(kind="flat").build(Split(X, Y), context=self.context)
+
+    def _loaded(self, folder: Path) -> FaissIndex:
+        index = self.context.load("indexer", USE, folder)
+        assert isinstance(index, FaissIndex)
+        return index
+
+    def label(self, name: str) -> int:
+        if name in self.label_names:
+            return self.label_names.index(name)
+        raise UsageError(f"{self.path} has no label '{name}'{nearest(name, self.label_names)}")
+
+
+def training_rows(run: Run) -> tuple[Matrix, csr_matrix]:
+    """(X, Y) of a run's training rows as its indexes saw them, the validation share included."""
+    features, train = run.stage_folder("features"), run.stage_folder("data") / "train"
+    if store.read_json(features / "features.json").get("as_in_data"):
+        X = load_split(train).matrix
+    else:
+        X = store.read_matrix(features / "X.trn.npz")
+    relabelled = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith("labels-")]
+    source = run.stage_folder(relabelled[-1]) if relabelled else train
+    return X, store.read_csr(source / "Y.npz")
+
+
+def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any) -> dict[str, Any]:
+    """The labels nearest to `query`: the name of a label, unless none has it or a text is asked for."""
+    as_label = how == "label" or (how is None and query in searched.label_names)
+    if as_label:
+        label = searched.label(query)
+        index = searched.index(say)
+        embedding = index.embedding(label)
+        if embedding is None:
+            raise UsageError(f"label '{query}' has no embedding in the index: search for a text instead")
+        found, scores = index.alike(embedding, k + 1)
+        kept = found != label
+        found, scores = found[kept][:k], scores[kept][:k]
+    else:
+        X = searched.model.features([query])
+        if not (X.nnz if hasattr(X, "nnz") else np.any(X)):
+            raise UsageError(
+                f"no word of {query!r} is known to the run's features, nor is it a label"
+                f"{nearest(query, searched.label_names)}"
+            )
+        index = searched.index(say)
+        found, scores = index.alike(index.embed(X)[0], k)
+    names = searched.label_names
+    told = [
+        {"label": names[label], "cosine": round(float(score), 4)}
+        for label, score in zip(found.tolist(), scores.tolist(), strict=True)
+    ]
+    return {
+        "run": str(searched.path),
+        "query": query,
+        "as": "label" if as_label else "text",
+        "labels": told,
+    }
+
+
+@dataclass(frozen=True)
+class NewLabels:
+    """Names, and the texts of each: examples, or the one text that describes it."""
+
+    names: Sequence[str]
+    texts: Sequence[str]
+    of: csr_matrix
+
+    @classmethod
+    def read(cls, path: Path, known: Sequence[str]) -> NewLabels:
+        names: list[str] = []
+        texts: list[str] = []
+        columns: list[int] = []
+        taken = set(known)
+        for number, line in enumerate(_lines(path), start=1):
+            if not line.strip():
+                continue
+            name, examples = _parsed(line, path, number)
+            if name in taken:
+                raise DataError(
+                    f"label {name!r} is there already: labels that are added must be new", path=path, line=number
+                )
+            taken.add(name)
+            columns += [len(names)] * len(examples)
+            names.append(name)
+            texts += examples
+        if not names:
+            raise DataError(
+                'no label in this file: expected lines like {"label": "name", "examples": ["text"]}', path=path
+            )
+        of = csr_matrix((np.ones(len(texts), np.float32), (np.arange(len(texts)), columns)), (len(texts), len(names)))
+        return cls(names, texts, of)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"this file cannot be read as UTF-8 text: {error}", path=path) from None
+
+
+def _parsed(line: str, path: Path, number: int) -> tuple[str, list[str]]:
+    """(name, texts) of a line, or DataError."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not JSON: {error}", path=path, line=number) from None
+    if not isinstance(entry, dict) or not isinstance(entry.get("label"), str) or not entry["label"]:
+        raise DataError('expected an object with a "label"', path=path, line=number)
+    if unknown := entry.keys() - {"label", "examples", "text"}:
+        raise DataError(
+            f"unknown key {sorted(unknown)[0]!r}: there are label, examples and text", path=path, line=number
+        )
+    examples = entry.get("examples", [])
+    texts = [*examples, *([entry["text"]] if "text" in entry else [])] if isinstance(examples, list) else None
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise DataError('expected "examples", a list of texts, or a "text"', path=path, line=number)
+    return entry["label"], texts
+
+
+def added(searched: Searched, path: Path, output: Path, say: Any) -> tuple[Extension, list[str]]:
+    """(the extension that was written, why some heads could not take the labels)."""
+    if searched.extension is not None:
+        raise UsageError(f"{searched.path} has added labels already: add all of them to {searched.run.path} at once")
+    labels = NewLabels.read(path, searched.label_names)
+    X = searched.model.features(labels.texts)
+    _check_known_words(X, labels)
+    heads, refusals = _extended_heads(searched, X, labels)
+    names = searched.index_names()
+    index = searched.index(say)
+    index.add_labels(X, labels.of)
+    indexes = {names[0] if names else USE: index}
+    return write_extension(output, searched.run, labels.names, heads, indexes), refusals
+
+
+def _check_known_words(X: Matrix, labels: NewLabels) -> None:
+    """Every label needs a text with a word that the features know."""
+    filled = np.asarray(abs(X).sum(axis=1)).ravel() > 0
+    texts = np.asarray(labels.of.T @ filled.astype(np.float32)).ravel()
+    if len(empty := np.flatnonzero(texts == 0)):
+        raise DataError(
+            f"label {labels.names[empty[0]]!r} has no text with a word that the run's features know: it could never "
+            "be found. Give it other examples"
+        )
+
+
+def _extended_heads(searched: Searched, X: Matrix, labels: NewLabels) -> tuple[dict[int, Any], list[str]]:
+    """(heads with the new labels, by position; why others cannot take them). All heads take them or none."""
+    rows, Y = training_rows(searched.run)
+    chosen = np.sort(searched.context.rng("rows beside new labels").permutation(Y.shape[0])[:BACKGROUND])
+    train = Split(rows[chosen], Y[chosen])
+    heads, refusals = {}, []
+    uses = [
+        stage["identity"]["use"] for stage in searched.run.manifest["stages"] if stage["identity"]["kind"] == "head"
+    ]
+    for position, (use, head) in enumerate(zip(uses, searched.model.heads, strict=True)):
+        if not hasattr(head, "add_labels"):
+            refusals.append(f"head {use} cannot take new labels: train it anew with them")
+            continue
+        try:
+            head.add_labels(X, labels.of, train)
+        except UsageError as error:
+            refusals.append(f"head {use}: {error}")
+            continue
+        heads[position] = head
+    return ({} if refusals else heads), refusals

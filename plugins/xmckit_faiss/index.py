@@ -1,0 +1,433 @@
+"""Indexer `faiss`: the labels whose embeddings have the largest inner product with a row, or the largest cosine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit import Configured, Context, DataError, Matrix, Params, Split, StorageError, UsageError, store
+from xmckit.params import PARAMS
+from xmckit_faiss import kinds, library
+from xmckit_faiss.embeddings import Projection, fitted_projection, label_sums
+from xmckit_faiss.kinds import Kind, Searcher, Settings
+
+FORMAT = 1
+INDEX, ABOUT, PLACES = "index.faiss", "index.json", "labels.npz"
+SAMPLE = 1000  # rows whose exact neighbours are compared with those found
+QUERIES_AT_ONCE = 1 << 14
+MOST_REMOVED = 0.25  # share of removed labels at which an index is built anew
+_WITHOUT = {
+    "pifa": "no training row has them",
+    "text": "no word of theirs is known",
+    "head": "their rows are zeros",
+}
+
+
+class FaissParams(Params):
+    embeddings: Literal["pifa", "text", "head"] = Field(
+        "pifa",
+        description='What a label is: "pifa" the sum of its training rows, "text" its name or text as the featurizer '
+        'sees it, "head" its row in the head, which the head hands over while it trains.',
+    )
+    dim: int = Field(128, ge=1, le=4096, description="Dimensions that wider rows are projected to.")
+    kind: Literal["auto", "flat", "ivf", "hnsw", "pq"] = Field(
+        "auto",
+        description='"flat" compares with all labels, "ivf" with those in the nearest lists, "hnsw" walks a graph, '
+        '"pq" compares short codes in the nearest lists first; "auto" tries them where there are many labels.',
+    )
+    metric: Literal["inner", "cosine"] = Field("inner", description="What makes a label near.")
+    probes: int | None = Field(None, ge=1, description='Lists that are looked into, of "ivf" and "pq".')
+    breadth: int | None = Field(None, ge=1, description='Labels that are kept in sight on the walk, of "hnsw".')
+
+
+class FaissIndex:
+    """Label embeddings in a faiss index, by position; `label_at` says which label stands at a position.
+
+    Labels without an embedding, that is with zeros only, are left out: no query is nearer to them than to others.
+    In head space it is empty until `rebuild` has been called.
+    """
+
+    def __init__(self, params: FaissParams, projection: Projection | None, labels: int, workers: int, seed: int):
+        self.params, self.projection, self.labels = params, projection, labels
+        self.query_space: Literal["input", "head"] = "head" if params.embeddings == "head" else "input"
+        self.label_at = np.empty(0, dtype=np.int32)
+        self._searcher: Searcher | None = None
+        self._on_gpus: Any = None
+        self._alive = np.empty(0, dtype=bool)
+        self._told: dict[str, Any] = {}
+        self._workers, self._seed = workers, seed
+
+    # Searching
+
+    def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
+        """The `k` nearest labels of each row, or all there are, with their inner products or cosines."""
+        found, scores = self.nearest(self._queries(Q), k)
+        rows, places = np.nonzero(found >= 0)
+        shape = (Q.shape[0], self.labels)
+        indptr = np.searchsorted(rows, np.arange(Q.shape[0] + 1))
+        return csr_matrix((scores[rows, places], found[rows, places], indptr), shape=shape).sorted_indices()
+
+    def nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(labels, scores) of vectors in the space of the embeddings, best first, the lower label among equal ones.
+
+        Padded with −1 and −inf. Which of equal labels are the last to be found is up to faiss, but always the same.
+        """
+        if k < 1:
+            raise UsageError(f"a shortlist needs k of at least 1, not {k}")
+        self._filled()
+        vectors = self._checked(vectors, "a query")
+        if self.params.metric == "cosine":
+            vectors = unit_rows(vectors)
+        k = min(k, self.count)
+        labels = np.full((len(vectors), k), -1, dtype=np.int32)
+        scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
+        with library.threads(self._workers):
+            for start in range(0, len(vectors), QUERIES_AT_ONCE):
+                part = slice(start, start + QUERIES_AT_ONCE)
+                labels[part], scores[part] = self._found(vectors[part], k)
+        return labels, scores
+
+    def _found(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        removed = len(self._alive) - self.count
+        deep = k + removed
+        on = self._on_gpus if deep <= library.DEEPEST_ON_GPU else None
+        scores, positions = self._filled().search(vectors, deep, on=on)
+        gone = (positions < 0) | ~self._alive[np.maximum(positions, 0)]
+        labels = np.where(gone, self.labels, self.label_at[np.maximum(positions, 0)])
+        scores = np.where(gone, -np.inf, scores).astype(np.float32)
+        order = np.lexsort((labels, -scores), axis=1)[:, :k]
+        labels, scores = np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
+        return np.where(labels == self.labels, -1, labels).astype(np.int32), scores
+
+    def _queries(self, Q: Matrix) -> np.ndarray:
+        if self.projection is not None:
+            return self.projection.rows(Q)
+        rows: Any = Q
+        return np.asarray(rows.toarray() if issparse(Q) else rows, dtype=np.float32)
+
+    def embed(self, X: Matrix) -> np.ndarray:
+        """Feature rows in the space of the embeddings."""
+        if self.projection is None:
+            raise UsageError("this index is in the head's space: features have to pass the head first")
+        return self.projection.rows(X)
+
+    def embedding(self, label: int) -> np.ndarray | None:
+        """The embedding of a label as it is stored; None for a label that is not in the index."""
+        places = np.flatnonzero((self.label_at == label) & self._alive)
+        return None if not len(places) else self._filled().rows(places)[0]
+
+    def alike(self, vector: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """(labels, cosines) of the `k` labels whose embeddings point most in the direction of one vector, exactly."""
+        (vector,) = unit_rows(self._checked(vector[None], "a query"))
+        cosines = unit_rows(self._filled().all_rows()) @ vector
+        places = np.flatnonzero(self._alive)
+        best = places[np.lexsort((self.label_at[places], -cosines[places]))[:k]]
+        return self.label_at[best], cosines[best]
+
+    def _filled(self) -> Searcher:
+        if self._searcher is None:
+            raise UsageError("this index is in the head's space and has no labels yet: hand its rows to `rebuild`")
+        return self._searcher
+
+    @property
+    def count(self) -> int:
+        """Labels that can be found."""
+        return int(self._alive.sum())
+
+    @property
+    def width(self) -> int:
+        """Numbers in an embedding."""
+        return 0 if self._searcher is None else self._searcher.width
+
+    def _checked(self, vectors: np.ndarray, what: str) -> np.ndarray:
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+        if vectors.ndim != 2 or (self._searcher is not None and vectors.shape[1] != self.width):
+            raise DataError(f"{what} needs {self.width} numbers, found an array of size {vectors.shape}")
+        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong):
+            raise DataError(f"{what} has a value that is not a finite number", row=int(wrong[0]))
+        return vectors
+
+    # Building and changing
+
+    def fill(self, embeddings: np.ndarray, queries: np.ndarray, log: Any = lambda message: None) -> None:
+        """Build the index over one embedding per label; `queries` are vectors to choose and to measure it by."""
+        if embeddings.shape[0] != self.labels:
+            raise DataError(f"expected the embeddings of {self.labels} labels, found {embeddings.shape[0]}")
+        self._searcher = None
+        embeddings = self._checked(embeddings, "a label embedding")
+        present = np.flatnonzero(embeddings.any(axis=1))
+        if not len(present):
+            raise DataError("no label has an embedding: no training row has both a label and a feature")
+        kept = embeddings[present] if len(present) < self.labels else embeddings
+        if self.params.metric == "cosine":
+            kept, queries = unit_rows(kept), unit_rows(queries)
+        self.label_at, self._alive = present.astype(np.int32), np.ones(len(present), dtype=bool)
+        self._choose(kept, queries[queries.any(axis=1)], log)
+        self._spread()
+        if missing := self.labels - len(present):
+            self._told["labels left out"] = missing
+            why = _WITHOUT[self.params.embeddings]
+            log(f"{missing:,} of {self.labels:,} labels have no embedding, as {why}: they are never found")
+
+    def _choose(self, embeddings: np.ndarray, queries: np.ndarray, log: Any) -> None:
+        labels, kind = len(embeddings), self.params.kind
+        scan = Searcher.made(Settings("flat"), embeddings, self._seed, self._workers)
+        with library.threads(self._workers):
+            _, exact = scan.search(queries, min(labels, kinds.DEEP))
+        few = labels < (kinds.ENOUGH_TO_TRY if kind == "auto" else kinds.ENOUGH_FOR_CODES)
+        if kind == "flat" or few or (kind == "auto" and not len(queries)):
+            self._searcher = scan
+            why = "as asked for" if kind == "flat" else f"with {labels:,} labels the exact scan is fast enough"
+            self._told = {"kind": "flat", "because": why}
+        elif kind == "auto":
+            self._searcher = self._try_all(embeddings, queries, exact) or scan
+        else:
+            self._searcher = Searcher.made(self._asked(kind, labels), embeddings, self._seed, self._workers)
+            self._told = {**self._searcher.settings.told(), "because": "as asked for"}
+            if len(queries):
+                self._told |= kinds.tried(self._searcher, queries, exact, self._workers).told()
+        log(f"faiss index over {labels:,} labels: {self._searcher.settings} ({self._told['because']})")
+
+    def _asked(self, kind: Kind, labels: int) -> Settings:
+        told = asdict(kinds.default_settings(kind, labels))
+        if self.params.probes is not None and told["lists"]:
+            told["probes"] = min(self.params.probes, told["lists"])
+        if self.params.breadth is not None and told["breadth"]:
+            told["breadth"] = self.params.breadth
+        return Settings(**told)
+
+    def _try_all(self, embeddings: np.ndarray, queries: np.ndarray, exact: np.ndarray) -> Searcher | None:
+        """An index with the settings that are worth it and do least work; None if none is."""
+        best: kinds.Trial | None = None
+        chosen: Searcher | None = None
+        seen = []
+        for trial, searcher in kinds.trials(embeddings, queries, exact, self._seed, self._workers):
+            seen.append(trial.told())
+            if trial.worth[0] and (best is None or trial.worth > best.worth):
+                best, chosen = trial, searcher
+        if best is None or chosen is None:
+            self._told = {"kind": "flat", "because": f"none of {len(seen)} approximate settings is worth it"}
+        else:
+            chosen.tune(best.settings)
+            self._told = {**best.told(), "because": f"the least work of {len(seen)} settings that were tried"}
+        self._told["tried"] = seen
+        return chosen
+
+    def _spread(self) -> None:
+        self._on_gpus = None
+        searcher = self._filled()
+        if library.gpus() and searcher.settings.kind in library.ON_GPU:
+            self._on_gpus = library.explained(lambda: library.on_all_gpus(searcher.index), "copying to GPUs")
+
+    def rebuild(self, label_vectors: np.ndarray) -> None:
+        """Take the rows of a head (labels × d) for embeddings, in place of what was there."""
+        if self.query_space != "head":
+            raise UsageError('only an index over the rows of a head is rebuilt: [index] embeddings = "head"')
+        rows = np.asarray(label_vectors, dtype=np.float32)
+        self.labels = len(rows)
+        self.fill(rows, sample(rows, self._seed))
+
+    def add_labels(self, X: Matrix, Y: csr_matrix) -> None:
+        """Put in labels behind the last one, from feature rows that have them (`Y`: rows × new labels)."""
+        first = self.labels
+        self.add(self._sums(X, Y), np.arange(first, first + Y.shape[1]))
+
+    def _sums(self, X: Matrix, Y: csr_matrix) -> np.ndarray:
+        if self.projection is None:
+            raise UsageError("an index over the rows of a head takes new labels from the head: see `rebuild`")
+        return label_sums(X, csr_matrix(Y, dtype=np.float32), self.projection)
+
+    def add(self, embeddings: np.ndarray, labels: Sequence[int] | np.ndarray) -> None:
+        """Put labels into the index without building it anew. They must not be in it; new ones raise the count."""
+        labels = np.asarray(labels, dtype=np.int64)
+        searcher = self._filled()
+        embeddings = self._checked(embeddings, "a label embedding")
+        if len(labels) != len(embeddings) or (labels < 0).any() or len(np.unique(labels)) < len(labels):
+            raise DataError(f"expected one label number for each of {len(embeddings)} embeddings, each number once")
+        present = np.intersect1d(self.label_at[self._alive], labels)
+        if len(present):
+            raise DataError(f"label {int(present[0])} is in the index already: remove it first")
+        if len(zero := np.flatnonzero(~embeddings.any(axis=1))):
+            raise DataError(f"the embedding of label {int(labels[zero[0]])} has only zeros: it could never be found")
+        if not len(labels):
+            return
+        if self.params.metric == "cosine":
+            embeddings = unit_rows(embeddings)
+        with library.threads(self._workers):
+            searcher.add(embeddings)
+        self.label_at = np.concatenate([self.label_at, labels]).astype(np.int32)
+        self._alive = np.concatenate([self._alive, np.ones(len(labels), dtype=bool)])
+        self.labels = max(self.labels, int(labels.max()) + 1)
+        self._spread()
+
+    def remove(self, labels: Sequence[int] | np.ndarray) -> None:
+        """Take labels out: they are not found any more. Only when a quarter is gone the index is built anew."""
+        labels = np.unique(np.asarray(labels, dtype=np.int64))
+        doomed = self._alive & np.isin(self.label_at, labels)
+        if doomed.sum() < len(labels):
+            missing = np.setdiff1d(labels, self.label_at[self._alive])
+            raise DataError(f"label {int(missing[0])} is not in the index")
+        if doomed.sum() == self.count:
+            raise UsageError("an index without any label finds nothing: keep one at least")
+        self._alive = self._alive & ~doomed
+        if 1 - self.count / len(self._alive) > MOST_REMOVED:
+            self._compact()
+
+    def _compact(self) -> None:
+        kept = np.flatnonzero(self._alive)
+        searcher = self._filled()
+        embeddings = searcher.rows(kept)
+        self.label_at, self._alive = self.label_at[kept], np.ones(len(kept), dtype=bool)
+        lists = min(searcher.settings.lists, kinds.lists_for(len(kept)))
+        settings = replace(searcher.settings, lists=lists, probes=min(searcher.settings.probes, lists))
+        self._searcher = Searcher.made(settings, embeddings, self._seed, self._workers)
+        self._spread()
+
+    # What is known and stored
+
+    def facts(self) -> dict[str, Any]:
+        """What a report says about how the index was made, by name."""
+        where = f"{library.gpus()} GPUs" if self._on_gpus is not None else "CPU"
+        told = {name: value for name, value in self._told.items() if name != "tried"}
+        return {"labels": self.count, "dimensions": self.width, "searched on": where, **told}
+
+    def note(self, name: str, value: Any) -> None:
+        """One more fact, stored with the index."""
+        self._told[name] = value
+
+    def save(self, folder: Path) -> None:
+        store.write_json(folder / PARAMS, self.params.model_dump(mode="json"))
+        if self.projection is not None:
+            self.projection.save(folder)
+        about: dict[str, Any] = {
+            "format": FORMAT,
+            "labels": self.labels,
+            "seed": self._seed,
+            "told": self._told,
+        }
+        if self._searcher is not None:
+            store.write_arrays(folder / PLACES, {"label_at": self.label_at, "alive": self._alive})
+            about |= {name: getattr(self._searcher, name) for name in ("width", "radius")}
+            about["settings"] = asdict(self._searcher.settings)
+            about["file"] = library.write(folder / INDEX, self._searcher.index)
+        store.write_json(folder / ABOUT, about)
+
+    @classmethod
+    def load(cls, folder: Path, params: FaissParams, workers: int) -> FaissIndex:
+        about = _read_about(folder / ABOUT)
+        projection = None if params.embeddings == "head" else Projection.load(folder)
+        index = cls(params, projection, about["labels"], workers, about["seed"])
+        index._told = about["told"]
+        if "file" in about:
+            index._restore(folder, about)
+        return index
+
+    def _restore(self, folder: Path, about: dict[str, Any]) -> None:
+        index = library.read(folder / INDEX, about["file"])
+        searcher = Searcher(Settings(**about["settings"]), index, about["width"], float(about["radius"]))
+        places = store.read_arrays(folder / PLACES, "label_at", "alive")
+        self.label_at, self._alive = places["label_at"], places["alive"]
+        if not len(self.label_at) == len(self._alive) == index.ntotal or self._alive.dtype != bool:
+            raise store.damaged(folder / PLACES, f"expected the labels of {index.ntotal} embeddings")
+        if (self.label_at < 0).any() or (self.label_at >= self.labels).any():
+            raise store.damaged(folder / PLACES, f"expected numbers of {self.labels} labels")
+        wanted = searcher.width if self.projection is None else self.projection.width
+        if searcher.width != wanted or index.d < wanted:
+            raise store.damaged(folder / INDEX, f"expected embeddings of {wanted} numbers")
+        searcher.tune(searcher.settings)
+        self._searcher = searcher
+        self._spread()
+
+
+class FaissIndexer(Configured):
+    """Embeds the labels and puts them into a faiss index."""
+
+    Params: ClassVar[type[Params]] = FaissParams
+    provides: ClassVar[frozenset[str]] = frozenset({"shortlist", "rebuild"})
+
+    def build(self, train: Split, *, context: Context) -> FaissIndex:
+        seed = context.seed_for("faiss")
+        if self.params.embeddings == "head":
+            return FaissIndex(self.params, None, train.labels, context.workers, seed)
+        X, Y = train.matrix, csr_matrix(train.Y, dtype=np.float32)
+        with context.progress("embedding labels"):
+            projection = fitted_projection(X, Y, self.params.dim, context)
+            embeddings = self._embeddings(X, Y, projection, context)
+        index = FaissIndex(self.params, projection, train.labels, context.workers, seed)
+        held = context.validation if context.validation is not None else train
+        rows = np.sort(context.rng("queries").permutation(held.rows)[:SAMPLE])
+        with context.progress("building the index"):
+            index.fill(embeddings, projection.rows(held.matrix[rows]), context.log)
+        if context.validation is not None:
+            share = true_labels_found(index, held.matrix[rows], held.Y[rows])
+            index.note(f"true labels of validation rows among the first {kinds.DEEP}", share)
+        return index
+
+    def _embeddings(self, X: Matrix, Y: csr_matrix, projection: Projection, context: Context) -> np.ndarray:
+        if self.params.embeddings == "pifa":
+            return label_sums(X, Y, projection)
+        rows = context.label_rows()
+        if rows is None:
+            raise DataError(
+                'embeddings = "text" needs labels with names and a featurizer of texts, or label features as wide as '
+                'the rows\': take embeddings = "pifa", or give the data these'
+            )
+        return projection.rows(rows)
+
+    @classmethod
+    def load(cls, folder: Path, *, context: Context) -> Any:
+        params = super().load(folder, context=context).params
+        return FaissIndex.load(folder, params, context.workers)
+
+
+def true_labels_found(index: FaissIndex, X: Matrix, Y: csr_matrix) -> float:
+    """The share of the rows' labels that are on shortlists of 100."""
+    found = index.shortlist(X, kinds.DEEP)
+    found.data = np.ones_like(found.data)
+    return round(float(found.multiply(Y != 0).sum() / max(1, Y.nnz)), 4)
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows of length 1; zeros stay."""
+    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], dtype=np.float32)
+
+
+def sample(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Some of the rows, in their order."""
+    return rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:SAMPLE])]
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    about = store.read_json(path)
+    if not isinstance(about, dict) or "format" not in about:
+        raise store.damaged(path, "no format")
+    if about["format"] != FORMAT:
+        raise StorageError(
+            f"{path} was written in index format {about['format']} and this xmckit_faiss reads format {FORMAT}. "
+            "Run the recipe again, or use the version of xmckit that made it."
+        )
+    numbers = all(type(about.get(name)) is int and about[name] >= 0 for name in ("labels", "seed"))
+    if not numbers or not isinstance(about.get("told"), dict):
+        raise store.damaged(path, "expected labels, seed and told")
+    if "file" in about:
+        _check_settings(path, about)
+    return about
+
+
+def _check_settings(path: Path, about: dict[str, Any]) -> None:
+    settings, known = about.get("settings"), {"kind", "lists", "probes", "breadth"}
+    if not isinstance(settings, dict) or settings.keys() != known or settings["kind"] not in kinds.COSTS:
+        raise store.damaged(path, f"expected settings with {', '.join(sorted(known))}")
+    sizes = [about.get("width"), *(settings[name] for name in sorted(known - {"kind"}))]
+    if not all(type(size) is int and size >= 0 for size in sizes) or type(about.get("radius")) not in (int, float):
+        raise store.damaged(path, "expected sizes as whole numbers and a radius")
+    if not isinstance(about["file"], dict):
+        raise store.damaged(path, "expected the checksum of the index")

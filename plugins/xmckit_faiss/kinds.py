@@ -1,0 +1,262 @@
+"""The kinds of index, what they cost, and which one is worth it.
+
+An approximate index is chosen where it does a third of the work of the exact scan or less and still finds 90 % of its
+first 100 labels, or an eighth and 90 % of the first 10. Work is counted, not timed, so that the choice is the same
+whenever it is made: embeddings that are compared with a query, each weighted by what such a comparison costs beside
+one of the exact scan, as benchmarks/label_search.py measures it.
+
+Approximate kinds look for neighbours, but the largest inner product is often that of a long embedding far away. So they
+hold each embedding with one number more, √(r² − |x|²) with r the length of the longest, to which a query has 0: inner
+products stay as they are, and all embeddings are equally long, so that the nearest is the one with the largest inner
+product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from xmckit_faiss import library
+from xmckit_faiss.library import faiss
+
+Kind = Literal["flat", "ivf", "hnsw", "pq"]
+ENOUGH_TO_TRY = 50_000  # labels below which the exact scan is fast enough
+ENOUGH_FOR_CODES = 16  # labels that the codes of "pq" need at least
+DEEP, SHALLOW = 100, 10
+RECALL, DEEP_GAIN, SHALLOW_GAIN = 0.90, 3.0, 8.0
+# What a comparison costs, beside one of the exact scan, which is a matrix product.
+COSTS: dict[str, float] = {"flat": 1.0, "ivf": 9.0, "hnsw": 100.0, "pq": 5.0}
+KEPT = 60.0  # what it costs to keep one label among the best, likewise
+LINKS, EFFORT = 16, 64  # of the graph: neighbours of a label, and labels looked at to find them
+REFINED = 16  # labels that are compared exactly for one that is asked for, of coarse codes
+PROBES = (4, 8, 16, 32, 64, 128)
+BREADTHS = (64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One way to search: `lists` and `probes` of inverted lists, `breadth` of the walk through the graph."""
+
+    kind: Kind
+    lists: int = 0
+    probes: int = 0
+    breadth: int = 0
+
+    def told(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" if name != "kind" else value for name, value in self.told().items())
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How well some settings find what the exact scan finds, and how much work that is beside it."""
+
+    settings: Settings
+    recall: dict[int, float]
+    gain: float
+
+    @property
+    def worth(self) -> tuple[int, float]:
+        """(2 where long lists are found well, 1 where only short ones are, 0 where it is not worth it; gain)."""
+        deep, shallow = self.recall.get(DEEP, 0.0), self.recall.get(SHALLOW, 0.0)
+        if deep >= RECALL and self.gain >= DEEP_GAIN:
+            return 2, self.gain
+        return int(shallow >= RECALL and self.gain >= SHALLOW_GAIN), self.gain
+
+    def told(self) -> dict[str, Any]:
+        return {
+            **self.settings.told(),
+            **{f"recall@{k}": round(value, 4) for k, value in self.recall.items()},
+            "work of the exact scan / its own": round(self.gain, 2),
+        }
+
+
+def lists_for(labels: int) -> int:
+    """Inverted lists for so many labels: about 2 √labels, and 39 labels in each at least, as k-means wants."""
+    return max(1, min(round(2 * np.sqrt(labels)), labels // 39))
+
+
+def default_settings(kind: Kind, labels: int) -> Settings:
+    if kind in ("ivf", "pq"):
+        lists = lists_for(labels)
+        return Settings(kind, lists=lists, probes=min(lists, 32))
+    return Settings(kind, breadth=256) if kind == "hnsw" else Settings(kind)
+
+
+@dataclass
+class Searcher:
+    """A faiss index over embeddings, by position, for inner products; see the module's text for `radius`."""
+
+    settings: Settings
+    index: Any
+    width: int
+    radius: float
+
+    @classmethod
+    def made(cls, settings: Settings, embeddings: np.ndarray, seed: int, workers: int) -> Searcher:
+        radius = float(np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings).max()))
+        with library.threads(workers):
+            searcher = cls(settings, None, embeddings.shape[1], radius)
+            lifted = searcher._lifted(embeddings)
+            what = f"building a {settings.kind} index"
+            searcher.index = library.explained(lambda: _trained(settings, lifted, seed), what)
+            searcher._add(lifted)
+            searcher.tune(settings)
+        return searcher
+
+    def search(self, queries: np.ndarray, k: int, *, on: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """(scores, positions) of the `k` best of each query, position −1 where there are fewer."""
+        if self.settings.kind != "flat":
+            queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
+        return library.search(self.index if on is None else on, queries, k)
+
+    def add(self, embeddings: np.ndarray) -> None:
+        """More embeddings, at the positions that follow."""
+        library.explained(lambda: self._add(self._lifted(embeddings)), "adding labels")
+
+    def _add(self, lifted: np.ndarray) -> None:
+        if self.settings.kind == "hnsw":
+            # links depend on who is there first: with several threads on chance
+            with library.threads(1):
+                self.index.add(lifted)
+        else:
+            self.index.add(lifted)
+
+    def _lifted(self, embeddings: np.ndarray) -> np.ndarray:
+        """The embeddings as the index holds them, with an even number of numbers, as codes want it."""
+        if self.settings.kind == "flat":
+            return embeddings
+        room = self.radius**2 - np.einsum("ij,ij->i", embeddings, embeddings)
+        more = np.zeros((len(embeddings), 1 + (self.width + 1) % 2), np.float32)
+        more[:, 0] = np.sqrt(np.maximum(room, 0))
+        return np.hstack([embeddings, more])
+
+    def rows(self, positions: np.ndarray) -> np.ndarray:
+        """The embeddings at these positions."""
+        return np.stack([self.index.reconstruct(int(position))[: self.width] for position in positions])
+
+    def all_rows(self) -> np.ndarray:
+        """All embeddings, by position."""
+        rows = self.index.reconstruct_n(0, self.index.ntotal)[:, : self.width]
+        return np.asarray(rows, dtype=np.float32)
+
+    def tune(self, settings: Settings) -> None:
+        """Search as the settings say from now on; not all of it is stored in faiss's file."""
+        self.settings = settings
+        if settings.kind == "ivf":
+            self.index.nprobe = settings.probes
+            self.index.make_direct_map()  # so that embeddings can be read again
+        elif settings.kind == "pq":
+            self.coarse.nprobe = settings.probes
+        elif settings.kind == "hnsw":
+            self.index.hnsw.efSearch = settings.breadth
+
+    @property
+    def coarse(self) -> Any:
+        """The index over codes, of kind "pq"."""
+        return faiss.downcast_index(self.index.base_index)
+
+    def compared(self, queries: np.ndarray, k: int) -> tuple[float, np.ndarray]:
+        """(embeddings that one query is compared with, on average, and the positions found)."""
+        kind = self.settings.kind
+        statistics = faiss.cvar.hnsw_stats if kind == "hnsw" else faiss.cvar.indexIVF_stats
+        statistics.reset()
+        _, positions = self.search(queries, k)
+        if kind == "flat":
+            return float(self.index.ntotal), positions
+        # the scan of codes keeps no statistics
+        return (self._codes(queries) if kind == "pq" else statistics.ndis / len(queries)), positions
+
+    def work(self, compared: float, k: int) -> float:
+        """What so many comparisons cost, and all else, in comparisons of the exact scan."""
+        kind = self.settings.kind
+        if kind == "flat":
+            return compared
+        return compared * COSTS[kind] + self.settings.lists + KEPT * k * (REFINED if kind == "pq" else 1)
+
+    def _codes(self, queries: np.ndarray) -> float:
+        """Embeddings in the lists that a query looks into, on average."""
+        queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
+        _, lists = self.coarse.quantizer.search(queries, self.coarse.nprobe)
+        sizes = np.array([self.coarse.invlists.list_size(number) for number in range(self.coarse.nlist)] + [0])
+        return float(sizes[lists].sum(axis=1).mean())
+
+
+def _trained(settings: Settings, lifted: np.ndarray, seed: int) -> Any:
+    """An index of this kind without embeddings, ready for them."""
+    width, inner = lifted.shape[1], faiss.METRIC_INNER_PRODUCT
+    if settings.kind == "flat":
+        return faiss.IndexFlatIP(width)
+    if settings.kind == "hnsw":
+        index = faiss.IndexHNSWFlat(width, LINKS, inner)
+        index.hnsw.efConstruction = EFFORT
+        index.hnsw.rng = faiss.RandomGenerator(seed % 2**31)
+        return index
+    if settings.kind == "ivf":
+        index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, settings.lists, inner)
+        _train_lists(index, lifted, seed)
+        return index
+    coarse = faiss.IndexIVFPQFastScan(faiss.IndexFlatL2(width), width, settings.lists, width // 2, 4, inner)
+    _train_lists(coarse, lifted, seed)
+    index = faiss.IndexRefineFlat(coarse)
+    index.k_factor = REFINED
+    return index
+
+
+def _train_lists(index: Any, lifted: np.ndarray, seed: int) -> None:
+    """Lay out inverted lists by k-means; faiss lets GPUs find the nearest centroids where there are some."""
+    index.cp.seed = seed % 2**31
+    index.cp.spherical = False
+    index.cp.min_points_per_centroid = 1  # few labels make poor lists, which is no reason to print a warning
+    helper = faiss.index_cpu_to_all_gpus(faiss.IndexFlatL2(index.d)) if library.gpus() else None
+    index.clustering_index = helper
+    index.train(lifted)
+    index.clustering_index = None
+
+
+def recall_of(found: np.ndarray, exact: np.ndarray, k: int) -> float:
+    """The share of the exact scan's first `k` that are among the first `k` found."""
+    wanted, got = exact[:, :k], found[:, :k]
+    hits = sum(len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(wanted, got, strict=True))
+    return hits / max(1, int((wanted >= 0).sum()))
+
+
+def tried(searcher: Searcher, queries: np.ndarray, exact: np.ndarray, workers: int) -> Trial:
+    """Recall and work of an index for queries whose best positions are known."""
+    deepest = exact.shape[1]
+    with library.threads(workers):
+        compared, found = searcher.compared(queries, deepest)
+    depths = [k for k in (SHALLOW, DEEP) if k <= deepest] or [deepest]
+    recall = {k: recall_of(found, exact, k) for k in depths}
+    return Trial(searcher.settings, recall, searcher.index.ntotal / searcher.work(compared, deepest))
+
+
+def variants(kind: Kind, labels: int) -> list[Settings]:
+    """The settings of a kind that are tried, fastest first; all of them search the same index."""
+    start = default_settings(kind, labels)
+    if kind == "hnsw":
+        return [replace(start, breadth=breadth) for breadth in BREADTHS]
+    return [replace(start, probes=probes) for probes in PROBES if probes <= start.lists]
+
+
+def trials(
+    embeddings: np.ndarray, queries: np.ndarray, exact: np.ndarray, seed: int, workers: int
+) -> Iterator[tuple[Trial, Searcher]]:
+    """Kinds at several settings, each with its index. A graph takes long to build: only if nothing else is worth it."""
+    kinds: tuple[Kind, ...] = ("ivf", "pq", "hnsw")
+    found = 0
+    for kind in kinds:
+        if kind == "hnsw" and found == 2:
+            return
+        settings = variants(kind, len(embeddings))
+        searcher = Searcher.made(settings[0], embeddings, seed, workers)
+        for one in settings:
+            searcher.tune(one)
+            trial = tried(searcher, queries, exact, workers)
+            found = max(found, trial.worth[0])
+            yield trial, searcher

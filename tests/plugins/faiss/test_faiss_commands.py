@@ -1,0 +1,162 @@
+"""`xmckit search` and `xmckit labels add` on small runs, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import xmckit
+from xmckit.cli import xmckit as program
+
+pytest.importorskip("faiss", reason='faiss is not installed: pip install "xmckit[cpu]"')
+
+TOPICS = {
+    "fruit": "apple pear plum cherry",
+    "metal": "iron copper zinc silver",
+    "river": "rhine danube elbe weser",
+    "planet": "mars venus saturn jupiter",
+}
+RECIPE = """
+seed = 0
+workers = 1
+[data]
+use = "files"
+path = "{data}"
+[features]
+use = "tfidf"
+min_count = 1
+[head]
+{head}
+"""
+BSL = 'use = "bsl"\nepochs = 30\nbatch = 16\ndim = 8\ndropout = 0.0\n[head.encoder]\nuse = "sparse-linear"\nwidth = 8'
+
+
+def call(*arguments: str) -> str:
+    done = CliRunner().invoke(program, ["-q", *arguments], catch_exceptions=False, standalone_mode=False)
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Makes a run of this head, with or without an index."""
+    folder = tmp_path_factory.mktemp("topics")
+    rng = np.random.default_rng(0)
+    (folder / "data").mkdir()
+    for part, rows in (("train", 120), ("test", 20)):
+        lines = []
+        for _ in range(rows):
+            topic = rng.choice(list(TOPICS))
+            words = [*rng.choice(TOPICS[topic].split(), 3), *rng.choice(["lake", "boat", "sail", "harbour"], 1)]
+            lines.append(json.dumps({"text": " ".join(words), "labels": [topic]}))
+        (folder / "data" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
+
+    def make(name: str, head: str) -> xmckit.runs.Run:
+        recipe = folder / f"{name}.toml"
+        recipe.write_text(RECIPE.format(data=folder / "data", head=head))
+        return xmckit.run(recipe, root=folder / "runs")
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def indexed(made):
+    return made("indexed", BSL + '\n[[index]]\nuse = "faiss"').path
+
+
+@pytest.fixture(scope="module")
+def plain(made):
+    return made("plain", BSL).path
+
+
+@pytest.fixture
+def new(tmp_path):
+    path = tmp_path / "new.jsonl"
+    examples = ["iron copper", "copper zinc", "zinc iron silver"]
+    path.write_text(json.dumps({"label": "alloy", "examples": examples}) + "\n")
+    return path
+
+
+def test_a_text_finds_its_label(indexed):
+    told = json.loads(call("search", str(indexed), "copper and zinc", "-k", "2", "--json"))
+    assert told["as"] == "text"
+    assert told["labels"][0]["label"] == "metal"
+    assert len(told["labels"]) == 2
+    assert "metal" in call("search", str(indexed), "copper and zinc")
+
+
+def test_a_label_finds_others_but_not_itself(indexed):
+    told = json.loads(call("search", str(indexed), "fruit", "--json"))
+    assert told["as"] == "label"
+    assert {item["label"] for item in told["labels"]} == set(TOPICS) - {"fruit"}
+
+
+def test_what_is_not_there_is_said(indexed):
+    with pytest.raises(xmckit.UsageError, match="did you mean 'fruit'"):
+        call("search", str(indexed), "friut", "--label")
+    with pytest.raises(xmckit.UsageError, match="no word of 'qqq' is known"):
+        call("search", str(indexed), "qqq", "--text")
+
+
+def test_a_run_without_an_index_is_searched_too(plain):
+    told = json.loads(CliRunner().invoke(program, ["search", str(plain), "copper", "--json"]).stdout)
+    assert told["labels"][0]["label"] == "metal"
+
+
+@pytest.mark.parametrize("which", ["indexed", "plain"])
+def test_new_labels_are_predicted_and_found(which, new, tmp_path, request):
+    run = request.getfixturevalue(which)
+    before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
+    told = json.loads(call("labels", "add", str(run), str(new), "--output", str(tmp_path / "more"), "--json"))
+    assert told["predictable"]
+    assert sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*")) == before
+    model = xmckit.load(tmp_path / "more")
+    assert list(model.label_names) == [*xmckit.load(run).label_names, "alloy"]
+    metals, fruits = model.predict(["iron copper zinc", "apple pear plum"], k=2)
+    assert {tag.label for tag in metals} == {"metal", "alloy"}
+    assert fruits[0].label == "fruit"
+    found = json.loads(call("search", str(tmp_path / "more"), "copper zinc", "-k", "2", "--json"))
+    assert {item["label"] for item in found["labels"]} == {"metal", "alloy"}
+    with pytest.raises(xmckit.UsageError, match="exists already"):
+        call("labels", "add", str(run), str(new), "--output", str(tmp_path / "more"))
+    with pytest.raises(xmckit.UsageError, match="has added labels already"):
+        call("labels", "add", str(tmp_path / "more"), str(new))
+
+
+def test_a_head_that_cannot_take_labels_says_so(made, new, tmp_path):
+    run = made("popular", 'use = "popularity"').path
+    told = call("labels", "add", str(run), str(new), "--output", str(tmp_path / "more"))
+    assert "not predictable: head popularity cannot take new labels" in told
+    assert "alloy" in call("search", str(tmp_path / "more"), "copper zinc")
+    with pytest.raises(xmckit.UsageError, match="can be searched"):
+        xmckit.load(tmp_path / "more")
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("{", "line 1: not JSON"),
+        ("[1]\n", 'expected an object with a "label"'),
+        ('{"label": "a", "text": 3}', 'expected "examples"'),
+        ('{"label": "a", "examples": []}', 'expected "examples"'),
+        ('{"label": "a", "exmples": ["x"]}', "unknown key 'exmples'"),
+        ('{"label": "fruit", "text": "apple"}', "'fruit' is there already"),
+        ('{"label": "a", "text": "boat"}\n{"label": "a", "text": "boat"}', "line 2: label 'a' is there already"),
+        ('{"label": "a", "text": "qqq"}', "no text with a word that the run's features know"),
+        ("\n", "no label in this file"),
+    ],
+)
+def test_bad_files_are_refused(plain, tmp_path, lines, why):
+    path = tmp_path / "new.jsonl"
+    path.write_text(lines)
+    with pytest.raises(xmckit.DataError, match=why):
+        call("labels", "add", str(plain), str(path), "--output", str(tmp_path / "more"))
+    assert not (tmp_path / "more").exists()
+
+
+def test_two_plugins_share_the_group_labels():
+    told = CliRunner().invoke(program, ["labels", "--help"]).output
+    assert "inspect" in told
+    assert "add" in told
