@@ -104,5 +104,12 @@ def xmckit_commands() -> Iterator[Component]:
     yield Component("runs", "xmckit.cli.runs:runs", summary="List runs, look at one, and free the cache.")
     yield Component("recipes", "xmckit.cli.recipes:recipes", summary="List, show, copy and check recipes.")
     yield Component("data", "xmckit.cli.data:data", summary="List, describe and convert data sets.")
-    yield Component("plugins", "xmckit.cli.plugins:plugins", summary="List plugins and show what a component takes.")
+    yield Component(
+        "plugins", "xmckit.cli.plugins:plugins", summary="List plugins, look at one, start one of your own."
+    )
     yield Component("doctor", "xmckit.cli.doctor:doctor", summary="Check this installation.")
+    yield Component(
+        "completion",
+        "xmckit.cli.completion:completion",
+        summary="Print what makes the tab key complete xmckit's names.",
+    )

@@ -13,9 +13,11 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.machinery import ModuleSpec, PathFinder
@@ -27,7 +29,8 @@ import pluggy
 
 from xmckit import builtin, hookspecs
 from xmckit.errors import PluginError, nearest
-from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, KINDS, PROJECT, Component
+from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, KINDS, OLDEST_API_VERSION, PROJECT, Component
+from xmckit.tracing import Step, print_step
 
 if TYPE_CHECKING:
     from xmckit.context import Context, Progress
@@ -82,9 +85,21 @@ class _Faulty(Exception):
 class Registry:
     """All components that can be used, by kind and name, and every plugin that was found."""
 
-    def __init__(self, *, allow: Sequence[str] | None = None, disable: Sequence[str] = (), files: Sequence[Path] = ()):
-        """`allow` and `disable` name plugins or distributions; `allow=None` is all, `allow=[]` none but the core."""
+    def __init__(
+        self,
+        *,
+        allow: Sequence[str] | None = None,
+        disable: Sequence[str] = (),
+        files: Sequence[Path] = (),
+        listener: Callable[[Step], None] | None = None,
+    ):
+        """`allow` and `disable` name plugins or distributions; `allow=None` is all, `allow=[]` none but the core.
+
+        `listener` hears of every step as it is done; `steps` keeps them.
+        """
         self.plugins: list[Plugin] = []
+        self.steps: list[Step] = []
+        self._listener = listener
         self._registered: dict[tuple[str, str], Registered] = {}
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
@@ -101,9 +116,34 @@ class Registry:
         known = {name for _, plugin in found for name in (plugin.name, plugin.distribution)}
         self.unknown_names = sorted(({*(allow or ()), *disable}) - known)
 
-    def _load(self, plugin: Plugin, imported: Callable[[], Any]) -> None:
+    @contextlib.contextmanager
+    def _noted(self, step: Step) -> Iterator[list[list[Component]]]:
+        """Keep the step with its time, and with the answers put into the list or the error it ended with."""
+        answers: list[list[Component]] = []
+        begin, error = time.perf_counter(), ""
         try:
             with _prints_to_stderr():
+                yield answers
+        except BaseException as raised:
+            error = _one_line(raised)
+            raise
+        finally:
+            count = sum(map(len, answers)) if answers else None
+            done = replace(step, seconds=time.perf_counter() - begin, components=count, error=error)
+            self.steps.append(done)
+            if self._listener is not None:
+                self._listener(done)
+
+    def _importing(self, registered: Registered) -> contextlib.AbstractContextManager[Any]:
+        """Only the first time is a step: components are resolved over and over again."""
+        target = registered.component.target
+        if target.partition(":")[0] in sys.modules:
+            return _prints_to_stderr()
+        return self._noted(Step(registered.plugin.name, "component", target, 0.0))
+
+    def _load(self, plugin: Plugin, imported: Callable[[], Any]) -> None:
+        try:
+            with self._noted(Step(plugin.name, "import", plugin.file or plugin.name, 0.0)):
                 module = imported()
         except KeyboardInterrupt:
             raise
@@ -135,12 +175,11 @@ class Registry:
         collected: dict[tuple[str, str], Registered] = {}
         for kind, hook in KINDS.items():
             try:
-                with _prints_to_stderr():
-                    answers = self._manager.subset_hook_caller(hook, others)()
-                    components = [component for answer in answers for component in answer]
+                with self._noted(Step(plugin.name, "hook", hook, 0.0)) as answers:
+                    answers.extend(list(answer) for answer in self._manager.subset_hook_caller(hook, others)())
             except (Exception, SystemExit) as error:  # noqa: BLE001  see above
                 raise _Faulty(f"its {hook}() raised {_one_line(error)}") from None
-            for component in components:
+            for component in itertools.chain.from_iterable(answers):
                 _check_component(component, hook)
                 if plugin.origin != "core":  # the core's own are tested once, not at every start
                     find_target(component.target)
@@ -180,7 +219,7 @@ class Registry:
         registered = self.component(kind, name)
         component = registered.component
         try:
-            with _prints_to_stderr():
+            with self._importing(registered):
                 target = _import_target(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
@@ -317,6 +356,11 @@ def _check_component(component: object, hook: str) -> None:
             f"{component.name} was written for version {component.api_version} of the contracts and this xmckit has "
             f"version {API_VERSION}: upgrade xmckit"
         )
+    if component.api_version < OLDEST_API_VERSION:
+        raise _Faulty(
+            f"{component.name} was written for version {component.api_version} of the contracts and this xmckit takes "
+            f"version {OLDEST_API_VERSION} or newer: upgrade the plugin"
+        )
 
 
 def find_target(target: str) -> Location:
@@ -419,13 +463,17 @@ def _one_line(error: BaseException) -> str:
 
 
 def registry_from_environment(files: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> Registry:
-    """The registry as `XMCKIT_PLUGINS` (allow-list; empty = none) and `XMCKIT_DISABLE_PLUGINS` ask for it."""
+    """The registry as `XMCKIT_PLUGINS` (allow-list; empty = none) and `XMCKIT_DISABLE_PLUGINS` ask for it.
+
+    `XMCKIT_TRACE`, unless it is empty or 0, prints every step to stderr as it is done.
+    """
     environment = os.environ if environment is None else environment
     allow = environment.get("XMCKIT_PLUGINS")
     return Registry(
         allow=None if allow is None else _split(allow),
         disable=_split(environment.get("XMCKIT_DISABLE_PLUGINS", "")),
         files=[Path(file).resolve() for file in files],
+        listener=print_step if environment.get("XMCKIT_TRACE", "0") not in ("", "0") else None,
     )
 
 

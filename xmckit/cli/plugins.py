@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from xmckit.cli import common
 
 @click.group()
 def plugins() -> None:
-    """List plugins and show what a component takes."""
+    """List plugins, look at one, start one of your own."""
 
 
 @plugins.command("ls")
@@ -121,6 +122,67 @@ def show(component: str, as_json: bool) -> None:
         print_table(rows, ["parameter", "type", "default", "meaning"], left=4)
     else:
         click.echo("\nIt takes no parameters.")
+
+
+@plugins.command("new")
+@click.argument("kind")
+@click.argument("name")
+@click.option("--single-file", is_flag=True, help="Write one file, for --plugin, instead of a distribution.")
+@click.option(
+    "--output", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Where to write it; by default here."
+)
+@common.json_option
+def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) -> None:
+    """Write a plugin to start from: a working example of KIND under your NAME, with its tests.
+
+    KIND is head, indexer, label-preprocessor, verifier, dataset, reader, encoder or metric.
+    """
+    from xmckit import scaffold
+
+    write = scaffold.write_single_file if single_file else scaffold.write_distribution
+    path = write(kind, name, output, common.get_registry(tolerant=True))
+    if as_json:
+        files = [path] if single_file else sorted(file for file in path.rglob("*") if file.is_file())
+        common.print_json({"path": str(path), "files": [str(file) for file in files]})
+        return
+    click.echo(str(path))
+    if not common.quiet():
+        install = f"--plugin {path}" if single_file else f"after: pip install --editable '{path}[test]'"
+        click.echo(f"\nIn a recipe ({install}):\n\n{scaffold.usage(kind, name)}", err=True)
+
+
+@plugins.command("trace")
+@click.option("--components", is_flag=True, help="Also import every component: this may take a while.")
+@common.json_option
+def trace(components: bool, as_json: bool) -> None:
+    """Show how plugins were loaded: imports, hook calls, who answered with how many components, how long it took.
+
+    What one import brought along, the next finds there and is quicker. XMCKIT_TRACE=1 prints the same to stderr, as it
+    happens, with any command.
+    """
+    import contextlib
+    import dataclasses
+
+    from xmckit.errors import PluginError
+
+    registry = common.get_registry(tolerant=True)
+    for item in registry.all() if components else ():
+        with contextlib.suppress(PluginError):  # its step says so
+            registry.resolve(item.kind, item.component.name)
+    if as_json:
+        common.print_json(
+            {
+                "steps": [dataclasses.asdict(step) for step in registry.steps],
+                "plugins": [plugin_facts(plugin) for plugin in registry.plugins],
+            }
+        )
+        return
+    from xmckit.cli.tables import print_table
+
+    told = [step for step in registry.steps if step.action != "hook" or step.components is not None or step.error]
+    rows = [[step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"] for step in told]
+    print_table(rows, ["plugin", "step", "of", "outcome", "ms"], left=4)
+    print_faults(registry)
 
 
 def _split_component(text: str, registry: Any) -> tuple[str, str]:

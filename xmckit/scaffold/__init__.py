@@ -1,0 +1,180 @@
+"""Plugins to start from: a working example of a kind, as a distribution or as one file, under a name of one's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xmckit import __version__, store
+from xmckit.errors import StorageError, UsageError, nearest
+from xmckit.hookspecs import API_VERSION, KINDS
+from xmckit.registry import Registry
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Example:
+    """What an example is called, what it does, and how a recipe uses it."""
+
+    suffix: str
+    summary: str
+    usage: str
+
+
+EXAMPLES: dict[str, Example] = {
+    "head": Example(
+        "Head",
+        "A linear layer trained by a loss that cares less about what is right already.",
+        '[head]\nuse = "{name}"\nfocus = 2.0',
+    ),
+    "indexer": Example(
+        "Indexer",
+        "Candidates by the centroids of the labels' rows, found exactly.",
+        '[index]\nuse = "{name}"\n\n[head]\nuse = "bsl"',
+    ),
+    "label-preprocessor": Example(
+        "Preprocessor", "Takes away labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'
+    ),
+    "verifier": Example(
+        "Verifier", "Looks for witnesses at random, and proves nothing else.", '[verify]\nuse = "{name}"\ntries = 1000'
+    ),
+    "dataset": Example(
+        "Dataset",
+        "Notes with #tags, from a folder of text files.",
+        '[data]\nuse = "{name}"\npath = "notes"\n\n[features]\nuse = "tfidf"',
+    ),
+    "reader": Example(
+        "Reader",
+        "Rows of labels, a tab and a text.",
+        '[data]\nuse = "files"\npath = "news"\nreader = "{name}"\n\n[features]\nuse = "tfidf"',
+    ),
+    "encoder": Example(
+        "Encoder",
+        "A linear layer to which small layers add.",
+        '[head]\nuse = "bsl"\n[head.encoder]\nuse = "{name}"\nlayers = 2',
+    ),
+    "metric": Example(
+        "Metric",
+        "How well label sets agree with the true ones, row by row.",
+        '[[score.metrics]]\nuse = "ranking"\n[[score.metrics]]\nuse = "{name}"',
+    ),
+}
+
+
+def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -> Path:
+    """The folder `xmckit-NAME` below `parent`, complete or not at all: project file, source, tests, README."""
+    facts = _facts(kind, name, registry)
+    folder = parent / facts["distribution"]
+    _refuse_existing(folder)
+    _refuse_module(facts["package"])
+    package = f"src/{facts['package']}"
+    templates = {
+        "pyproject.toml": "pyproject.toml.j2",
+        "README.md": "README.md.j2",
+        f"{package}/__init__.py": "package.py.j2",
+        f"{package}/{facts['module']}.py": f"{facts['module']}.py.j2",
+        f"tests/test_{facts['module']}.py": f"test_{facts['module']}.py.j2",
+    }
+    try:
+        with store.atomic_folder(folder, exclusive=True) as temporary:
+            for file, template in templates.items():
+                (temporary / file).parent.mkdir(parents=True, exist_ok=True)
+                store.write_text(temporary / file, _rendered(template, facts))
+    except OSError as error:
+        raise _not_written(folder, error) from None
+    return folder
+
+
+def write_single_file(kind: str, name: str, parent: Path, registry: Registry) -> Path:
+    """One file for `--plugin`, in `parent`."""
+    facts = _facts(kind, name, registry)
+    stem = name.replace("-", "_")
+    file = parent / f"{stem}.py"
+    _refuse_existing(file)
+    _refuse_module(stem)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        store.write_text(file, _rendered("single.py.j2", facts))
+    except OSError as error:
+        raise _not_written(file, error) from None
+    return file
+
+
+def usage(kind: str, name: str) -> str:
+    """The lines of a recipe that use the example."""
+    return EXAMPLES[kind].usage.format(name=name)
+
+
+def _facts(kind: str, name: str, registry: Registry) -> dict[str, Any]:
+    """What the templates are filled with; UsageError if kind or name cannot be used."""
+    if kind not in EXAMPLES:
+        raise UsageError(f"there is no example of a '{kind}'{nearest(kind, EXAMPLES)} (kinds: {', '.join(EXAMPLES)})")
+    _check_name(kind, name, registry)
+    example = EXAMPLES[kind]
+    camel = "".join(part.capitalize() for part in re.split("[-_]", name))
+    base = camel.removesuffix(example.suffix) or camel
+    return {
+        "single": False,
+        "kind": kind,
+        "name": name,
+        "hook": KINDS[kind],
+        "module": kind.replace("-", "_"),
+        "package": f"xmckit_{name.replace('-', '_')}",
+        "distribution": f"xmckit-{name.replace('_', '-')}",
+        "base": base,
+        "cls": f"{base}{example.suffix}",
+        "summary": example.summary,
+        "usage": usage(kind, name),
+        "api_version": API_VERSION,
+        "oldest": ".".join(__version__.split(".")[:2]),
+    }
+
+
+def _check_name(kind: str, name: str, registry: Registry) -> None:
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        better = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
+        usable = better != name and _NAME.fullmatch(better) and not keyword.iskeyword(better)
+        hint = f"; for instance '{better}'" if usable else ""
+        raise UsageError(
+            f"'{name}' cannot be a name: use lower-case letters, digits and '-', a letter first, no word of "
+            f"Python's own{hint}"
+        )
+    if name.startswith(("xmckit-", "xmckit_")):
+        raise UsageError(f"leave out the 'xmckit' of '{name}': the distribution gets it anyway")
+    known = {other.replace("_", "-"): other for other in registry.names(kind)}
+    if name.replace("_", "-") in known:
+        taken = registry.component(kind, known[name.replace("_", "-")])
+        raise UsageError(f"there is a {taken.described} already: choose another name than '{name}'")
+
+
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise UsageError(f"{path} exists already and is left as it is: choose another name, or another --output")
+
+
+def _refuse_module(module: str) -> None:
+    if importlib.util.find_spec(module) is not None:
+        raise UsageError(f"Python has a module '{module}' already, which the plugin would hide: choose another name")
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+def _rendered(template: str, facts: dict[str, Any]) -> str:
+    import jinja2
+
+    # It is code and plain text that is written, so nothing is escaped; a forgotten fact is an error.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    return environment.get_template(template).render(facts).rstrip("\n") + "\n"
