@@ -64,9 +64,11 @@ def test_the_recipes_are_valid(tmp_path):
         (tmp_path / folder).mkdir()
     for file in ("groups.txt", "group-labels.txt"):
         (tmp_path / file).touch()
-    recipe, groups = blocks("toml")
+    recipe, shortlists, groups = blocks("toml")
     (tmp_path / "mine.toml").write_text(recipe)
     assert load_recipe(tmp_path / "mine.toml").heads[0].params["dim"] == 128
+    (tmp_path / "shortlists.toml").write_text(f'extends = "quickstart"\n{shortlists}')
+    assert [index.use for index in load_recipe(tmp_path / "shortlists.toml").index] == ["overlap", "faiss"]
     (tmp_path / "groups.toml").write_text(f'title = "groups"\n{groups}[head]\nuse = "popularity"\n')
     assert load_recipe(tmp_path / "groups.toml").labels[0].use == "eagle"
 
