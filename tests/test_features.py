@@ -445,3 +445,57 @@ def test_a_vocabulary_that_vanishes_says_what_to_change():
 def test_wrong_tfidf_parameters_are_refused(wrong):
     with pytest.raises(ValidationError):
         Tfidf(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, b"bytes"])
+def test_a_text_that_is_none_has_its_row_named(wrong):
+    with pytest.raises(DataError, match=f"row 1: a text is a {type(wrong).__name__}, expected a string"):
+        fitted(Tfidf(min_count=1), split_of(texts=["one two", wrong]))
+
+
+def test_weights_learned_from_sparse_rows_are_for_dense_ones_too():
+    X = random_csr()
+    blocks = fitted(Blocks(idf=True, normalise="l2"), split_of(X))
+    expected = blocks.transform(split_of(X), context=CONTEXT)
+    assert_same_bits(blocks.transform(split_of(X.toarray()), context=CONTEXT), expected)
+
+
+@pytest.mark.parametrize("weights", [np.ones(4), np.ones((5, 1)), np.ones(5, int), np.full(5, np.nan), np.zeros(5)])
+def test_stored_weights_that_are_not_one_number_above_0_a_column(tmp_path, weights):
+    fitted(Blocks(idf=True), split_of(random_csr())).save(tmp_path)
+    store.write_arrays(tmp_path / "idf.npz", {"block0": weights})
+    with pytest.raises(StorageError, match=r"idf.npz.*weights"):
+        Blocks.load(tmp_path, context=CONTEXT)
+    tfidf = fitted(Tfidf(min_count=1), split_of(texts=["aa bb cc dd ee"]))
+    tfidf.save(tmp_path)
+    store.write_arrays(tmp_path / "idf.npz", {"idf": weights})
+    with pytest.raises(StorageError, match=r"idf.npz.*weights"):
+        Tfidf.load(tmp_path, context=CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("utf8", "offsets"),
+    [
+        (b"aabb", [0.0, 2.0, 4.0]),
+        (b"aabb", [[0, 2, 4]]),
+        (b"aabb", np.zeros(0, np.int64)),
+        (b"aabb", [0, 2, 400]),
+        (b"aabb", [1, 2, 4]),
+        (b"aabbc", [0, 2, 4]),
+        (b"aabbcc", [0, 4, 2, 6]),
+    ],
+)
+def test_stored_words_with_damaged_offsets(tmp_path, utf8, offsets):
+    fitted(Tfidf(min_count=1), split_of(texts=["aa bb"])).save(tmp_path)
+    arrays = {"utf8": np.frombuffer(utf8, np.uint8), "offsets": np.asarray(offsets)}
+    store.write_arrays(tmp_path / "words.npz", arrays)
+    with pytest.raises(StorageError, match=r"words.npz.*offsets"):
+        Tfidf.load(tmp_path, context=CONTEXT)
+
+
+def test_a_broken_matrix_is_found_before_kernels_read_it():
+    for part, value in (("indices", 10**8), ("indices", -1), ("indptr", 10**6)):
+        broken = random_csr().copy()
+        getattr(broken, part)[1] = value
+        with pytest.raises(DataError, match="feature block X is not a sound CSR matrix with 5 columns"):
+            fitted(Blocks(idf=True), split_of(broken))

@@ -19,6 +19,7 @@ from xmckit.executors import Threads
 from xmckit.params import Configured, Params
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.text import Counted, Spread, Terms, Vocabulary, count_terms, learn_terms
+from xmckit.sparse.topk import csr_pattern
 
 Normalise: TypeAlias = Literal["none", "l2"]
 
@@ -79,15 +80,20 @@ class Blocks(Configured):
     def load(cls, folder: Path, *, context: Context) -> Blocks:
         blocks = super().load(folder, context=context)
         blocks._widths = _read_widths(folder / "blocks.json")
-        arrays = store.read_arrays(folder / "idf.npz")
+        stored = store.read_arrays(folder / "idf.npz").keys()
         keys = {name: _idf_key(name, blocks._widths) for name in blocks._widths or {}}
-        blocks._idf = {name: arrays[key] for name, key in keys.items() if key in arrays}
+        blocks._idf = {
+            name: _read_weights(folder / "idf.npz", key, (blocks._widths or {})[name])
+            for name, key in keys.items()
+            if key in stored
+        }
         return blocks
 
     def _transform_block(self, name: str, block: Matrix, context: Context) -> Matrix:
         own = self.params.blocks.get(name, BlockParams())
         unit = (own.normalise or self.params.normalise) == "l2"
-        matrix = _float32(block, name)
+        # weights that were learned from sparse rows are for dense ones too
+        matrix = _float32(csr_matrix(block) if name in self._idf else block, name)
         if not unit and own.weight == 1 and name not in self._idf:
             return matrix
         result = matrix.copy()
@@ -126,7 +132,7 @@ class TfidfParams(Params):
     )
     max_features: int | None = Field(None, ge=1, description="Keep only this many words, the most frequent ones.")
     sublinear: bool = Field(True, description="Count a word that occurs n times as 1 + ln n.")
-    ngrams: int = Field(1, ge=1, description="Also take sequences of up to this many words as features.")
+    ngrams: int = Field(1, ge=1, lt=2**31, description="Also take sequences of up to this many words as features.")
     shortest: int = Field(1, ge=1, description="Leave out sequences of fewer words, or characters, than this.")
     lowercase: bool = Field(True, description="Treat upper and lower case as equal.")
     stop_words: tuple[str, ...] = Field((), description="Words that are left out.")
@@ -211,7 +217,6 @@ class Tfidf(Configured):
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> Tfidf:
         tfidf = super().load(folder, context=context)
-        idf = store.read_arrays(folder / "idf.npz", "idf")["idf"]
         columns = tfidf.params.buckets
         if columns is None:
             words = store.read_strings(folder / "words.npz")
@@ -219,10 +224,8 @@ class Tfidf(Configured):
             if not words or len(set(words)) != columns:
                 raise store.damaged(folder / "words.npz", "expected different words, and at least one")
             tfidf._words = Vocabulary.of(words)
-        if idf.shape != (columns,) or idf.dtype.kind != "f":
-            raise store.damaged(folder / "idf.npz", f"{columns} words, but weights of shape {idf.shape}")
         tfidf._widths = _read_widths(folder / "blocks.json")
-        tfidf._idf = idf
+        tfidf._idf = _read_weights(folder / "idf.npz", "idf", columns)
         return tfidf
 
     def _counted(self, texts: Sequence[str], context: Context) -> Counted:
@@ -306,6 +309,9 @@ def _check_finite(matrix: Any, name: str) -> None:
 
 def _named_blocks(split: Split) -> dict[str, Matrix]:
     if split.blocks:
+        for name, block in split.blocks.items():
+            if getattr(block, "format", "") == "csr":
+                csr_pattern(block, f"the feature block {name}")
         return dict(split.blocks)
     if split.texts is not None:
         raise DataError('these rows have texts but no feature matrix: add `[features] use = "tfidf"` to the recipe')
@@ -318,6 +324,9 @@ def _texts(split: Split) -> Sequence[str]:
             "tfidf needs texts, but these rows have none: give the data with texts, or take its feature matrix with "
             '`[features] use = "blocks"`'
         )
+    row = next((row for row, text in enumerate(split.texts) if not isinstance(text, str)), None)
+    if row is not None:
+        raise DataError(f"a text is a {type(split.texts[row]).__name__}, expected a string", row=row)
     return split.texts
 
 
@@ -343,9 +352,19 @@ def _read_widths(path: Path) -> dict[str, int] | None:
     widths = store.read_json(path)
     if widths is None:
         return None
-    if not isinstance(widths, dict) or not all(isinstance(width, int) for width in widths.values()):
+    if not isinstance(widths, dict) or not all(type(width) is int and width >= 0 for width in widths.values()):
         raise store.damaged(path, "expected the widths of the feature blocks")
     return widths
+
+
+def _read_weights(path: Path, key: str, columns: int) -> np.ndarray:
+    """The weight of each column: kernels read them without looking at their number."""
+    weights: np.ndarray = store.read_arrays(path, key)[key]
+    if weights.shape != (columns,) or weights.dtype.kind != "f":
+        raise store.damaged(path, f"{columns} columns, but weights of {weights.dtype} and shape {weights.shape}")
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        raise store.damaged(path, "expected weights above 0")
+    return weights
 
 
 def _idf_key(name: str, widths: Mapping[str, int] | None) -> str:

@@ -158,6 +158,10 @@ class Stage(Generic[Value]):
             self._value.append(self._restore(self.folder))
         return self._value[0]
 
+    def another(self) -> Value:
+        """A second value, for one who is going to change it."""
+        return self._restore(self.folder)
+
 
 @dataclass
 class Stages:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 TEMPORARY = ".tmp-"
+# A zip that claims to be encrypted, or packed in a way that Python lacks, is a RuntimeError.
+_UNREADABLE = (
+    ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile
+)  # fmt: skip
 _HOST = re.sub(r"\W", "", platform.node()) or "host"  # a folder may be shared by machines
 
 
@@ -145,7 +149,7 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
             arrays = {name: archive[name] for name in (names or archive.files)}
     except FileNotFoundError:
         raise StorageError(f"{path}: no such file") from None
-    except (ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise damaged(path, f"not an npz with {', '.join(names) or 'arrays'}: {error}") from None
     return arrays
 
@@ -206,7 +210,14 @@ def write_strings(path: Path, strings: Sequence[str]) -> None:
 
 def read_strings(path: Path) -> list[str]:
     arrays = read_arrays(path, "utf8", "offsets")
-    buffer, offsets = arrays["utf8"].tobytes(), arrays["offsets"].tolist()
+    utf8, ends = arrays["utf8"], arrays["offsets"]
+    if utf8.dtype != "uint8" or ends.dtype.kind != "i" or (utf8.ndim, ends.ndim) != (1, 1) or not len(ends):
+        raise damaged(
+            path, f"expected bytes and offsets, found {utf8.dtype} {utf8.shape} and {ends.dtype} {ends.shape}"
+        )
+    buffer, offsets = utf8.tobytes(), ends.tolist()
+    if offsets[0] or offsets[-1] != len(buffer) or any(end < start for start, end in itertools.pairwise(offsets)):
+        raise damaged(path, f"expected offsets that rise from 0 to {len(buffer)}")
     try:
         return [buffer[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(offsets)]
     except UnicodeDecodeError as error:

@@ -13,9 +13,12 @@ from scipy.sparse import csr_matrix
 
 import xmckit
 from xmckit.data.model import as_csr
+from xmckit.nn import head as torch_head
 from xmckit.nn.shortlist import Indexes, _others, batch_candidates, pair_logits, rows_of
 from xmckit.nn.threads import Threads
 from xmckit.nn.thresholds import Histogram
+from xmckit.pipeline import _for_one_head
+from xmckit.runs import Stage
 from xmckit.testing.problems import small_problem
 
 QUICK = {"epochs": 3, "learning_rate": 0.05, "encoder": {"use": "sparse-linear", "width": 40}}
@@ -67,6 +70,25 @@ class Nearest:
 @pytest.fixture
 def context(tmp_path):
     return xmckit.make_context(workers=2, folder=tmp_path).using(validation=small_problem(rows=30, seed=1))
+
+
+class Given:
+    """What a test says, for every row: labels and scores, in this order."""
+
+    query_space, indexer = "input", "given"
+
+    def __init__(self, labels, ids, scores=None):
+        self.labels, self.ids = labels, np.asarray(ids, dtype=np.int32)
+        self.scores = np.ones(len(ids), dtype=np.float32) if scores is None else np.asarray(scores)
+        self.asked = []
+
+    def shortlist(self, Q, k):
+        self.asked.append((Q.shape[0], k))
+        rows, size = Q.shape[0], len(self.ids)
+        found = csr_matrix((rows, self.labels), dtype=self.scores.dtype)
+        found.data, found.indices = np.tile(self.scores, rows), np.tile(self.ids, rows)
+        found.indptr = np.arange(rows + 1, dtype=np.int32) * size
+        return found
 
 
 def fitted(context, name, indexes, **params):
@@ -233,3 +255,177 @@ def test_weights_of_labels_reach_the_loss(context):
         head.fit(replace(train, weights=weights), indexes=indexes, context=context)
         heads.append(head)
     assert heads[0].history[-1].loss == heads[1].history[-1].loss
+
+
+@pytest.mark.parametrize(
+    ("ids", "scores", "expected"),
+    [
+        ([5, 1, 5], [1.0, 2.0, 3.0], {1, 5}),
+        ([5, 1], [0.0, 0.0], {1, 5}),
+        ([1, 5], [-3.0, -2.0], {1, 5}),
+        ([1, 5], [-np.inf, -2.0], {5}),
+        ([5, 1], np.array([3, 2]), {1, 5}),
+        ([5, 1], np.array([True, False]), {1, 5}),
+    ],
+)
+def test_any_order_and_any_scores_make_candidates(ids, scores, expected):
+    X = small_problem(rows=4).matrix
+    found = Indexes([Given(9, ids, scores)], 9).find(X, lambda: None, 3)
+    assert set(found.indices) == expected
+    assert found.nnz == 4 * len(expected)
+    assert (found.data == 1).all()
+    assert found.has_canonical_format
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (Given(9, [1_000_000]), "not a sound CSR matrix"),
+        (Given(9, [-4]), "not a sound CSR matrix"),
+        (Given(9, [1], [np.nan]), "not a number"),
+    ],
+)
+def test_a_shortlist_that_is_none(index, message):
+    with pytest.raises(xmckit.PluginError, match=f"the index Given gave .*{message}"):
+        Indexes([index], 9).find(small_problem(rows=4).matrix, lambda: None, 3)
+
+
+@pytest.mark.parametrize("answer", [None, np.ones((4, 9))])
+def test_a_shortlist_that_is_no_csr_matrix(answer):
+    index = Given(9, [1])
+    index.shortlist = lambda Q, k: answer
+    with pytest.raises(xmckit.PluginError, match="expected shortlists as a CSR matrix"):
+        Indexes([index], 9).find(small_problem(rows=4).matrix, lambda: None, 3)
+
+
+def test_no_index_is_asked_for_no_labels(context):
+    index = Given(small_problem().labels, [0, 1])
+    fitted(context, "bsl", [index], hard=0)
+    assert min(k for _, k in index.asked) == min(200, small_problem().labels)
+
+
+def test_what_training_does_not_change_is_found_once(context, monkeypatch):
+    index = Given(small_problem().labels, [0, 1, 4])
+    head = fitted(context, "bsl", [index], hard=2)
+    assert index.asked == [(30, 11), (small_problem().rows, 2)]
+    monkeypatch.setattr(torch_head, "LISTED_AT_ONCE", 0)
+    again = fitted(context, "bsl", [index], hard=2)
+    assert index.asked[2:] == [(small_problem().rows, 2)] + 4 * [(30, 11)]  # three epochs, then the threshold
+    assert [epoch[:3] for epoch in again.history] == [epoch[:3] for epoch in head.history]
+    assert again.threshold == head.threshold
+
+
+@pytest.mark.parametrize("make_index", [None, lambda: Given(small_problem().labels, [1, 4, 5]), Nearest])
+@pytest.mark.parametrize("name", HEADS)
+def test_ranking_and_sets_at_once(context, name, make_index):
+    X = small_problem(rows=20, seed=2).matrix
+    head = fitted(context, name, [] if make_index is None else [make_index()], uniform=2, candidates=4)
+    for k in (1, 3, 30):
+        topk, sets = head.rank_and_label(X, k)
+        assert (topk.indices == head.predict(X, k).indices).all()
+        assert (topk.scores == head.predict(X, k).scores).all()
+        assert (sets != head.labels(X)).nnz == 0
+    assert head.rank_and_label(X[:0], 3)[1].shape == (0, small_problem().labels)
+    with pytest.raises(xmckit.UsageError, match="k of at least 1"):
+        head.rank_and_label(X, 0)
+
+
+def test_a_head_with_a_rule_of_its_own_keeps_it_when_both_are_asked_for(context):
+    class Silent(type(context.build("head", {"use": "bsl"}))):
+        def labels(self, X):
+            return csr_matrix((X.shape[0], self.sizes["labels"]), dtype=np.float32)
+
+    head = Silent(**QUICK)
+    head.fit(small_problem(), context=context)
+    assert head.rank_and_label(small_problem(rows=20, seed=2).matrix, 3)[1].nnz == 0
+
+
+@pytest.mark.parametrize("make_index", [lambda: Given(small_problem().labels, [1, 4, 5]), Nearest])
+@pytest.mark.parametrize("name", HEADS)
+def test_candidates_labels_and_replay_agree(context, monkeypatch, name, make_index):
+    X = small_problem(rows=20, seed=2).matrix
+    head = fitted(context, name, [make_index()], uniform=2, candidates=4)
+    candidates, sets, topk = head.candidates(X), head.labels(X), head.predict(X, 4)
+    decision = head.decision()
+    if decision.rule == "sign":
+        assert (decision.replay(head.features(X)).multiply(candidates) != sets).nnz == 0
+    else:
+        logits = np.where(candidates.toarray() > 0, head.features(X) @ decision.W.T + decision.b, -np.inf)
+        first = np.argsort(-logits, axis=1, kind="stable")[:, : head.sizes["output"]]
+        assert (np.sort(sets.indices.reshape(20, -1)) == np.sort(first, axis=1)).all()
+    assert (topk.indices[:, 0] >= 0).all()
+    monkeypatch.setattr(torch_head, "ROWS_AT_ONCE", 7)
+    assert (head.candidates(X) != candidates).nnz == 0
+    np.testing.assert_allclose(head.predict(X, 4).scores, topk.scores, rtol=1e-5, atol=1e-5)
+
+
+def test_few_rows_are_scored_from_a_few_rows_of_the_layer(context, monkeypatch):
+    X = small_problem(rows=20, seed=2).matrix
+    head = fitted(context, "dft", [Given(small_problem().labels, [1, 4, 5])])
+    together = head.predict(X, 3)
+    monkeypatch.setattr(head, "_layer", None)
+    alone = [head.predict(X[row], 3) for row in range(20)]
+    assert (np.concatenate([each.indices for each in alone]) == together.indices).all()
+    np.testing.assert_allclose(np.concatenate([each.scores for each in alone]), together.scores, rtol=1e-5, atol=1e-5)
+
+
+def test_labels_that_no_step_touches_stay_where_they_began(context):
+    train = small_problem()
+    Y = train.Y.toarray()
+    Y[:, 7] = 0
+    W = []
+    for epochs in (1, 3):
+        head = context.build("head", {"use": "bsl", **QUICK, "dim": 6, "uniform": 0, "epochs": epochs, "patience": 9})
+        head.params = head.params.model_copy(update={"weight_decay": 0.1})
+        head.fit(replace(train, Y=as_csr(Y)), indexes=[Listed(train.labels, [0, 1])], context=xmckit.make_context())
+        W.append(np.column_stack([head.decision().W, head.decision().b]))
+    assert (W[0][7] == W[1][7]).all()
+    assert (W[0][0] != W[1][0]).all()
+
+
+def test_new_labels_need_an_index_that_has_them(context):
+    head = fitted(context, "bsl", [Listed(small_problem().labels, [0])])
+    X = small_problem(rows=6, seed=2).matrix
+    with pytest.raises(xmckit.UsageError, match="only labels that its index lists"):
+        head.add_labels(X, csr_matrix(np.ones((6, 1), dtype=np.float32)), small_problem())
+
+
+def test_the_names_of_indexes_that_are_stored(context, tmp_path):
+    tree = context.build("indexer", {"use": "tree", "leaf_size": 2}).build(small_problem(), context=context)
+    tree.indexer = "tree"
+    head = fitted(context, "bsl", [tree], candidates=3)
+    head.save(tmp_path)
+    assert context.load("head", "bsl", tmp_path).candidates(small_problem(rows=3).matrix) is not None
+    state = xmckit.store.read_json(tmp_path / "state.json")
+    for damage in (None, {}, [1]):
+        xmckit.store.write_json(tmp_path / "state.json", {**state, "indexes": damage})
+        with pytest.raises(xmckit.StorageError, match="the names of indexers"):
+            context.load("head", "bsl", tmp_path)
+    del state["indexes"]
+    xmckit.store.write_json(tmp_path / "state.json", state)
+    assert context.load("head", "bsl", tmp_path).candidates(small_problem(rows=3).matrix) is None
+
+
+def test_an_index_over_a_heads_vectors_is_not_shared(tmp_path):
+    def stage(space):
+        def restore(folder):
+            index = Given(3, [0])
+            index.query_space = space
+            return index
+
+        return Stage("index", "key", tmp_path, {}, restore)
+
+    of_heads, of_inputs = stage("head"), stage("input")
+    assert _for_one_head(of_heads) is not _for_one_head(of_heads)
+    assert _for_one_head(of_inputs) is _for_one_head(of_inputs)
+
+
+def test_counting_logits_of_candidates_in_any_order():
+    truth = csr_matrix(np.array([[1, 0, 1], [0, 1, 0]], dtype=np.float32))
+    scores = csr_matrix((np.array([3, 1, -1], dtype=np.float32), np.array([2, 0, 0]), np.array([0, 2, 3])), (2, 3))
+    ordered, unordered, empty = Histogram(), Histogram(), Histogram()
+    unordered.add_listed(scores, truth)
+    ordered.add_listed(scores.sorted_indices(), truth)
+    assert unordered.best_threshold() == ordered.best_threshold() == (63 / 64, 0.8)
+    empty.add_listed(csr_matrix((2, 3), dtype=np.float32), truth)
+    assert empty.best_threshold()[1] == 0

@@ -422,3 +422,14 @@ def test_global_state_of_torch_is_left_alone(context):
     head.predict(small_problem().matrix, 3)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == count
+
+
+@pytest.mark.parametrize(("part", "value"), [("indices", 10**8), ("indices", -1), ("indptr", 10**6)])
+def test_broken_matrices_are_found_before_anything_reads_them(context, part, value):
+    train = small_problem()
+    for name in ("feature", "label"):
+        broken = (train.matrix if name == "feature" else train.Y).copy()
+        getattr(broken, part)[1] = value
+        head = context.build("head", {"use": "bsl", "epochs": 1, "dim": 6})
+        with pytest.raises(xmckit.DataError, match=f"the {name} matrix is not a sound CSR matrix"):
+            head.fit(replace(train, **{"X" if name == "feature" else "Y": broken}), context=context)

@@ -103,3 +103,22 @@ def test_wrong_arguments():
     with pytest.raises(UsageError, match="for 7 features, the rows have 30"):
         label_centroids(X, Y, projection=np.zeros((7, 2), np.float32))
     assert label_centroids(csr_matrix((0, 4), dtype=np.float32), csr_matrix((0, 3), dtype=np.float32)).shape == (3, 4)
+
+
+def test_stored_zeros_and_repeats_are_no_further_labels():
+    Y = csr_matrix(np.array([[1, 1, 0], [1, 0, 1]], dtype=np.float32))
+    odd = csr_matrix(
+        (np.array([1, 1, 1, 0, 1, 1], np.float32), np.array([1, 0, 0, 2, 2, 0]), np.array([0, 4, 6])), shape=(2, 3)
+    )
+    X = np.array([[1, 2], [3, 4]], dtype=np.float32)
+    assert (cooccurrence(odd, 2) != cooccurrence(Y, 2)).nnz == 0
+    for rows in (X, csr_matrix(X)):
+        assert abs(label_centroids(rows, odd) - label_centroids(rows, Y)).max() == 0
+
+
+def test_features_beyond_the_last_column():
+    X, Y = csr_matrix(np.eye(3, 5, dtype=np.float32)), csr_matrix(np.eye(3, dtype=np.float32))
+    X.indices[0] = 10_000_000
+    for projection in (None, random_projection(5, 4, np.random.default_rng(0))):
+        with pytest.raises(DataError, match="feature matrix is not a sound CSR matrix with 5 columns"):
+            label_centroids(X, Y, projection=projection)

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.dispatcher import Dispatcher
+from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 from sklearn.preprocessing import normalize
 
+from xmckit.errors import UsageError
 from xmckit.sparse import labels, normalise, product, shortlists, text_kernels, topk, weigh_rows
 from xmckit.sparse.csr import row_pointers
 from xmckit.sparse.product import multiply, transposed
@@ -98,3 +100,10 @@ def test_every_kernel_that_python_calls_is_kept(module):
     assert kernels
     for name, kernel in kernels.items():
         assert name in helpers or kernel._cache.__class__.__name__ == "FunctionCache", name
+
+
+def test_weights_for_other_columns():
+    matrix = csr_matrix(np.eye(3, dtype=np.float32))
+    for count in (0, 2, 4):
+        with pytest.raises(UsageError, match="3 columns needs as many weights"):
+            weigh_rows(matrix, np.ones(count))

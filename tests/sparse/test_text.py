@@ -237,3 +237,12 @@ def test_no_texts_and_empty_texts():
 @pytest.mark.parametrize("broken", ["\ud800abc def", "abc\udfffdef"])
 def test_lone_surrogates_are_no_word_characters(broken):
     assert set(words_of(broken)) == {"abc", "def"}
+
+
+@pytest.mark.parametrize("characters", [False, True])
+def test_terms_longer_than_any_text_cost_nothing(characters):
+    texts, whole = ["one two  three", "four"], Terms(characters=characters, longest=20)
+    vocabulary, _ = learn_terms(texts, Terms(characters=characters, longest=2**31 - 1))
+    assert vocabulary.terms() == learn_terms(texts, whole)[0].terms()
+    vocabulary, _ = learn_terms(texts, Terms(characters=characters, shortest=10**6, longest=2**31 - 1))
+    assert vocabulary.terms() == ([" four ", " one ", " three ", " two "] if characters else [])

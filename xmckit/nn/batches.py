@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import DataError
+from xmckit.sparse.topk import csr_pattern
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Targets:
 
 def as_inputs(X: Matrix) -> Matrix:
     """X as canonical CSR float32 or as a dense float32 array, all finite; the argument is never changed."""
+    if getattr(X, "format", "") == "csr":
+        csr_pattern(X, "the feature matrix")  # a broken one must be found before scipy's own code walks through it
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
         inputs: Any = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
     if inputs.ndim != 2:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field, ValidationError
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix, issparse, vstack
 
 from xmckit import store
 from xmckit.context import Context
@@ -29,15 +29,25 @@ from xmckit.nn.batches import Targets, as_batch, as_inputs
 from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.losses import linear
 from xmckit.nn.new_labels import new_rows
-from xmckit.nn.shortlist import ROWS_AT_ONCE, Chosen, Indexes, Shortlisted, ShortlistedRows, pair_logits, rows_of
+from xmckit.nn.shortlist import (
+    ROWS_AT_ONCE,
+    Chosen,
+    Indexes,
+    Shortlisted,
+    ShortlistedRows,
+    all_labels,
+    pair_logits,
+    rows_of,
+)
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
 from xmckit.nn.training import Epoch, Examples, Schedule, train, training_rows, without_stored_zeros
 from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
-from xmckit.sparse.topk import topk_csr, topk_dense
+from xmckit.sparse.topk import csr_pattern, topk_csr, topk_dense
 
 LOGITS_AT_ONCE = 1 << 24
+LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all epochs
 # Adam moves every entry of a matrix by about the learning rate, so a matrix whose entries act together on all rows, as
 # the projection's do, moves its output far more per step than the table of features or one label's row.
 PROJECTION_RATE = 0.03
@@ -51,7 +61,7 @@ class TorchHeadParams(Params):
     epochs: int = Field(40, ge=1, description="Passes over the training rows, at most.")
     batch: int = Field(256, ge=1, description="Rows per step.")
     learning_rate: float = Field(5e-3, gt=0, le=1, description="Adam's step size.")
-    weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay of matrices, times the learning rate.")
+    weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay, × the learning rate, of rows in use.")
     dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
     patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
@@ -155,6 +165,14 @@ class Network(torch.nn.Module):
             self.folded_W, self.folded_b = (W @ P).float(), (W @ shift + b).float()
 
 
+@dataclass(frozen=True)
+class _HeldOut:
+    """Validation rows with labels and, where they stay the same, the rows' candidates."""
+
+    rows: Split
+    lists: csr_matrix | None
+
+
 class TorchHead(Configured, ABC):
     """A head over all labels, trained with mini-batches. See the module's text for what to override."""
 
@@ -253,6 +271,7 @@ class TorchHead(Configured, ABC):
     # The contract of a head
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        csr_pattern(csr_matrix(train.Y), "the label matrix")
         train = without_stored_zeros(train)
         examples = self.examples(train)
         self._indexes = Indexes(indexes, train.labels) if indexes else None
@@ -273,11 +292,12 @@ class TorchHead(Configured, ABC):
             with threads(context.workers) as pool:
                 if self._indexes is not None:
                     examples = self._shortlisted(examples, context)
-                self._train(network, examples, context, pool)
+                held_out = self._held_out(context)
+                self._train(network, examples, held_out, context, pool)
                 network.fold()
                 if self._indexes is not None:
                     self._indexes.rebuild(self._label_vectors)
-                self.threshold = 0.0 if self.ranking else self._chosen_threshold(context, pool)
+                self.threshold = 0.0 if self.ranking else self._chosen_threshold(held_out, context, pool)
         except BaseException:
             self._network = None
             raise
@@ -285,31 +305,39 @@ class TorchHead(Configured, ABC):
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
+        X = self._checked(X)
         with threads(self._workers) as pool:
-            return self._rank(self._checked(X), k, pool)
+            return _joined([_best(scores, k) for _, scores in self._outcomes(X, pool)], k)
 
     def labels(self, X: Matrix) -> csr_matrix:
         X = self._checked(X)
         with threads(self._workers) as pool:
-            if self._indexes is not None:
-                blocks = [self._sets_among(logits) for _, logits in self._candidate_logits(X, pool)]
-            else:
-                blocks = [self._sets(scores) for _, scores in self._scores(X, pool)]
-        return _stacked(blocks, self.sizes["labels"])
+            return _stacked([self._sets(scores) for _, scores in self._outcomes(X, pool)], self.sizes["labels"])
+
+    def rank_and_label(self, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
+        """`predict(X, k)` and `labels(X)` from the same logits."""
+        own = type(self)
+        if own.predict is not TorchHead.predict or own.labels is not TorchHead.labels:
+            return self.predict(X, k), self.labels(X)
+        if k < 1:
+            raise UsageError(f"rank_and_label needs k of at least 1, not {k}")
+        X = self._checked(X)
+        with threads(self._workers) as pool:
+            pairs = [(_best(scores, k), self._sets(scores)) for _, scores in self._outcomes(X, pool)]
+        return _joined([best for best, _ in pairs], k), _stacked([sets for _, sets in pairs], self.sizes["labels"])
 
     def candidates(self, X: Matrix) -> csr_matrix | None:
         """Rows × labels with a 1 for each label that the indexes let a row have; None without an index."""
         if self._indexes is None:
             return None
-        X = self._checked(X)
-        return self._indexes.find(X, lambda: self._queries(X), self.params.candidates)
+        with threads(self._workers):
+            return self._listed(self._checked(X), self.params.candidates)
 
     def features(self, X: Matrix) -> np.ndarray | None:
         if not self._fitted().linear:
             return None
         with threads(self._workers):
-            vectors = [part.cpu().numpy() for _, part in self._vectors(self._checked(X))]
-        return np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
+            return self._rows_of_vectors(self._checked(X))
 
     def decision(self) -> LinearDecision | None:
         network = self._fitted()
@@ -335,6 +363,11 @@ class TorchHead(Configured, ABC):
         """
         network = self._fitted()
         classifier = network.classifier
+        if self._indexes is not None and not self._indexes.can_add:
+            raise UsageError(
+                f"this {type(self).__name__} outputs only labels that its index lists, and the index was built without "
+                "the new ones: train it anew"
+            )
         if type(classifier) is not Classifier:
             raise UsageError(
                 f"the labels of a {type(self).__name__} have no rows of their own that one could add to: train it anew"
@@ -349,6 +382,9 @@ class TorchHead(Configured, ABC):
         network.classifier = extended
         self.sizes = {**self.sizes, "labels": self.sizes["labels"] + int(Y.shape[1])}
         network.fold()
+        if self._indexes is not None:
+            self._indexes = self._indexes.with_labels(X, Y)
+            self._indexes.rebuild(self._label_vectors)
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
         """What the report says about this head; `truth` holds the label sets of the test rows.
@@ -406,13 +442,14 @@ class TorchHead(Configured, ABC):
 
     # Training
 
-    def _train(self, network: Network, examples: Examples[Any], context: Context, pool: Threads) -> None:
+    def _train(
+        self, network: Network, examples: Examples[Any], held_out: _HeldOut | None, context: Context, pool: Threads
+    ) -> None:
         noise = torch.Generator(self._device).manual_seed(context.seed_for("dropout"))
 
         def drop(vectors: torch.Tensor) -> torch.Tensor:
             return _dropped(vectors, self.params.dropout, noise)
 
-        validation = self._validation(context)
         outcome = train(
             network,
             examples,
@@ -426,7 +463,7 @@ class TorchHead(Configured, ABC):
                 slower=list(network.projection.parameters()),
                 slowness=PROJECTION_RATE,
             ),
-            validate=None if validation is None else lambda: self._validation_score(validation, pool),
+            validate=None if held_out is None else lambda: self._validation_score(held_out, pool),
             context=context,
             threads=pool,
             device=self._device,
@@ -435,35 +472,46 @@ class TorchHead(Configured, ABC):
         found = "" if outcome.score is None else f", best nDCG@5 {outcome.score:.4f} in epoch {outcome.best_epoch}"
         context.log(f"trained for {outcome.epochs} epochs{found}")
 
-    def _validation(self, context: Context) -> Split | None:
+    def _held_out(self, context: Context) -> _HeldOut | None:
         """The validation share if it can score anything."""
         if context.validation is None:
             return None
         Y = as_csr(context.validation.Y)
-        return replace(context.validation, Y=Y, weights=None) if Y.nnz else None
+        if not Y.nnz:
+            return None
+        return _HeldOut(replace(context.validation, Y=Y, weights=None), self._lasting_lists(context.validation))
 
-    def _validation_score(self, validation: Split, pool: Threads) -> float:
-        if self._indexes is not None:
-            ranked = self._rank(self._checked(validation.matrix), 5, pool)
-            return rank_metrics(ranked, validation.Y, ks=(5,))["nDCG@5"]
-        blocks = [(topk_dense(scores, 5), truth) for scores, truth in self.validation_scores(validation, pool)]
+    def _lasting_lists(self, validation: Split) -> csr_matrix | None:
+        """The candidates of the validation rows where training does not change them and memory can hold them."""
+        if self._indexes is None or self._indexes.in_head_space:
+            return None
+        if validation.rows * self.params.candidates * len(self._indexes.all) > LISTED_AT_ONCE:
+            return None
+        return self._listed(self._checked(validation.matrix), self.params.candidates)
+
+    def _validation_blocks(self, held_out: _HeldOut, pool: Threads) -> Iterator[tuple[Any, csr_matrix]]:
+        """Blocks of logits, of all labels or of candidates, and the labels that are true."""
+        rows = held_out.rows
+        if self._indexes is None:
+            yield from self.validation_scores(rows, pool)
+        else:
+            for part, logits in self._candidate_logits(self._checked(rows.matrix), pool, held_out.lists):
+                yield logits, rows.Y[part]
+
+    def _validation_score(self, held_out: _HeldOut, pool: Threads) -> float:
+        blocks = [(_best(scores, 5), truth) for scores, truth in self._validation_blocks(held_out, pool)]
         truth = csr_matrix(vstack([truth for _, truth in blocks], format="csr"))
-        return rank_metrics(_joined([topk for topk, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
+        return rank_metrics(_joined([best for best, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
 
-    def _chosen_threshold(self, context: Context, pool: Threads) -> float:
+    def _chosen_threshold(self, held_out: _HeldOut | None, context: Context, pool: Threads) -> float:
         if self.params.threshold != "validation":
             return float(np.float32(self.params.threshold))
-        validation = self._validation(context)
-        if validation is None:
+        if held_out is None:
             context.log("there is no validation share with labels: a label is output when its logit is above 0")
             return 0.0
         histogram = Histogram()
-        if self._indexes is not None:
-            for rows, logits in self._candidate_logits(self._checked(validation.matrix), pool):
-                histogram.add_listed(logits, validation.Y[rows])
-        else:
-            for scores, truth in self.validation_scores(validation, pool):
-                histogram.add(scores, truth)
+        for scores, truth in self._validation_blocks(held_out, pool):
+            (histogram.add_listed if issparse(scores) else histogram.add)(scores, truth)
         threshold, f1 = histogram.best_threshold()
         context.log(f"a label is output when its logit is above {threshold:g} (validation micro-F1 {f1:.4f})")
         return threshold
@@ -503,18 +551,17 @@ class TorchHead(Configured, ABC):
                 scores = self.logits(network.classifier, vectors, pool)
         return scores.cpu().numpy()
 
-    def _rank(self, X: Matrix, k: int, pool: Threads) -> TopK:
-        if self._indexes is not None:
-            return _joined([topk_csr(logits, k) for _, logits in self._candidate_logits(X, pool)], k)
-        return _joined([topk_dense(scores, k) for _, scores in self._scores(X, pool)], k)
+    def _outcomes(self, X: Matrix, pool: Threads) -> Iterator[tuple[slice, Any]]:
+        """Blocks of rows with the logits that the output is made of: of all labels or, with an index, of candidates."""
+        return self._scores(X, pool) if self._indexes is None else self._candidate_logits(X, pool)
 
-    def _sets(self, scores: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
+    def _sets(self, scores: Any, counts: np.ndarray | None = None) -> csr_matrix:
         """The label sets that the rule makes of logits; `counts` says how many labels a ranking head is to output."""
         if not self.ranking:
             return _above(scores, self.threshold)
         if counts is None:
-            counts = np.full(len(scores), self.sizes["output"])
-        return _first(topk_dense(scores, max(1, int(counts.max(initial=1)))), counts, scores.shape[1])
+            counts = np.full(scores.shape[0], self.sizes["output"])
+        return _first(_best(scores, max(1, int(counts.max(initial=1)))), counts, scores.shape[1])
 
     def _replay(self, vectors: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
         """The label sets of vectors of the decision's space, by the scorer that `labels` uses."""
@@ -524,9 +571,15 @@ class TorchHead(Configured, ABC):
         with threads(self._workers) as pool:
             sets = []
             for rows in self._blocks(len(vectors)):
-                scores = self._scored(torch.from_numpy(vectors[rows]).to(self._device), pool)
+                scores = self._replayed(vectors[rows], pool)
                 sets.append(self._sets(scores, None if counts is None else np.asarray(counts)[rows]))
         return _stacked(sets, self.sizes["labels"])
+
+    def _replayed(self, vectors: np.ndarray, pool: Threads) -> np.ndarray:
+        """Logits of all labels as `labels` computes them; behind an index, as if all were candidates."""
+        if self._indexes is None:
+            return self._scored(torch.from_numpy(vectors).to(self._device), pool)
+        return pair_logits(vectors, *self._layer(), all_labels(len(vectors), self.sizes["labels"]), pool).toarray()
 
     def _blocks(self, rows: int) -> list[slice]:
         """Rows in parts whose logits fit in memory."""
@@ -552,7 +605,7 @@ class TorchHead(Configured, ABC):
         def hard() -> csr_matrix:
             with context.progress("looking for hard labels"):
                 indexes.rebuild(self._label_vectors)
-                return indexes.find(rows.X, lambda: self._queries(rows.X), self.params.hard)
+                return self._listed(rows.X, self.params.hard)
 
         refresh = self.params.refresh if indexes.in_head_space else None
         return ShortlistedRows(rows, hard, self.params.uniform, refresh, context.rng("shortlists"))
@@ -562,11 +615,19 @@ class TorchHead(Configured, ABC):
         W, b = self._layer()
         return np.concatenate([W, b[:, None]], axis=1)
 
-    def _queries(self, X: Matrix) -> np.ndarray:
-        """(x, 1) for each row."""
+    def _rows_of_vectors(self, X: Matrix) -> np.ndarray:
+        """Rows × d of what the decision's matrix multiplies."""
         vectors = [part.cpu().numpy() for _, part in self._vectors(X)]
-        x = np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
-        return np.concatenate([x, np.ones((len(x), 1), dtype=np.float32)], axis=1)
+        return np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
+
+    def _listed(self, X: Matrix, k: int) -> csr_matrix:
+        """Rows × labels with a 1 for each label that some index has among its best `k`."""
+        assert self._indexes is not None
+        blocks = []
+        for rows in _row_blocks(X):
+            part = X[rows]
+            blocks.append(self._indexes.find(part, lambda: _with_one(self._rows_of_vectors(part)), k))  # noqa: B023
+        return _stacked(blocks, self.sizes["labels"])
 
     def _layer(self) -> tuple[np.ndarray, np.ndarray]:
         """(W, b) of what prediction multiplies at present."""
@@ -576,23 +637,39 @@ class TorchHead(Configured, ABC):
             W, b = network.folded_W, network.folded_b
         return W.detach().cpu().numpy(), b.detach().cpu().numpy()
 
-    def _candidate_logits(self, X: Matrix, pool: Threads) -> Iterator[tuple[slice, csr_matrix]]:
-        """Blocks of rows with the logits of their candidates."""
+    def _candidate_logits(
+        self, X: Matrix, pool: Threads, known: csr_matrix | None = None
+    ) -> Iterator[tuple[slice, csr_matrix]]:
+        """Blocks of rows with the logits of their candidates, which may be `known`."""
         assert self._indexes is not None
-        W, b = self._layer()
-        for start in range(0, int(X.shape[0]), ROWS_AT_ONCE):
-            rows = slice(start, min(start + ROWS_AT_ONCE, int(X.shape[0])))
-            queries = self._queries(X[rows])
-            found = self._indexes.find(X[rows], lambda queries=queries: queries, self.params.candidates)  # type: ignore[misc]
-            yield rows, pair_logits(queries[:, :-1], W, b, found, pool)
+        layer = self._layer() if self._layer_is_there else None
+        for rows in _row_blocks(X):
+            x = self._rows_of_vectors(X[rows])
+            if known is not None:
+                found = known[rows]
+            else:
+                found = self._indexes.find(X[rows], lambda: _with_one(x), self.params.candidates)  # noqa: B023
+            if layer is None and found.nnz < self.sizes["labels"]:
+                yield rows, self._logits_of_few(x, found, pool)
+            else:
+                layer = layer or self._layer()
+                yield rows, pair_logits(x, *layer, found, pool)
 
-    def _sets_among(self, logits: csr_matrix) -> csr_matrix:
-        """`_sets` of the logits of candidates."""
-        if self.ranking:
-            counts = np.full(logits.shape[0], self.sizes["output"])
-            return _first(topk_csr(logits, self.sizes["output"]), counts, logits.shape[1])
-        above = csr_matrix((logits.data > np.float32(self.threshold), logits.indices, logits.indptr), logits.shape)
-        return as_csr(above)
+    @property
+    def _layer_is_there(self) -> bool:
+        """Whether `_layer` has only to be looked up, and not to be made."""
+        return self._folded or isinstance(self._fitted().classifier, Classifier)
+
+    def _logits_of_few(self, x: np.ndarray, found: csr_matrix, pool: Threads) -> csr_matrix:
+        """`pair_logits` from no more rows of the layer than it takes."""
+        labels = np.unique(found.indices)
+        with torch.no_grad():
+            W, b = self._fitted().classifier.rows(torch.from_numpy(labels.astype(np.int64)).to(self._device))
+        places = csr_matrix(
+            (found.data, np.searchsorted(labels, found.indices), found.indptr), (found.shape[0], len(labels))
+        )
+        logits = pair_logits(x, W.cpu().numpy(), b.cpu().numpy(), places, pool)
+        return csr_matrix((logits.data, found.indices, found.indptr), shape=found.shape)
 
     def _save_indexes(self, folder: Path) -> list[str]:
         """The names by which what is saved here can be loaded."""
@@ -609,7 +686,13 @@ class TorchHead(Configured, ABC):
     def _shortlist_facts(self) -> dict[str, Any]:
         if self._indexes is None:
             return {}
-        return {"labels that a row can choose from, at most": self.params.candidates * len(self._indexes.all)}
+        most = min(self.params.candidates * len(self._indexes.all), self.sizes["labels"])
+        told = {
+            f"index {getattr(index, 'indexer', number)}": index.facts()
+            for number, index in enumerate(self._indexes.all)
+            if hasattr(index, "facts")
+        }
+        return {"labels that a row can choose from, at most": most, **told}
 
     # Building blocks
 
@@ -701,8 +784,24 @@ def _first(topk: TopK, counts: np.ndarray, labels: int) -> csr_matrix:
     return as_csr(csr_matrix((values, (rows, topk.indices[rows, places])), shape=(topk.rows, labels)))
 
 
-def _above(scores: np.ndarray, threshold: float) -> csr_matrix:
+def _best(scores: Any, k: int) -> TopK:
+    return topk_csr(scores, k) if issparse(scores) else topk_dense(scores, k)
+
+
+def _above(scores: Any, threshold: float) -> csr_matrix:
+    if issparse(scores):
+        return as_csr(csr_matrix((scores.data > np.float32(threshold), scores.indices, scores.indptr), scores.shape))
     return as_csr(scores > np.float32(threshold))
+
+
+def _row_blocks(X: Matrix) -> list[slice]:
+    rows = int(X.shape[0])
+    return [slice(start, min(start + ROWS_AT_ONCE, rows)) for start in range(0, rows, ROWS_AT_ONCE)]
+
+
+def _with_one(vectors: np.ndarray) -> np.ndarray:
+    """(x, 1) for each row x: its product with (w, b) is the logit."""
+    return np.concatenate([vectors, np.ones((len(vectors), 1), dtype=np.float32)], axis=1)
 
 
 def _joined(blocks: list[TopK], k: int) -> TopK:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 
 from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import PluginError
@@ -46,6 +46,18 @@ class Indexes:
         """Whether some index depends on what the head has learned."""
         return any(index.query_space == "head" for index in self.all)
 
+    @property
+    def can_add(self) -> bool:
+        """Whether all can list labels that were not there when they were built."""
+        return all(index.query_space == "head" or hasattr(index, "add_labels") for index in self.all)
+
+    def with_labels(self, X: Matrix, Y: csr_matrix) -> Indexes:
+        """The indexes with more labels, from rows that have them (`Y`: rows × new labels); see also `rebuild`."""
+        for index in self.all:
+            if index.query_space != "head":
+                index.add_labels(X, Y)  # type: ignore[attr-defined]
+        return Indexes(self.all, self.labels + int(Y.shape[1]))
+
     def rebuild(self, label_vectors: Callable[[], np.ndarray]) -> None:
         """Tell the indexes in head space what the labels' vectors are now."""
         for index in self.all:
@@ -54,16 +66,11 @@ class Indexes:
 
     def find(self, X: Matrix, vectors: Callable[[], np.ndarray], k: int) -> csr_matrix:
         """Rows × labels with a 1 for each label that some index has among its best `k`."""
-        united: csr_matrix | None = None
-        for index in self.all:
-            found = as_csr(_ones(index.shortlist(vectors() if index.query_space == "head" else X, min(k, self.labels))))
-            if found.shape != (X.shape[0], self.labels):
-                raise PluginError(
-                    f"the index {type(index).__name__} gave shortlists of size {found.shape}, expected "
-                    f"{(X.shape[0], self.labels)}"
-                )
-            united = found if united is None else _ones(united + found)
-        assert united is not None
+        united = csr_matrix((X.shape[0], self.labels), dtype=np.float32)
+        for index in self.all if k else ():
+            found = index.shortlist(vectors() if index.query_space == "head" else X, min(k, self.labels))
+            listed = _listed(found, united.shape, type(index).__name__)
+            united = _ones(united + listed if united.nnz else listed)
         return united
 
 
@@ -186,6 +193,32 @@ def _dots(  # type: ignore[no-untyped-def]
             out[place] = total + b[label]
 
 
+def all_labels(rows: int, labels: int) -> csr_matrix:
+    """Every label as a candidate of every row."""
+    indices = np.tile(np.arange(labels, dtype=np.int32), rows)
+    return csr_matrix((np.ones(rows * labels, np.float32), indices, np.arange(rows + 1) * labels), (rows, labels))
+
+
+def _listed(found: Any, shape: tuple[int, int], index: str) -> csr_matrix:
+    """The labels that an index named, each once, with values above 0; PluginError if that is not what it gave.
+
+    A score of −inf says that a label is no candidate, as in `topk_csr`.
+    """
+    if not issparse(found):
+        raise PluginError(f"the index {index} gave a {type(found).__name__}, expected shortlists as a CSR matrix")
+    if found.shape != shape:
+        raise PluginError(f"the index {index} gave shortlists of size {found.shape}, expected {shape}")
+    try:
+        listed = csr_matrix(found)
+        listed.check_format(full_check=True)
+    except ValueError as error:
+        raise PluginError(f"the index {index} gave shortlists that are not a sound CSR matrix: {error}") from None
+    if np.isnan(listed.data).any():
+        raise PluginError(f"the index {index} gave a score that is not a number (NaN)")
+    return as_csr(csr_matrix((listed.data != -np.inf, listed.indices, listed.indptr), shape=shape))
+
+
 def _ones(matrix: csr_matrix) -> csr_matrix:
-    matrix = csr_matrix(matrix)
-    return csr_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+    ones = csr_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+    ones.has_canonical_format = True  # as sums of such matrices are
+    return ones

@@ -26,7 +26,11 @@ class Histogram:
     def add_listed(self, scores: csr_matrix, truth: csr_matrix) -> None:
         """Count rows of which only some labels have a score; a true label without one is never output."""
         self._all += np.bincount(_bin(scores.data), minlength=_BINS)
-        found = scores.data[np.isin(_pairs(scores), _pairs(truth))]
+        if not scores.has_sorted_indices:
+            scores = scores.sorted_indices()
+        listed, true = _pairs(scores), _pairs(truth)
+        places = np.minimum(np.searchsorted(listed, true), len(listed) - 1)
+        found = scores.data[places[listed[places] == true]] if len(listed) else scores.data
         self._true += np.bincount(_bin(found), minlength=_BINS)
         self._true[0] += truth.nnz - len(found)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError
 from xmckit.executors import Threads
 from xmckit.sparse.csr import row_pointers, sorted_csr
@@ -26,7 +27,7 @@ def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
     """
     if k < 1:
         raise UsageError(f"co-occurrence needs k of at least 1, not {k}")
-    indptr, labels = csr_pattern(Y, "the label matrix")
+    indptr, labels = _pairs(Y)
     by_label = transposed(indptr, labels, np.ones(len(labels), np.bool_), Y.shape[1])
 
     def count(block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,7 +52,10 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
     give a dense labels × d; the projection comes before the sum, so that nothing is labels × features. Sparse rows
     without one give a sparse matrix.
     """
-    indptr, labels = csr_pattern(Y, "the label matrix")
+    indptr, labels = _pairs(Y)
+    if issparse(X):
+        X = csr_matrix(X)
+        csr_pattern(X, "the feature matrix")
     if X.shape[0] != Y.shape[0]:
         raise DataError(f"centroids need as many rows of features as of labels, found {X.shape[0]} and {Y.shape[0]}")
     if projection is not None and projection.shape[0] != X.shape[1]:
@@ -93,6 +97,12 @@ def hashed_projection(features: int, width: int, rng: np.random.Generator, *, ea
     columns = (rng.integers(0, step, (features, each)) + step * np.arange(each)).astype(np.int32)
     values = (rng.integers(0, 2, features * each) * 2 - 1).astype(np.float32) / np.float32(np.sqrt(each))
     return sorted_csr(values, columns.ravel(), row_pointers(np.full(features, each)), width)
+
+
+def _pairs(Y: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """(indptr, indices) of the labels that rows have, each once; a stored zero is none."""
+    csr_pattern(Y, "the label matrix")
+    return csr_pattern(as_csr(Y), "the label matrix")
 
 
 def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:

@@ -6,8 +6,10 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
+from xmckit.errors import UsageError
 from xmckit.executors import Threads
 from xmckit.sparse.scoring import row_blocks
+from xmckit.sparse.topk import csr_pattern
 
 
 def weigh_rows(
@@ -22,7 +24,10 @@ def weigh_rows(
 
     In float64, since squares of float32 leave its range. Rows of zeros stay.
     """
+    csr_pattern(matrix, "the matrix")
     weights = np.ones(0) if column_weights is None else np.asarray(column_weights, dtype=np.float64)
+    if column_weights is not None and weights.shape != (matrix.shape[1],):
+        raise UsageError(f"a matrix with {matrix.shape[1]} columns needs as many weights, found {weights.shape}")
 
     def weigh(block: slice) -> None:
         _weigh(matrix.indptr, matrix.indices, matrix.data, weights, unit, factor, block.start, block.stop)

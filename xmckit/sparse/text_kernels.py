@@ -369,8 +369,9 @@ def count(
             text, bounds[document], bounds[document + 1], kinds, cases, plain, characters,
             stop_table, stop_utf8, stop_offsets, buffer, starts, ends, lasts,
         )  # fmt: skip
-        lacking = ENTRIES if size + (longest + 1 - length) * items - first > len(entries) else NOTHING
-        while length <= longest and lacking == NOTHING:
+        most = min(longest, max(items, shortest))  # no term has more items than there are
+        lacking = ENTRIES if size + (most + 1 - length) * items - first > len(entries) else NOTHING
+        while length <= most and lacking == NOTHING:
             for item in range(first, items):
                 last = item + length - 1
                 if last > lasts[item]:

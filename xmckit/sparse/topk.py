@@ -45,15 +45,16 @@ def topk_csr(scores: csr_matrix, k: int) -> TopK:
 
 def csr_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
     """(indptr int64, indices int32) of a sound matrix: the one form that kernels are compiled for."""
-    if matrix.format != "csr":
-        raise UsageError(f"{what} has to be a CSR matrix, not {matrix.format.upper()}")
-    labels, most = matrix.shape[1], np.iinfo(np.int32).max
-    if labels > most:
-        raise DataError(f"{what} has {labels} labels, expected at most {most}")
+    if getattr(matrix, "format", "") != "csr":
+        found = getattr(matrix, "format", type(matrix).__name__)
+        raise UsageError(f"{what} has to be a CSR matrix, not {found.upper()}")
+    columns, most = matrix.shape[1], np.iinfo(np.int32).max
+    if columns > most:
+        raise DataError(f"{what} has {columns} columns, expected at most {most}")
     try:
         matrix.check_format(full_check=True)
     except ValueError as error:
-        raise DataError(f"{what} is not a sound CSR matrix with {labels} labels: {error}") from None
+        raise DataError(f"{what} is not a sound CSR matrix with {columns} columns: {error}") from None
     return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
 
 
