@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 
 import numpy as np
 import pytest
@@ -172,10 +174,76 @@ def test_an_ensemble_knows_when_its_runs_are_gone(runs, tmp_path):
         xmckit.load(tmp_path / "kept")
 
 
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"rule": "mean"}, "expected a rule, one of average"),
+        ({"rule": None}, "expected a rule"),
+        ({"runs": None}, "expected two runs"),
+        ({"runs": []}, "expected two runs"),
+        ({"runs": ["one", "two"]}, "expected two runs"),
+        ({"runs": [{"path": 1}] * 2}, "expected the path"),
+        ({"runs": [{"path": "..", "top": "5"}] * 2}, "how many labels it lists"),
+        ({"runs": [{"path": "..", "top": 0}] * 2}, "how many labels it lists"),
+    ],
+)
+def test_a_damaged_ensemble_names_its_file(runs, tmp_path, damage, message):
+    combine_runs(runs, "average").save(tmp_path / "kept")
+    about = store.read_json(tmp_path / "kept" / ABOUT)
+    store.write_json(tmp_path / "kept" / ABOUT, {**about, **damage})
+    with pytest.raises(StorageError, match=rf"ensemble\.json.*{message}"):
+        xmckit.load(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda indices, scores: (indices[:-1], scores[:-1]), "the best labels of"),
+        (lambda indices, scores: (indices, scores[:, :-1]), "the best labels of"),
+        (lambda indices, scores: (indices[:, :0], scores[:, :0]), "the best labels of"),
+        (lambda indices, scores: (indices[0, 0], scores[0, 0]), "the best labels of"),
+        (lambda indices, scores: (indices.astype(np.float64), scores), "labels as int32"),
+        (lambda indices, scores: (indices + 100, scores), "a label is not one of"),
+        (lambda indices, scores: (indices - 9, scores), "a label is not one of"),
+    ],
+)
+def test_damaged_predictions_of_a_run_are_named(runs, tmp_path, change, message):
+    shutil.copytree(runs[1].path, tmp_path / "wide" / "old")
+    kept = predictions(runs[1].path)
+    indices, scores = change(kept.indices, kept.scores)
+    store.write_arrays(tmp_path / "wide" / "old" / "predictions.npz", {"indices": indices, "scores": scores})
+    with pytest.raises(StorageError, match=rf"predictions\.npz.*{message}"):
+        combine_runs([runs[0], Run.open(tmp_path / "wide" / "old")], "average")
+
+
+def test_where_an_ensemble_cannot_be_kept(runs, tmp_path):
+    call = [str(runs[0].path), str(runs[1].path), "--output"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file is in its way"):
+        CliRunner().invoke(ensemble, [*call, str(tmp_path / "file" / "below" / "kept")], catch_exceptions=False)
+    CliRunner().invoke(ensemble, [*call, str(tmp_path / "new" / "below" / "kept")], catch_exceptions=False)
+    assert len(xmckit.load(tmp_path / "new" / "below" / "kept").heads) == 3
+
+
+def test_what_a_killed_process_left_is_removed(runs, tmp_path):
+    half = store.temporary_beside(tmp_path / "kept")
+    left = half.with_name(half.name.replace(f"-{os.getpid()}-", "-999999999-"))
+    for folder in (half, left):
+        folder.mkdir()
+    combine_runs(runs, "average").save(tmp_path / "kept")
+    assert {path.name for path in tmp_path.iterdir()} == {"kept", half.name}
+
+
+def test_an_ensemble_of_ensembles_is_told_to_name_runs(runs, tmp_path):
+    combine_runs(runs[:2], "average").save(tmp_path / "kept")
+    with pytest.raises(UsageError, match="is an ensemble of runs, not a run: name the runs themselves"):
+        CliRunner().invoke(ensemble, [str(tmp_path / "kept"), str(runs[2].path)], catch_exceptions=False)
+
+
 def test_what_cannot_be_combined(runs, folder):
     with pytest.raises(UsageError, match="two runs or more"):
         combine_runs(runs[:1], "average")
-    with pytest.raises(UsageError, match="twice"):
+    with pytest.raises(UsageError, match=rf"{runs[0].path.name} is there twice"):
         combine_runs([runs[0], runs[0]], "average")
     stopped = Run.create(folder / "runs", "stopped", "0" * 64, "", "")
     stopped.update(status="failed")
@@ -207,8 +275,6 @@ def test_other_features_of_the_same_rows_may_be_combined(runs, folder):
 
 
 def test_a_run_that_kept_no_sets_leaves_the_ensemble_without(runs, tmp_path):
-    import shutil
-
     shutil.copytree(runs[1].path, tmp_path / "wide" / "old")
     (tmp_path / "wide" / "old" / "sets.npz").unlink()
     combined = combine_runs([runs[0], Run.open(tmp_path / "wide" / "old")], "average")

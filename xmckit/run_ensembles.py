@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -53,9 +53,9 @@ class Combined:
 
     def save(self, folder: Path) -> None:
         """Write a new folder, which appears whole or not at all."""
-        if folder.exists():
-            raise UsageError(f"{folder} exists already: name a new folder")
+        check_new(folder)
         folder = folder.resolve()
+        store.remove_stale(folder.parent)
         runs = [
             {
                 "path": Path(os.path.relpath(member.run.path, folder)).as_posix(),
@@ -72,12 +72,24 @@ class Combined:
             store.write_json(fresh / ABOUT, {"format": FORMAT, "rule": self.rule, "runs": runs})
 
 
+def check_new(folder: Path) -> None:
+    """UsageError where no folder of this name can be made."""
+    if folder.exists():
+        raise UsageError(f"{folder} exists already: name a new folder")
+    above = next(parent for parent in folder.resolve().parents if parent.exists())
+    if not above.is_dir():
+        raise UsageError(f"{folder} cannot be a folder: the file {above} is in its way")
+    if not os.access(above, os.W_OK):
+        raise UsageError(f"{folder} cannot be written: name a folder outside {above}")
+
+
 def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> Combined:
     """The predictions of all runs as one. The depths and propensities of the first run are used for all."""
     if len(runs) < 2:
         raise UsageError("an ensemble needs two runs or more")
-    if len({run.path for run in runs}) < len(runs):
-        raise UsageError("a run is there twice: it would only count twice")
+    for place, run in enumerate(runs):
+        if run.path in {other.path for other in runs[:place]}:
+            raise UsageError(f"{run.path} is there twice: it would only count twice")
     for run in runs:
         if run.status != "done":
             raise UsageError(f"{run.path} is {run.status}, not done: go on with `xmckit run --resume {run.path}`")
@@ -103,19 +115,33 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
 
 def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
     """The rule and the runs, each with the number of labels that it lists, of a folder that `Combined.save` wrote."""
-    about = store.read_json(folder / ABOUT)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise store.damaged(folder / ABOUT, f"expected format {FORMAT}")
+    about = _about(folder)
     found = []
     for entry in about["runs"]:
         path = folder.resolve() / entry["path"]
         if not (path / "manifest.json").is_file():
             raise UsageError(f"{folder} combines the run {path}, which is not there any more")
         run = Run.open(path)
-        if run.manifest["identity"] != entry["identity"]:
+        if run.manifest["identity"] != entry.get("identity"):
             raise UsageError(f"{folder} combines the run {path}, where there is another run now")
-        found.append((run, int(entry["top"])))
+        found.append((run, entry["top"]))
     return about["rule"], found
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """The content of ensemble.json, where it is what `Combined.save` writes."""
+    about = store.read_json(folder / ABOUT)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise store.damaged(folder / ABOUT, f"expected format {FORMAT}")
+    if about.get("rule") not in get_args(Combining):
+        raise store.damaged(folder / ABOUT, f"expected a rule, one of {', '.join(get_args(Combining))}")
+    runs = about.get("runs")
+    if not isinstance(runs, list) or len(runs) < 2 or not all(isinstance(entry, dict) for entry in runs):
+        raise store.damaged(folder / ABOUT, "expected two runs or more")
+    for entry in runs:
+        if not isinstance(entry.get("path"), str) or type(entry.get("top")) is not int or entry["top"] < 1:
+            raise store.damaged(folder / ABOUT, "expected the path of each run, and how many labels it lists")
+    return about
 
 
 def _common_data(runs: Sequence[Run]) -> Dataset:
@@ -179,8 +205,13 @@ def _unlike(one: csr_matrix, other: csr_matrix) -> int | None:
 def _member(run: Run, dataset: Dataset) -> Member:
     arrays = store.read_arrays(run.path / "predictions.npz", "indices", "scores")
     topk = TopK(arrays["indices"], arrays["scores"])
-    if topk.indices.ndim != 2 or topk.indices.shape != topk.scores.shape or topk.rows != dataset.test.rows:
+    shape = (dataset.test.rows, topk.indices.shape[-1] if topk.indices.ndim else 0)
+    if not shape[1] or topk.indices.shape != shape or topk.scores.shape != shape:
         raise store.damaged(run.path / "predictions.npz", f"expected the best labels of {dataset.test.rows} rows")
+    if topk.indices.dtype != np.int32 or topk.scores.dtype != np.float32:
+        raise store.damaged(run.path / "predictions.npz", "expected labels as int32 and scores as float32")
+    if topk.indices.size and not -1 <= topk.indices.min() <= topk.indices.max() < dataset.labels:
+        raise store.damaged(run.path / "predictions.npz", f"a label is not one of the {dataset.labels}")
     kept = run.path / "sets.npz"
     sets = store.read_csr(kept) if kept.is_file() else None
     if sets is not None and sets.shape != dataset.test.Y.shape:

@@ -20,7 +20,7 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "overlap",
         "xmckit_pecos.overlap:OverlapIndexer",
-        summary="A tree in which labels with several meanings stand in several leaves.",
+        summary="A tree in which a label may stand in several leaves: those that its rows reach.",
         requires=PECOS,
     )
 

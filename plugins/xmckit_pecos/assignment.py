@@ -407,13 +407,13 @@ def _next_to(start: np.ndarray, left: np.ndarray) -> np.ndarray:
     return result
 
 
-# Further meanings ----------------------------------------------------------------------------------------------------
+# Further copies ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """When a label has one more meaning: so many of its rows, at least, reach a leaf and none where it stands already.
-    `most` is how many copies it has in the end, at most.
+    """When a label gets one more copy: at least `rows` of its rows, and this `share` of them, reach a leaf and none of
+    those where it stands already. `most` is how many copies it has in the end, at most.
     """
 
     rows: int = 1

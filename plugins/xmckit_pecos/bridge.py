@@ -108,6 +108,8 @@ def features(X: Matrix) -> Matrix:
         ready = values = np.ascontiguousarray(X, dtype=np.float32)
         if ready.ndim != 2:
             raise UsageError(f"expected a matrix of features, not an array with {ready.ndim} dimensions")
+    if not ready.shape[1]:
+        raise DataError("the rows have no features at all: there is nothing to learn from")
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(np.asarray(ready.sum(axis=1)).ravel()))[0])
         raise DataError("a feature is not a finite number", row=row)

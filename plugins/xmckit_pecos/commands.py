@@ -38,10 +38,10 @@ def index() -> None:
 def show(
     run: str, label_name: str | None, index_name: str | None, most: int, examples: int, root: str, as_json: bool
 ) -> None:
-    """Show the label tree of RUN: its levels, the sizes of its leaves, or the meanings of one label.
+    """Show the label tree of RUN: its levels, the sizes of its leaves, or where one label stands, and why.
 
-    RUN is a run folder, its name, or the name of a recipe for its newest finished run. A label with several meanings
-    may stand in several leaves (index `overlap`): for each there are the training rows of the label that reach it, and
+    RUN is a run folder, its name, or the name of a recipe for its newest finished run. A label may stand in
+    several leaves (index `overlap`): for each there are the training rows of the label that reach it, and
     the labels that are near them there. Labels are near when the training rows that have them are: by the cosine of
     the sums of these rows.
     """
@@ -87,11 +87,12 @@ def _tree_folder(run: Run, wanted: str | None) -> tuple[str, Path]:
 def _label(name: str, names: Sequence[str]) -> int:
     from xmckit import UsageError
     from xmckit.errors import nearest
+    from xmckit_pecos.label_tree import label_number
 
     if name in names:
         return names.index(name)
-    if name.isascii() and name.isdigit() and int(name) < len(names):
-        return int(name)
+    if (number := label_number(name, len(names))) is not None:
+        return number
     raise UsageError(f"there is no label '{name}'{nearest(name, names)}")
 
 

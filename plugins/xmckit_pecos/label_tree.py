@@ -207,8 +207,14 @@ def _read_lines(path: Path, labels: int, label_names: Sequence[str] | None) -> t
 def _number(name: str, labels: int, number_of: dict[str, int] | None) -> int | None:
     if number_of is not None:
         return number_of[name] if name in number_of else number_of.get(name.strip())
-    name = name.strip()
-    return int(name) if name.isascii() and name.isdigit() and int(name) < labels else None
+    return label_number(name.strip(), labels)
+
+
+def label_number(text: str, labels: int) -> int | None:
+    """The number of one of so many labels that a person wrote; None where it is none."""
+    # Python refuses to read thousands of digits
+    digits = text.isascii() and text.isdigit() and len(text) < 20
+    return int(text) if digits and int(text) < labels else None
 
 
 def _shown(label: int, label_names: Sequence[str] | None) -> str:

@@ -17,7 +17,7 @@ def similarities(
 ) -> np.ndarray:
     """The cosine of `label` with each label (or each of `among`), between sums of their rows as in PIFA.
 
-    With `rows`, only these count for `label`: what is near one of its meanings. A label on no row has no direction: 0.
+    With `rows`, only these count for `label`: what is near them alone. A label on no row has no direction: 0.
     Memory does not grow with labels × features.
     """
     Y = csr_matrix(Y, dtype=np.float32)

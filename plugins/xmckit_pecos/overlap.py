@@ -1,4 +1,4 @@
-"""Indexer `overlap`: a label with several meanings stands in several leaves (Liu et al. 2021, Algorithm 1).
+"""Indexer `overlap`: a label may stand in several leaves (Liu et al. 2021, Algorithm 1).
 
 A tree over the labels and its matcher come first. The matcher says which leaves each training row reaches, M, and
 labels move to the leaves that their rows reach: C* = Proj_λ(YᵀM). The matcher is then trained for these leaves.
@@ -28,10 +28,12 @@ CONSIDERED = 64  # leaves of a label that compete, the best of them
 class OverlapParams(TreeParams):
     copies_per_label: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
-        description='Leaves that a label stands in, at most (λ of the paper); never more than there are. "auto": a '
-        "second one only for a label whose rows show a second meaning.",
+        description='Leaves that a label stands in, at most (λ of the paper); never more than there are. "auto": one, '
+        "and a second for labels of which enough rows reach that leaf and not the first, as far as `average` goes.",
     )
-    average: float = Field(1.3, ge=1, description='With "auto": copies per label on average, at most.')
+    average: float = Field(
+        1.3, ge=1, description='With "auto": copies per label on average, at most; leaves have room for as many.'
+    )
     cap: Annotated[float, Field(ge=1)] | Literal["none"] = Field(
         1.5,
         description='A leaf holds at most so many times the labels of a leaf if all were equally full. "none": any '

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
-from xmckit_pecos import bridge
+from xmckit_pecos import apart, bridge
 from xmckit_pecos.label_tree import LabelTree, grouped, read_tree
 from xmckit_pecos.model_files import PostProcessor
 
@@ -42,6 +42,11 @@ class LinearParams(Params):
         "levels above send there by mistake or not, or both.",
     )
     beam: int = Field(10, ge=1, le=1 << 20, description="Nodes that are followed on each level.")
+    isolated: bool = Field(
+        False,
+        description="Train in a process of its own, so that a crash of PECOS is an error that says so; costs the start "
+        "of a process and a copy of the data. Where a run is gone on with that ended in PECOS, this is done anyway.",
+    )
 
     def training(self) -> bridge.Training:
         return bridge.Training(self.C, self.prune, self.loss, self.negatives, self.beam)
@@ -181,13 +186,17 @@ class TreeIndexer(Configured):
 
     def _tree(self, X: Matrix, Y: csr_matrix, context: Context) -> tuple[LabelTree, np.ndarray]:
         """The tree, and the number of rows of each label."""
+        if not Y.nnz:
+            raise DataError("no training row has a label: there is nothing to build an index from")
         labels = Y.shape[1]
         counts = np.bincount(Y.indices, minlength=labels).astype(np.int64)
         if self.params.path is not None:
             tree = read_tree(self.params.path, labels, context.label_names)
         else:
             with context.progress("building the label tree"):
-                tree = build_tree(X, Y, self.params.branching, self.params.leaf_size, context)
+                tree = build_tree(
+                    X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
+                )
         if unseen := int((counts == 0).sum()):
             context.log(f"{unseen:,} of {labels:,} labels are on no training row: they stand in the emptiest leaves")
         return tree, counts
@@ -196,14 +205,14 @@ class TreeIndexer(Configured):
         self, X: Matrix, Y: csr_matrix, weights: csr_matrix | None, tree: LabelTree, context: Context
     ) -> bridge.Model | None:
         with context.progress("training the levels above the leaves"):
-            return bridge.train_matcher(
+            return apart.train_matcher(
                 X,
                 over_pseudo_labels(Y, tree),
                 tree,
                 self.params.training(),
-                context.workers,
+                context,
+                isolated=self.params.isolated,
                 weights=None if weights is None else over_pseudo_labels(weights, tree),
-                scratch=context.folder,
             )
 
     @classmethod
@@ -212,7 +221,9 @@ class TreeIndexer(Configured):
         return TreeIndex.load(folder, params, context.workers)
 
 
-def build_tree(X: Matrix, Y: csr_matrix, branching: int, leaf_size: int, context: Context) -> LabelTree:
+def build_tree(
+    X: Matrix, Y: csr_matrix, branching: int, leaf_size: int, context: Context, *, isolated: bool = False
+) -> LabelTree:
     """The tree of the labels that occur; those that do not are spread over its leaves, the emptiest first."""
     labels = Y.shape[1]
     counts = np.bincount(Y.indices, minlength=labels)
@@ -223,8 +234,8 @@ def build_tree(X: Matrix, Y: csr_matrix, branching: int, leaf_size: int, context
     depth = min(depth, int(math.log2(len(seen))))  # no empty leaf
     leaf_of = np.zeros(labels, dtype=np.int32)
     if depth:
-        embeddings = bridge.label_embeddings(X, Y if len(seen) == labels else Y[:, seen], context.workers)
-        codes = bridge.balanced_codes(embeddings, depth, context.seed_for("tree"), context.workers)
+        present = Y if len(seen) == labels else Y[:, seen]
+        codes = apart.leaf_codes(X, present, depth, context.seed_for("tree"), context, isolated=isolated)
         leaf_of[seen] = codes
         leaf_of[counts == 0] = _emptiest(np.bincount(codes, minlength=1 << depth), labels - len(seen))
     return grouped(leaf_of, 1 << depth, branching, np.arange(labels), labels)

@@ -26,7 +26,7 @@ from xmckit import (
     store,
 )  # fmt: skip
 from xmckit.protocols import LabelIndex
-from xmckit_pecos import bridge
+from xmckit_pecos import apart, bridge
 from xmckit_pecos import calibration as calibrating
 from xmckit_pecos.copies import Copies, scores_of_labels
 from xmckit_pecos.label_tree import LabelTree, tree_of_clusters
@@ -98,19 +98,22 @@ class XRLinearHead(Configured):
             tree, matcher = self._from_index(indexes[0], Y.shape[1])
         else:
             with context.progress("building the label tree"):
-                tree, matcher = build_tree(X, Y, self.params.branching, self.params.leaf_size, context), None
+                tree = build_tree(
+                    X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
+                )
+                matcher = None
         # there is nothing to learn about a label on no row, and what its score would be says nothing
         tree = tree.only(np.bincount(Y.indices, minlength=Y.shape[1])[tree.label_of] > 0)
         with context.progress("training the linear models"):
-            model = bridge.train(
+            model = apart.train(
                 X,
                 over_pseudo_labels(Y, tree),
                 tree,
                 self.params.training(),
-                context.workers,
+                context,
+                isolated=self.params.isolated,
                 weights=None if weights is None else over_pseudo_labels(weights, tree),
                 matcher=matcher,
-                scratch=context.folder,
             )
         self._workers, self._scratch = context.workers, context.folder
         self._model, self._tree = model, tree

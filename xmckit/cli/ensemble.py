@@ -34,11 +34,14 @@ def ensemble(
     from xmckit.cli.tables import print_metrics
     from xmckit.context import cpu_count
     from xmckit.errors import UsageError
-    from xmckit.run_ensembles import combine_runs
+    from xmckit.run_ensembles import ABOUT, check_new, combine_runs
     from xmckit.runs import find_run
 
-    if output is not None and Path(output).exists():
-        raise UsageError(f"{output} exists already: name a new folder")
+    if output is not None:
+        check_new(Path(output))
+    for run in runs:
+        if (Path(run) / ABOUT).is_file():
+            raise UsageError(f"{run} is an ensemble of runs, not a run: name the runs themselves, all at once")
     found = [find_run(run, Path(root)) for run in runs]
     with TerminalProgress(quiet=common.quiet()) as progress, progress("combining predictions"):
         combined = combine_runs(found, rule, workers=workers or cpu_count())

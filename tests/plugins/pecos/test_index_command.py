@@ -186,6 +186,25 @@ def test_mistakes(folder):
         show(folder, "owl")
 
 
+@pytest.mark.parametrize("name", ["9" * 5000, "-1", "", "5", "cat\n"])
+def test_names_and_numbers_that_are_no_label(folder, name):
+    with pytest.raises(UsageError, match="there is no label"):
+        show(folder, "own", f"--label={name}")
+
+
+def test_a_label_on_no_row_stands_in_a_tree(folder):
+    (folder / "unseen").mkdir()
+    lines = [json.dumps({"text": text, "labels": labels}) for text, labels in ROWS]
+    (folder / "unseen" / "train.jsonl").write_text("\n".join(lines))
+    (folder / "unseen" / "test.jsonl").write_text(json.dumps({"text": "the wolf hunts", "labels": ["wolf"]}))
+    tree = '[index]\nuse = "overlap"\nleaf_size = 2\nbranching = 2\n'
+    (folder / "unseen.toml").write_text(RECIPE.replace("rows.jsonl", "unseen") + tree)
+    xmckit.run(folder / "unseen.toml", root=folder / "runs")
+    facts = told(folder, "unseen", "--label", "wolf")
+    assert (len(facts["leaves"]), facts["rows"], facts["nearest"]) == (1, 0, [])
+    assert "reached by 0 of its training rows" in show(folder, "unseen", "--label", "wolf").output
+
+
 def test_a_run_without_a_tree(folder):
     text = RECIPE.replace("xrlinear", "popularity").replace("leaf_size = 2", "").replace("branching = 2", "")
     (folder / "none.toml").write_text(text)

@@ -54,7 +54,7 @@ def test_mistakes_are_named_with_their_line(tmp_path, change, why):
     assert "tree.txt" in str(error.value)
 
 
-@pytest.mark.parametrize("number", ["3", "-1", "1.0", "x", "²", ""])
+@pytest.mark.parametrize("number", ["3", "-1", "1.0", "x", "²", "", "9" * 5000])
 def test_numbers_beyond_the_labels(tmp_path, number):
     with pytest.raises(DataError, match="line 1: there is no label"):
         read_tree(write(tmp_path, f"a\t{number}\nb\t1\n"), 3, None)

@@ -82,6 +82,17 @@ def test_files_that_are_gone_end_nothing(folder, model, train):
     assert scores(loaded, train.matrix) == scores(model, train.matrix)
 
 
+@pytest.mark.parametrize(("at", "byte"), [(8, 1), (10, 99)])
+def test_an_archive_that_claims_to_be_packed_otherwise(folder, at, byte):
+    """The flag of encryption and the method of compression of its first member."""
+    path = folder / LAST / "C.npz"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + at] = byte
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=r"C\.npz.*damaged"):
+        bridge.Model.load(folder)
+
+
 def test_a_copy_frees_nothing_of_the_original(model, train):
     original = bridge.Model(model.levels)
     expected = scores(original, train.matrix)

@@ -19,7 +19,7 @@ from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, moved
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
-from xmckit import Context, Split
+from xmckit import Context, DataError, Split
 from xmckit.testing import Case, parametrize_with_checks
 
 SMALL = {"leaf_size": 5, "branching": 4}
@@ -212,6 +212,26 @@ def test_labels_on_no_row_stay():
     assert np.array_equal(index.tree.leaf_of[unseen], plain.tree.leaf_of[unseen])
     assert not np.isin(index.label_of[40:], unseen).any()
     assert index.facts()["copies per label"] == len(index.label_of[np.isin(index.label_of, unseen, invert=True)]) / 30
+
+
+def test_no_row_has_a_label(tmp_path):
+    train = every_label(labels=12)
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"leaf {label % 3}\t{label}\n" for label in range(12)))
+    nothing = Split(train.X, csr_matrix(train.Y.shape, dtype=np.float32))
+    for params in ({}, {"path": path}):
+        for indexer in (OverlapIndexer, TreeIndexer):
+            with pytest.raises(DataError, match="no training row has a label"):
+                indexer(**SMALL, **params).build(nothing, context=Context())
+
+
+@pytest.mark.parametrize("X", [np.empty((160, 0), dtype=np.float32), csr_matrix((160, 0), dtype=np.float32)])
+def test_rows_without_any_feature_column(X):
+    train = Split(X, every_label().Y)
+    with pytest.raises(DataError, match="no features at all"):
+        build(train)
+    with pytest.raises(DataError, match="no features at all"):
+        XRLinearHead().fit(train, context=Context())
 
 
 def test_a_label_on_every_row_and_rows_without_anything():
