@@ -74,7 +74,12 @@ class LabelTree:
     @cached_property
     def copies(self) -> bool:
         """Whether some label has several pseudo-labels."""
-        return len(np.unique(self.label_of)) < len(self.label_of)
+        return self.most_copies > 1
+
+    @cached_property
+    def most_copies(self) -> int:
+        """Pseudo-labels of the label that has most of them."""
+        return int(np.bincount(self.label_of, minlength=1).max())
 
     @cached_property
     def clusters(self) -> csr_matrix:

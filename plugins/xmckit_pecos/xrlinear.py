@@ -305,8 +305,11 @@ class XRLinearHead(Configured):
         """Rows × labels: up to `k` calibrated logits a row, best first."""
         model, tree = self._fitted()
         self._checked(X)
-        # a label's mean needs all its copies, however far back they are
-        asked = len(tree.label_of) if tree.copies else k
+        asked = k
+        if tree.copies:
+            # a mean needs all copies, however far back they are; before the largest of a label come only better labels
+            asked = k * tree.most_copies if self.params.copies == "max" else len(tree.label_of)
+        asked = min(asked, len(tree.label_of))
         post_processor = self.params.post_processor
         found = model.predict(X, asked, self.params.beam, self._workers, post_processor, scratch=self._scratch)
         if tree.copies:

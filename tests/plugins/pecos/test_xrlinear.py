@@ -112,6 +112,10 @@ def test_labels_in_several_leaves_come_out_once(copies):
     np.testing.assert_allclose(
         found, logits(expected.ravel(), "l3-hinge").reshape(expected.shape), rtol=1e-5, atol=1e-5
     )
+    for k in (1, 3):
+        fewer = head.predict(train.matrix, k)
+        assert (fewer.indices == best.indices[:, :k]).all()
+        assert (fewer.scores == best.scores[:, :k]).all()
 
 
 def test_labels_are_those_above_the_threshold(parts):
