@@ -40,7 +40,8 @@ ABOUT = """\
 
 Written by `python benchmarks/overlap.py --data DIR`, which goes on where it was ended. Means over seeds, which change
 label trees and random choices, not the rows; ± is the standard deviation, left out where there is one seed.
-Percentages. Times are those of one machine in one study: {processor}, {processors} processors, {versions}.
+Percentages. Times were taken beside other work and are rough; `python benchmarks/overlap_speed.py` measures them
+by turns. Run on {processor}, {processors} processors, {versions}.
 
 Every tree has about 64 leaves of up to 100 labels, and a row is led to 10 of them (to a sixth where there are fewer).
 All systems on PECOS train with its own defaults (C = 1, squared hinge, `tfn`), and with one seed start from the same
@@ -48,7 +49,8 @@ tree. *scored*: labels that are ranked for a row, copies included, on average ov
 are left out everywhere.
 
 - *XR-Linear*: indexer `tree`, head `xrlinear`.
-- *overlap per label*: indexer `overlap` as it comes: a label has a further copy where its rows show a further meaning.
+- *overlap per label*: indexer `overlap` as it comes: a label has a further copy where enough of its rows arrive
+  elsewhere first.
 - *overlap λ = n*: every label may have n copies, as in the paper, with a cap on leaves. *without cap*: the paper's own
   form. *same matcher*: the matcher stays as it was when labels move (`rounds = 0`, the paper's "alternative update:
   no").
