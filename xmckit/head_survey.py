@@ -89,7 +89,7 @@ def _trained(name: str, dim: int, train: Split, context: Context) -> Any:
     fitting, validation = carve_validation(train, 0.1, context.rng("validation"))
     context = context.using(validation=validation, seed=context.seed_for("head", name))
     needs: frozenset[str] = getattr(cls, "needs", frozenset())
-    indexes = [_index(needs, fitting, context)] if needs else []
+    indexes = [_index(needs, fitting, context)] if needs and not getattr(cls, "index_optional", False) else []
     head.fit(fitting, indexes=indexes, context=context)
     return head
 

@@ -225,7 +225,8 @@ class Indexer(Protocol):
 
 @runtime_checkable
 class Head(Protocol):
-    """A classifier over all labels. `needs` names what each index given to it must provide.
+    """A classifier over all labels. `needs` names what each index given to it must provide; one that can do without
+    any says so by `index_optional`.
 
     It may also offer `facts(truth)`: what the report says about it, by name; `truth` holds the test rows' label sets,
     and texts under "warnings" are also shown when a run ends. And `rank_and_label(X, k)`: what `predict(X, k)` and

@@ -75,6 +75,7 @@ class XRLinearHead(Configured):
 
     Params: ClassVar[type[Params]] = XRLinearParams
     needs: ClassVar[frozenset[str]] = frozenset({"clusters"})
+    index_optional: ClassVar[bool] = True
 
     def __init__(self, **params: Any):
         super().__init__(**params)

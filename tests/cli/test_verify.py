@@ -39,6 +39,7 @@ RECIPE = """
     dim = 2
     epochs = 3
     encoder = { use = "sparse-linear", width = 4 }
+    index = []
     [[head]]
     use = "shortlisted"
     [[head]]

@@ -178,6 +178,7 @@ class TorchHead(Configured, ABC):
 
     Params: ClassVar[type[Params]] = LinearThresholdParams
     needs: ClassVar[frozenset[str]] = frozenset({"shortlist"})
+    index_optional: ClassVar[bool] = True
 
     def __init__(self, **params: Any):
         super().__init__(**params)
