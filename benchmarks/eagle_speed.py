@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import threading
 import time
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from memory import resident
+from memory import apart, resident
 from numba import njit
 from scipy.sparse import csr_matrix, load_npz
 from xmckit_eagle.kernels import assign
@@ -225,23 +224,8 @@ def compare(name: str, problem: Problem, budget: float) -> dict[str, Any]:
     }
 
 
-def study(share: Fraction, iterations: int, improved: bool) -> dict[str, Any]:
-    """Seconds and peak memory for a share of Wiki-325K, in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_study, args=(share, iterations, improved, sender))
-    child.start()
-    sender.close()
-    try:
-        result = receiver.recv()
-    except EOFError:
-        child.join()
-        raise SystemExit(f"the process of the scale study ended with {child.exitcode}") from None
-    child.join()
-    return dict(result)
-
-
-def _study(share: Fraction, iterations: int, improved: bool, sender: Any) -> None:
+def study(share: Fraction, iterations: int, improved: bool, sender: Any) -> None:
+    """Seconds and peak memory for a share of Wiki-325K."""
     sizes = {name: int(WIKI[name] * share) for name in ("rows", "features", "labels")}
     rest = {name: WIKI[name] for name in ("per_row", "labels_per_row", "group")}
     X, membership, labels = synthetic(**sizes, **rest)
@@ -276,7 +260,9 @@ def results(data: Path | None, budget: float, shares: list[Fraction]) -> dict[st
         "threads": THREADS,
         "iterations": STEPS,
         "ratios": found,
-        "scale": [study(share, steps, improved) for share in shares for steps, improved in ((STEPS, False), (0, True))],
+        "scale": [
+            apart(study, share, steps, improved) for share in shares for steps, improved in ((STEPS, False), (0, True))
+        ],
         "scale_targets": {"seconds": MOST_SECONDS, "gib": MOST_GIB},
     }
 

@@ -25,6 +25,22 @@ def extra_memory(call: Callable[[], Any]) -> float:
     return float(receiver.recv())
 
 
+def apart(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
+    """What `measure(*arguments, sender)` sends from a fresh process, whose peak memory is its own."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=measure, args=(*arguments, sender))
+    child.start()
+    sender.close()
+    try:
+        found = receiver.recv()
+    except EOFError:
+        child.join()
+        raise SystemExit(f"the measured process ended with {child.exitcode}") from None
+    child.join()
+    return dict(found)
+
+
 def resident(field: str) -> float:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))

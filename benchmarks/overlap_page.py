@@ -26,6 +26,7 @@ from overlap import (
     WIDER,
     WIDER_TWO,
 )
+from study import picture, row
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
@@ -265,14 +266,6 @@ def spread(cells: Cells, name: str) -> str:
 def number(cells: Cells, name: str, digits: int, scale: float = 1) -> str:
     value = mean(cells, name)
     return "–" if value is None else f"{scale * value:,.{digits}f}"
-
-
-def row(values: Iterable[object]) -> str:
-    return f"| {' | '.join(map(str, values))} |"
-
-
-def picture(name: str, drawn: list[str], caption: str) -> list[str]:
-    return ["", f"![{caption}]({name}.svg)"] if name in drawn else []
 
 
 def draw(cells: Cells) -> list[str]:

@@ -13,34 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
 from dataclasses import replace
 from typing import Any
 
-from memory import resident
+from memory import apart, resident
 
 FEATURES, LABELS_PER_ROW, WORDS_PER_ROW, DIM, THREADS = 136_000, 5.45, 75, 64, 2
 GIB = 12
 
 
-def measured(labels: int, rows: int, test_rows: int, head: str) -> dict[str, Any]:
-    """`_measure` in a fresh process."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_measure, args=(labels, rows, test_rows, head, sender))
-    child.start()
-    sender.close()
-    try:
-        found = receiver.recv()
-    except EOFError:
-        child.join()
-        raise SystemExit(f"the process for {labels} labels ended with {child.exitcode}") from None
-    child.join()
-    return dict(found)
-
-
-def _measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> None:
+def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> None:
     from xmckit import make_context
     from xmckit.metrics import rank_metrics
 
@@ -89,7 +72,7 @@ def main() -> None:
     parser.add_argument("--head", default="bsl", help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
-    found = [measured(labels, options.rows, options.test_rows, options.head) for labels in options.labels]
+    found = [apart(measure, labels, options.rows, options.test_rows, options.head) for labels in options.labels]
     if options.json:
         print(json.dumps({"benchmark": "shortlist", "head": options.head, "most_gib": GIB, "sizes": found}, indent=2))
         return

@@ -63,3 +63,13 @@ def _write(results: Path, found: dict[str, Any]) -> None:
     part = results.with_suffix(".part")
     part.write_text(f'{{"cells": {{\n{cells}\n}},\n{json.dumps(rest)[1:-1]}}}\n', "utf-8")
     part.replace(results)
+
+
+def row(values: Iterable[object]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(map(str, values))} |"
+
+
+def picture(name: str, drawn: list[str], caption: str) -> list[str]:
+    """Lines that show a picture, if it was drawn."""
+    return ["", f"![{caption}]({name}.svg)"] if name in drawn else []

@@ -71,3 +71,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` when one of the known names is close to `name`, otherwise the empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def printable(text: str, *, keep: str = "\n") -> str:
+    """`text` in which nothing can steer a terminal: control characters, but for those to keep, become their escapes."""
+    return "".join(
+        mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode() for mark in text
+    )

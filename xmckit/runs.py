@@ -21,11 +21,16 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import store
 from xmckit.errors import StorageError, UsageError
 from xmckit.measure import Measured
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+    from xmckit.data.model import Matrix
 
 FORMAT = 1
 CACHE = ".cache"
@@ -120,6 +125,19 @@ class Run:
             if record["name"] == name:
                 return self.path / record["folder"]
         raise StorageError(f"{self.path} has no finished stage '{name}': go on with `xmckit run --resume {self.path}`")
+
+    def training_rows(self) -> tuple[Matrix, csr_matrix]:
+        """(X, Y) of the training rows as indexes and heads saw them, the validation share included."""
+        from xmckit.data.saved import load_split
+
+        features, train = self.stage_folder("features"), self.stage_folder("data") / "train"
+        if store.read_json(features / "features.json").get("as_in_data"):
+            X = load_split(train).matrix
+        else:
+            X = store.read_matrix(features / "X.trn.npz")
+        relabelled = [stage["name"] for stage in self.manifest["stages"] if stage["name"].startswith("labels-")]
+        source = self.stage_folder(relabelled[-1]) if relabelled else train
+        return X, store.read_csr(source / "Y.npz")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

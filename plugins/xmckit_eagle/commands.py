@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xmckit.errors import printable
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -51,7 +53,8 @@ def inspect(run: str, group: str | None, stage_name: str | None, most: int, root
     else:
         told |= _group(found, folder, chosen, group)
         lines = _group_lines(told)
-    click.echo(json.dumps(told, indent=2, ensure_ascii=True) if as_json else "\n".join(map(_printable, lines)))
+    text = "\n".join(printable(line, keep="") for line in lines)
+    click.echo(json.dumps(told, indent=2, ensure_ascii=True) if as_json else text)
 
 
 def _stage(run: Run, wanted: str | None) -> tuple[str, Path]:
@@ -236,8 +239,3 @@ def _table(entries: Sequence[Mapping[str, Any]], *, with_group: bool) -> list[st
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in [header, *rows]
     ]
-
-
-def _printable(text: str) -> str:
-    """Names and texts are data: what could steer a terminal is shown as an escape."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from xmckit.errors import printable
+
 
 @click.command()
 @click.argument("run")
@@ -28,9 +30,9 @@ def search(run: str, query: str, k: int, how: str | None, root: str, as_json: bo
     if as_json:
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    click.echo(_printable(f"{told['as']} {query!r}: nearest labels, by cosine"))
+    click.echo(printable(f"{told['as']} {query!r}: nearest labels, by cosine", keep=""))
     for item in told["labels"]:
-        click.echo(_printable(f"  {item['cosine']:+.3f}  {item['label']}"))
+        click.echo(printable(f"  {item['cosine']:+.3f}  {item['label']}", keep=""))
 
 
 @click.command()
@@ -55,7 +57,7 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
         told = {"folder": str(extension.path), "labels": extension.labels, "predictable": not refusals, "why": refusals}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    click.echo(f"{len(extension.labels)} new labels: {_printable(', '.join(extension.labels[:5]))}")
+    click.echo(f"{len(extension.labels)} new labels: {printable(', '.join(extension.labels[:5]), keep='')}")
     for refusal in refusals:
         click.echo(f"not predictable: {refusal}")
     first = "xmckit search" if refusals else "xmckit predict"
@@ -82,8 +84,3 @@ def _beside(path: Path) -> Path:
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
-
-
-def _printable(text: str) -> str:
-    """Names come from data: nothing in them may steer a terminal."""
-    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_run, load, make_context, store
-from xmckit.data.saved import load_label_names, load_split
+from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_run, load, make_context
+from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
 from xmckit.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
@@ -72,7 +72,7 @@ class Searched:
             return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
         if names := self.index_names():
             return self._loaded(self.run.stage_folder(f"index-{names[0]}") / "index")
-        X, Y = training_rows(self.run)
+        X, Y = self.run.training_rows()
         entries = X.nnz if hasattr(X, "nnz") else X.size
         if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:
             raise UsageError(
@@ -91,18 +91,6 @@ class Searched:
         if name in self.label_names:
             return self.label_names.index(name)
         raise UsageError(f"{self.path} has no label '{name}'{nearest(name, self.label_names)}")
-
-
-def training_rows(run: Run) -> tuple[Matrix, csr_matrix]:
-    """(X, Y) of a run's training rows as its indexes saw them, the validation share included."""
-    features, train = run.stage_folder("features"), run.stage_folder("data") / "train"
-    if store.read_json(features / "features.json").get("as_in_data"):
-        X = load_split(train).matrix
-    else:
-        X = store.read_matrix(features / "X.trn.npz")
-    relabelled = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith("labels-")]
-    source = run.stage_folder(relabelled[-1]) if relabelled else train
-    return X, store.read_csr(source / "Y.npz")
 
 
 def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any) -> dict[str, Any]:
@@ -227,7 +215,7 @@ def _check_known_words(X: Matrix, labels: NewLabels) -> None:
 
 def _extended_heads(searched: Searched, X: Matrix, labels: NewLabels) -> tuple[dict[int, Any], list[str]]:
     """(heads with the new labels, by position; why others cannot take them). All heads take them or none."""
-    rows, Y = training_rows(searched.run)
+    rows, Y = searched.run.training_rows()
     chosen = np.sort(searched.context.rng("rows beside new labels").permutation(Y.shape[0])[:BACKGROUND])
     train = Split(rows[chosen], Y[chosen])
     heads, refusals = {}, []

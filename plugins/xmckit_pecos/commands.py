@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xmckit.errors import printable
+
 if TYPE_CHECKING:
     import numpy as np
     from scipy.sparse import csr_matrix
@@ -61,7 +63,8 @@ def show(
         label = _label(label_name, names)
         told |= _label_facts(found, folder, tree, label, names, most, examples)
         lines = _label_lines(told)
-    click.echo(json.dumps(told, indent=2, ensure_ascii=True) if as_json else "\n".join(map(_printable, lines)))
+    text = "\n".join(printable(line, keep="") for line in lines)
+    click.echo(json.dumps(told, indent=2, ensure_ascii=True) if as_json else text)
 
 
 def _tree_folder(run: Run, wanted: str | None) -> tuple[str, Path]:
@@ -201,7 +204,7 @@ def _label_facts(
 
     from xmckit_pecos.neighbours import similarities, visitors
 
-    X, Y = training_rows(run)
+    X, Y = run.training_rows()
     counts = np.bincount(Y.indices, minlength=Y.shape[1])
     own = np.flatnonzero(Y[:, [label]].toarray().ravel())
     leaves = tree.leaves_of(label)
@@ -281,22 +284,6 @@ def _examples(
     return [[told(row) for row in rows.tolist()] for rows in chosen]
 
 
-def training_rows(run: Run) -> tuple[Matrix, Any]:
-    """(X, Y) of a run's training rows as its indexes saw them, the validation share included."""
-    from xmckit import store
-    from xmckit.data.saved import load_split
-
-    features = run.stage_folder("features")
-    train = run.stage_folder("data") / "train"
-    if store.read_json(features / "features.json").get("as_in_data"):
-        X = load_split(train).matrix
-    else:
-        X = store.read_matrix(features / "X.trn.npz")
-    relabelled = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith("labels-")]
-    source = run.stage_folder(relabelled[-1]) if relabelled else train
-    return X, store.read_csr(source / "Y.npz")
-
-
 def _label_lines(told: dict[str, Any]) -> list[str]:
     lines = [
         f"{told['run']}: index {told['index']}",
@@ -333,8 +320,3 @@ def _near_lines(near: Sequence[dict[str, Any]]) -> list[str]:
     if not near:
         return ["  none"]
     return [f"  {item['cosine']:.3f}  {item['label']}  ({item['rows']:,} rows)" for item in near]
-
-
-def _printable(text: str) -> str:
-    """Names come from data: nothing in them may steer a terminal."""
-    return "".join(mark if mark.isprintable() else mark.encode("unicode_escape").decode() for mark in text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.errors import PluginError, XmckitError
+from xmckit.errors import PluginError, XmckitError, printable
 
 if TYPE_CHECKING:
     from xmckit.registry import Registry
@@ -92,13 +92,6 @@ def styled(text: str, **style: Any) -> str:
 def print_json(value: Any) -> None:
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode, default=str))
-
-
-def printable(text: str) -> str:
-    """`text` in which nothing can steer a terminal: control characters become their escapes, lines stay lines."""
-    return "".join(
-        mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text
-    )
 
 
 def json_option(function: Callable[..., Any]) -> Callable[..., Any]:

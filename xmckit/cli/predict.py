@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from xmckit.cli import common
+from xmckit.errors import printable
 
 
 @click.command()
@@ -71,4 +72,4 @@ def _lines(file: IO[str]) -> list[str]:
 def _short(text: str) -> str:
     """Enough of a text or a label to know it again, on one line."""
     start = text if len(text) <= 60 else f"{text[:59]}…"
-    return common.printable(start).replace("\n", "\\n")
+    return printable(start, keep="")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xmckit.cli.common import printable
+from xmckit.errors import printable
 
 GAP = 2  # spaces between two columns
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import common
+from xmckit.errors import printable
 
 if TYPE_CHECKING:
     from xmckit.context import Context
@@ -241,7 +242,7 @@ def _print(summary: Mapping[str, Any]) -> None:
     )
     for result in summary["results"]:
         if not result["verifiable"]:
-            click.echo(common.printable(f"{result['head']}: not verifiable: {result['why']}"))
+            click.echo(printable(f"{result['head']}: not verifiable: {result['why']}"))
         elif result["never"]:
             _print_never(result)
     _print_caveats(summary["results"])
@@ -255,7 +256,7 @@ def _print(summary: Mapping[str, Any]) -> None:
 def _print_caveats(results: Sequence[Mapping[str, Any]]) -> None:
     told = {result["head"]: result["caveat"] for result in results if result["verifiable"] and result["caveat"]}
     for head, caveat in told.items():
-        click.echo(common.printable(f"{head}: {caveat}"))
+        click.echo(printable(f"{head}: {caveat}"))
 
 
 def _row(result: Mapping[str, Any]) -> list[str]:
@@ -294,11 +295,11 @@ def _print_survey(summary: Mapping[str, Any]) -> None:
 
 def _print_never(result: Mapping[str, Any]) -> None:
     scope = "" if result["scope"] == "full" else " for these rows' candidates"
-    click.echo(common.printable(f"{result['head']} can never output{scope}:"))
+    click.echo(printable(f"{result['head']} can never output{scope}:"))
     for item in result["never"][:MOST_NAMED]:
         times = f" ({item['times']} times)" if item["times"] > 1 else ""
         missed = " – the shortlist leaves out some of them" if item["missed"] else ""
-        click.echo(common.printable(f"  {{{', '.join(item['labels'])}}}{times}{missed}"))
+        click.echo(printable(f"  {{{', '.join(item['labels'])}}}{times}{missed}"))
     others = result["counts"]["unargmaxable"] - sum(item["times"] for item in result["never"][:MOST_NAMED])
     if others > 0:
         click.echo(f"  and {others} more label sets")

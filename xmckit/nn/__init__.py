@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from xmckit.nn.batches import Batch, SparseBatch, Targets
 from xmckit.nn.encoders import FeatureTable, SparseLinear, SparseMLP, TorchEncoder
-from xmckit.nn.head import (
-    Classifier,
+from xmckit.nn.head import TorchHead
+from xmckit.nn.head_params import (
     LinearParams,
     LinearThresholdParams,
-    Network,
     RankingParams,
     ThresholdParams,
-    TorchHead,
     TorchHeadParams,
 )
 from xmckit.nn.losses import (
@@ -22,6 +20,7 @@ from xmckit.nn.losses import (
     linear_binary_cross_entropy,
     linear_loss,
 )
+from xmckit.nn.network import Classifier, Network
 from xmckit.nn.ranking_losses import (
     softmax_cross_entropy,
     softmax_cross_entropy_and_slope,

@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from xmckit import store
@@ -25,9 +25,13 @@ from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError
 from xmckit.handover import named_index
 from xmckit.metrics import rank_metrics
+from xmckit.nn import outputs
 from xmckit.nn.batches import Targets, as_batch, as_inputs
 from xmckit.nn.encoders import WIDTH, initialised_linear
+from xmckit.nn.head_params import LinearParams, LinearThresholdParams, RankingParams
+from xmckit.nn.head_state import read_state
 from xmckit.nn.losses import linear
+from xmckit.nn.network import Classifier, Network
 from xmckit.nn.new_labels import new_rows
 from xmckit.nn.shortlist import (
     ROWS_AT_ONCE,
@@ -37,14 +41,13 @@ from xmckit.nn.shortlist import (
     ShortlistedRows,
     all_labels,
     pair_logits,
-    rows_of,
 )
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
 from xmckit.nn.training import Epoch, Examples, Schedule, train, training_rows, without_stored_zeros
-from xmckit.params import PARAMS, Configured, EncoderSpec, Params, Spec, reasons
+from xmckit.params import PARAMS, Configured, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
-from xmckit.sparse.topk import csr_pattern, topk_csr, topk_dense
+from xmckit.sparse.topk import csr_pattern
 
 LOGITS_AT_ONCE = 1 << 24
 LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all epochs
@@ -52,117 +55,6 @@ LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all 
 # the projection's do, moves its output far more per step than the table of features or one label's row.
 PROJECTION_RATE = 0.03
 WEIGHTS, STATE = "weights.safetensors", "state.json"
-
-
-class TorchHeadParams(Params):
-    """What every head of this family can be told: how it is trained."""
-
-    encoder: EncoderSpec = Field(Spec(use="sparse-linear"), description="What turns features into vectors.")
-    epochs: int = Field(40, ge=1, description="Passes over the training rows, at most.")
-    batch: int = Field(256, ge=1, description="Rows per step.")
-    learning_rate: float = Field(5e-3, gt=0, le=1, description="Adam's step size.")
-    weight_decay: float = Field(0.0, ge=0, le=100, description="Decoupled decay, × the learning rate, of rows in use.")
-    dropout: float = Field(0.5, ge=0, lt=1, description="Share of the encoder's outputs set to 0 in training.")
-    patience: int = Field(3, ge=1, description="Epochs without a better validation nDCG@5 after which training stops.")
-    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description='"auto": cuda where there is one.')
-    hard: int = Field(20, ge=0, description="With an index: labels of each row's shortlist that training compares.")
-    uniform: int = Field(
-        1024, ge=0, description="With an index: labels drawn at random for each step, which stand for all others."
-    )
-    refresh: int = Field(
-        3, ge=1, description="With an index over this head's own vectors: epochs after which it is built anew."
-    )
-    candidates: int = Field(200, ge=1, description="With an index: labels that it gives a row to choose from.")
-
-
-class ThresholdParams(TorchHeadParams):
-    """Of a head that outputs the labels above a threshold."""
-
-    threshold: Annotated[float, Field(ge=-10_000, le=10_000)] | Literal["validation"] = Field(
-        "validation", description='Logit above which a label is output; "validation": the best micro-F1 there.'
-    )
-
-
-class RankingParams(TorchHeadParams):
-    """Of a head that outputs its best labels, the same number for every row."""
-
-    k: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description='Labels that are output for a row; "auto": the mean of the training rows, rounded up.'
-    )
-
-
-class LinearParams(TorchHeadParams):
-    """Of a head whose classifier is learned freely, as `Classifier` is."""
-
-    dim: int = Field(256, ge=1, le=65536, description="Width d of the vectors that the classifier multiplies.")
-
-
-class LinearThresholdParams(ThresholdParams, LinearParams):
-    """What a TorchHead takes unless it says otherwise."""
-
-
-class Classifier(torch.nn.Module):
-    """z = W·x + b with one row of W per label."""
-
-    def __init__(self, labels: int, width: int):
-        super().__init__()
-        self.W = torch.nn.Parameter(torch.zeros(labels, width))
-        self.b = torch.nn.Parameter(torch.zeros(labels))
-
-    @property
-    def width(self) -> int:
-        return int(self.W.shape[1])
-
-    def start(self, train: Split, generator: torch.Generator) -> None:
-        """Small random rows, and biases at the log odds of each label's frequency."""
-        counts = np.bincount(train.Y.indices, minlength=train.labels)
-        odds = np.log((counts + 0.5) / (train.rows - counts + 0.5))
-        with torch.no_grad():
-            self.W.normal_(0.0, self.width**-0.5, generator=generator)
-            self.b.copy_(torch.from_numpy(odds))
-
-    def forward(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
-        return linear(x, self.W, self.b, threads)
-
-    def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """W and b of some labels, with sparse gradients."""
-        return rows_of(self.W, labels), rows_of(self.b, labels)
-
-    def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(W, b) as one dense matrix and a bias, rows in label-id order."""
-        return self.W, self.b
-
-
-class Network(torch.nn.Module):
-    """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W.
-
-    A classifier that has no `matrix` is not linear: nothing is folded.
-    """
-
-    folded_W: torch.Tensor | None
-    folded_b: torch.Tensor | None
-
-    def __init__(self, encoder: Any, projection: torch.nn.Linear, classifier: Any):
-        super().__init__()
-        self.encoder, self.projection, self.classifier = encoder, projection, classifier
-        self.register_buffer("folded_W", None)
-        self.register_buffer("folded_b", None)
-
-    @property
-    def linear(self) -> bool:
-        return hasattr(self.classifier, "matrix")
-
-    @property
-    def narrow(self) -> bool:
-        """Whether the encoder cannot fill the classifier's space: then the two matrices are one of rank e."""
-        return self.linear and bool(self.encoder.width < self.classifier.width)
-
-    def fold(self) -> None:
-        """Multiply projection and classifier into the matrix that prediction uses from now on."""
-        if self.narrow:
-            W, b = (part.detach().double() for part in self.classifier.matrix())
-            P, shift = self.projection.weight.detach().double(), self.projection.bias.detach().double()
-            self.folded_W, self.folded_b = (W @ P).float(), (W @ shift + b).float()
 
 
 @dataclass(frozen=True)
@@ -308,12 +200,12 @@ class TorchHead(Configured, ABC):
             raise UsageError(f"predict needs k of at least 1, not {k}")
         X = self._checked(X)
         with threads(self._workers) as pool:
-            return _joined([_best(scores, k) for _, scores in self._outcomes(X, pool)], k)
+            return outputs.joined([outputs.best(scores, k) for _, scores in self._outcomes(X, pool)], k)
 
     def labels(self, X: Matrix) -> csr_matrix:
         X = self._checked(X)
         with threads(self._workers) as pool:
-            return _stacked([self._sets(scores) for _, scores in self._outcomes(X, pool)], self.sizes["labels"])
+            return outputs.stacked([self._sets(scores) for _, scores in self._outcomes(X, pool)], self.sizes["labels"])
 
     def rank_and_label(self, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
         """`predict(X, k)` and `labels(X)` from the same logits."""
@@ -324,8 +216,9 @@ class TorchHead(Configured, ABC):
             raise UsageError(f"rank_and_label needs k of at least 1, not {k}")
         X = self._checked(X)
         with threads(self._workers) as pool:
-            pairs = [(_best(scores, k), self._sets(scores)) for _, scores in self._outcomes(X, pool)]
-        return _joined([best for best, _ in pairs], k), _stacked([sets for _, sets in pairs], self.sizes["labels"])
+            pairs = [(outputs.best(scores, k), self._sets(scores)) for _, scores in self._outcomes(X, pool)]
+        ranked = outputs.joined([best for best, _ in pairs], k)
+        return ranked, outputs.stacked([sets for _, sets in pairs], self.sizes["labels"])
 
     def candidates(self, X: Matrix) -> csr_matrix | None:
         """Rows × labels with a 1 for each label that the indexes let a row have; None without an index."""
@@ -429,7 +322,7 @@ class TorchHead(Configured, ABC):
         head = super().load(folder, context=context)
         head._workers = context.workers
         head._device = head._chosen_device()
-        head.sizes, head.threshold, head.history, used = _read_state(folder / STATE)
+        head.sizes, head.threshold, head.history, used = read_state(folder / STATE)
         missing = head.size_names() - head.sizes.keys()
         if missing:
             raise store.damaged(folder / STATE, f"expected the sizes {', '.join(sorted(missing))}")
@@ -500,9 +393,9 @@ class TorchHead(Configured, ABC):
                 yield logits, rows.Y[part]
 
     def _validation_score(self, held_out: _HeldOut, pool: Threads) -> float:
-        blocks = [(_best(scores, 5), truth) for scores, truth in self._validation_blocks(held_out, pool)]
+        blocks = [(outputs.best(scores, 5), truth) for scores, truth in self._validation_blocks(held_out, pool)]
         truth = csr_matrix(vstack([truth for _, truth in blocks], format="csr"))
-        return rank_metrics(_joined([best for best, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
+        return rank_metrics(outputs.joined([best for best, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
 
     def _chosen_threshold(self, held_out: _HeldOut | None, context: Context, pool: Threads) -> float:
         if self.params.threshold != "validation":
@@ -559,10 +452,10 @@ class TorchHead(Configured, ABC):
     def _sets(self, scores: Any, counts: np.ndarray | None = None) -> csr_matrix:
         """The label sets that the rule makes of logits; `counts` says how many labels a ranking head is to output."""
         if not self.ranking:
-            return _above(scores, self.threshold)
+            return outputs.above(scores, self.threshold)
         if counts is None:
             counts = np.full(scores.shape[0], self.sizes["output"])
-        return _first(_best(scores, max(1, int(counts.max(initial=1)))), counts, scores.shape[1])
+        return outputs.first(outputs.best(scores, max(1, int(counts.max(initial=1)))), counts, scores.shape[1])
 
     def _replay(self, vectors: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
         """The label sets of vectors of the decision's space, by the scorer that `labels` uses."""
@@ -574,7 +467,7 @@ class TorchHead(Configured, ABC):
             for rows in self._blocks(len(vectors)):
                 scores = self._replayed(vectors[rows], pool)
                 sets.append(self._sets(scores, None if counts is None else np.asarray(counts)[rows]))
-        return _stacked(sets, self.sizes["labels"])
+        return outputs.stacked(sets, self.sizes["labels"])
 
     def _replayed(self, vectors: np.ndarray, pool: Threads) -> np.ndarray:
         """Logits of all labels as `labels` computes them; behind an index, as if all were candidates."""
@@ -628,7 +521,7 @@ class TorchHead(Configured, ABC):
         for rows in _row_blocks(X):
             part = X[rows]
             blocks.append(self._indexes.find(part, lambda: _with_one(self._rows_of_vectors(part)), k))  # noqa: B023
-        return _stacked(blocks, self.sizes["labels"])
+        return outputs.stacked(blocks, self.sizes["labels"])
 
     def _layer(self) -> tuple[np.ndarray, np.ndarray]:
         """(W, b) of what prediction multiplies at present."""
@@ -777,24 +670,6 @@ def _labels_to_output(k: int | str, train: Split) -> int:
     return int(k)
 
 
-def _first(topk: TopK, counts: np.ndarray, labels: int) -> csr_matrix:
-    """The first `counts` labels of each row."""
-    chosen = (np.arange(topk.k) < counts[:, None]) & (topk.indices >= 0)
-    rows, places = np.nonzero(chosen)
-    values = np.ones(len(rows), dtype=np.float32)
-    return as_csr(csr_matrix((values, (rows, topk.indices[rows, places])), shape=(topk.rows, labels)))
-
-
-def _best(scores: Any, k: int) -> TopK:
-    return topk_csr(scores, k) if issparse(scores) else topk_dense(scores, k)
-
-
-def _above(scores: Any, threshold: float) -> csr_matrix:
-    if issparse(scores):
-        return as_csr(csr_matrix((scores.data > np.float32(threshold), scores.indices, scores.indptr), scores.shape))
-    return as_csr(scores > np.float32(threshold))
-
-
 def _row_blocks(X: Matrix) -> list[slice]:
     rows = int(X.shape[0])
     return [slice(start, min(start + ROWS_AT_ONCE, rows)) for start in range(0, rows, ROWS_AT_ONCE)]
@@ -803,40 +678,3 @@ def _row_blocks(X: Matrix) -> list[slice]:
 def _with_one(vectors: np.ndarray) -> np.ndarray:
     """(x, 1) for each row x: its product with (w, b) is the logit."""
     return np.concatenate([vectors, np.ones((len(vectors), 1), dtype=np.float32)], axis=1)
-
-
-def _joined(blocks: list[TopK], k: int) -> TopK:
-    if not blocks:
-        return TopK(np.empty((0, k), dtype=np.int32), np.empty((0, k), dtype=np.float32))
-    return TopK(np.concatenate([block.indices for block in blocks]), np.concatenate([block.scores for block in blocks]))
-
-
-def _stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:
-    return csr_matrix(vstack(blocks, format="csr")) if blocks else csr_matrix((0, labels), dtype=np.float32)
-
-
-def _read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...], list[str]]:
-    state = store.read_json(path)
-    sizes = state.get("sizes") if isinstance(state, dict) else None
-    if not isinstance(sizes, dict) or not all(type(n) is int and 0 <= n < 1 << 48 for n in sizes.values()):
-        raise store.damaged(path, "expected sizes as whole numbers")
-    if not all(sizes.get(name, 1) for name in ("inputs", "labels", "width", "output")):
-        raise store.damaged(path, "expected the sizes inputs, labels, width and output to be above 0")
-    threshold = state.get("threshold")
-    if type(threshold) not in (int, float) or not abs(threshold) <= np.finfo(np.float32).max:
-        raise store.damaged(path, "expected a threshold that is a finite number")
-    history = state.get("history")
-    if not isinstance(history, list) or not history or not all(map(_is_epoch, history)):
-        raise store.damaged(path, "expected the epochs of the training, each with number, loss, score and seconds")
-    used = state.get("indexes", [])
-    if not isinstance(used, list) or not all(isinstance(name, str) for name in used):
-        raise store.damaged(path, "expected the names of indexers")
-    return sizes, float(threshold), tuple(Epoch(*epoch) for epoch in history), used
-
-
-def _is_epoch(stored: Any) -> bool:
-    """Whether this is an `Epoch` as JSON has it."""
-    if not isinstance(stored, list) or len(stored) != len(Epoch._fields):
-        return False
-    number, loss, score, seconds = stored
-    return type(number) is int and all(type(n) in (int, float) for n in (loss, score or 0, seconds))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 pytest.importorskip("pecos")
 
 from scipy.sparse import csr_matrix
-from xmckit_pecos.commands import index, training_rows
+from xmckit_pecos.commands import index
 from xmckit_pecos.neighbours import similarities, visitors
 
 import xmckit
@@ -86,7 +86,7 @@ def test_a_tree_from_a_file_goes_by_the_names_of_the_data(folder):
 def test_neighbours_are_in_the_order_of_their_rows_likeness(folder):
     facts = told(folder, "own", "--label", "cat", "--most", "3")
     run = xmckit.find_run("own", folder / "runs")
-    X, Y = training_rows(run)
+    X, Y = run.training_rows()
     names = xmckit.load(run).label_names
     near = similarities(X, Y, facts["number"])
     near[facts["number"]] = -1

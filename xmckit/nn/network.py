@@ -1,0 +1,77 @@
+"""Encoder, projection and classifier as one torch module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from xmckit.data.model import Split
+from xmckit.nn.losses import linear
+from xmckit.nn.shortlist import rows_of
+from xmckit.nn.threads import Threads
+
+
+class Classifier(torch.nn.Module):
+    """z = W·x + b with one row of W per label."""
+
+    def __init__(self, labels: int, width: int):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.zeros(labels, width))
+        self.b = torch.nn.Parameter(torch.zeros(labels))
+
+    @property
+    def width(self) -> int:
+        return int(self.W.shape[1])
+
+    def start(self, train: Split, generator: torch.Generator) -> None:
+        """Small random rows, and biases at the log odds of each label's frequency."""
+        counts = np.bincount(train.Y.indices, minlength=train.labels)
+        odds = np.log((counts + 0.5) / (train.rows - counts + 0.5))
+        with torch.no_grad():
+            self.W.normal_(0.0, self.width**-0.5, generator=generator)
+            self.b.copy_(torch.from_numpy(odds))
+
+    def forward(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
+        return linear(x, self.W, self.b, threads)
+
+    def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """W and b of some labels, with sparse gradients."""
+        return rows_of(self.W, labels), rows_of(self.b, labels)
+
+    def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(W, b) as one dense matrix and a bias, rows in label-id order."""
+        return self.W, self.b
+
+
+class Network(torch.nn.Module):
+    """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W.
+
+    A classifier that has no `matrix` is not linear: nothing is folded.
+    """
+
+    folded_W: torch.Tensor | None
+    folded_b: torch.Tensor | None
+
+    def __init__(self, encoder: Any, projection: torch.nn.Linear, classifier: Any):
+        super().__init__()
+        self.encoder, self.projection, self.classifier = encoder, projection, classifier
+        self.register_buffer("folded_W", None)
+        self.register_buffer("folded_b", None)
+
+    @property
+    def linear(self) -> bool:
+        return hasattr(self.classifier, "matrix")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the encoder cannot fill the classifier's space: then the two matrices are one of rank e."""
+        return self.linear and bool(self.encoder.width < self.classifier.width)
+
+    def fold(self) -> None:
+        """Multiply projection and classifier into the matrix that prediction uses from now on."""
+        if self.narrow:
+            W, b = (part.detach().double() for part in self.classifier.matrix())
+            P, shift = self.projection.weight.detach().double(), self.projection.bias.detach().double()
+            self.folded_W, self.folded_b = (W @ P).float(), (W @ shift + b).float()
