@@ -2,9 +2,9 @@
 
     python benchmarks/speed.py [--only NAME …] [--render]
 
-With XMCKIT_DATA set to a folder of data sets, EAGLE and XR-Linear also run on some of them. Each benchmark is a script
-of its own that prints ratios measured in one run; this one only collects them. Run it on a machine that does nothing
-else.
+With XMCKIT_DATA set to a folder of data sets, the verifier, EAGLE and XR-Linear also run on some of them. Each
+benchmark is a script of its own that prints ratios measured in one run; this one only collects them. Run it on a
+machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -130,18 +130,18 @@ ARGMAX = """
 ## The verifier
 
 Processor milliseconds per label set, one thread, proofs included, against scipy's HiGHS on the paper's linear programme
-(no proof, {baseline_sets} of the {sets} label sets). {labels:,} labels; *trained*: a BSL head with biases, after a few
-epochs on {data}.
+(no proof, {baseline_sets} of the {sets} label sets; *ratio* is its time over ours). *trained*: a BSL head with biases,
+after a few epochs.
 
-| weights | d | active set | scans | proofs | together | HiGHS | HiGHS ÷ xmckit | asked for | argmaxable |
-|---|---|---|---|---|---|---|---|---|---|"""
+| data | labels | weights | d | active set | scans | proofs | together | HiGHS | ratio | asked for | argmaxable |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 GROWTH = """
 With the number of labels (d = {dim}, random weights) only scans grow:
 
 | labels | active set | scans | proofs | together |
 |---|---|---|---|---|"""
 MANY = """
-{sets:,} label sets of test rows at d = {dim} on {workers} processors: {seconds:.1f} s."""
+{sets:,} label sets of test rows of {data} at d = {dim} on {workers} processors: {seconds:.1f} s."""
 EAGLE = """
 ## EAGLE
 
@@ -215,12 +215,13 @@ def training_section(found: dict[str, Any]) -> Iterator[str]:
 
 
 def argmax_section(found: dict[str, Any]) -> Iterator[str]:
-    yield ARGMAX.format(data=found["data"], **found["comparisons"][0])
+    yield ARGMAX.format(**found["comparisons"][0])
     for entry in found["comparisons"]:
         together, baseline = f"{entry['milliseconds']:.2f}", f"{entry['baseline_milliseconds']:.0f}"
         asked, can = f"{entry['target']} ×", entry["statuses"].get("argmaxable", 0)
         ratio = f"{entry['ratio']:.0f} ×"
-        yield row([entry["weights"], entry["dim"], *_parts(entry), together, baseline, ratio, asked, can])
+        about = [entry["data"], f"{entry['labels']:,}", entry["weights"], entry["dim"]]
+        yield row([*about, *_parts(entry), together, baseline, ratio, asked, can])
     yield GROWTH.format(**found["growth"][0])
     for entry in found["growth"]:
         yield row([f"{entry['labels']:,}", *_parts(entry), f"{entry['milliseconds']:.2f}"])

@@ -239,9 +239,10 @@ class Judge:
             matrices = self.system.rows[supports][:, :, :width] * signs[:, :, None]
             proved, multipliers = positive_multipliers(matrices)
             proved &= self.system.lossless[supports].all(axis=1)
-            for t in np.flatnonzero(proved):
-                powers = -self.system.exponents[supports[t]]
-                answers[full[t].index] = self._refuted(supports[t], multipliers[t], powers, "float-certified")
+            where = np.flatnonzero(proved)
+            powers = -self.system.exponents[supports[where]]
+            refuted = self._refuted(supports[where], multipliers[where], powers, "float-certified")
+            answers.update(zip([full[t].index for t in where], refuted, strict=True))
         for item in found:
             if item.index not in answers and item.support is not None and exact_seconds > 0:
                 answer = self._exact_combination(questions[item.index], item.support, exact_seconds)
@@ -275,15 +276,20 @@ class Judge:
         largest = max(combination.multipliers)
         relative = np.asarray([float(multiplier / largest) for multiplier in combination.multipliers])
         powers = np.asarray([rows[place][1] for place in combination.rows])
-        return self._refuted(ids[combination.rows], relative, powers, "exact")
+        return self._refuted(ids[None, combination.rows], relative[None], powers[None], "exact")[0]
 
-    def _refuted(self, support: np.ndarray, multipliers: np.ndarray, powers: np.ndarray, proof: Proof) -> Answer:
-        """Multipliers of scaled rows become those of the rows of W; the row of t is no label."""
-        labels = support < self.system.labels
-        support, multipliers, powers = support[labels], multipliers[labels], powers[labels]
-        weights = _times_powers(multipliers, powers - powers[0])
-        order = np.argsort(support)
-        return Answer("unargmaxable", proof, support=support[order], multipliers=weights[order])
+    def _refuted(self, supports: np.ndarray, multipliers: np.ndarray, powers: np.ndarray, proof: Proof) -> list[Answer]:
+        """One answer a row: multipliers of scaled rows become those of the rows of W; the row of t is no label."""
+        order = np.argsort(supports, axis=1)
+        supports, multipliers, powers = (
+            np.take_along_axis(each, order, axis=1) for each in (supports, multipliers, powers)
+        )
+        weights = _times_powers(multipliers, powers - powers[:, :1])
+        labels = (supports < self.system.labels).sum(axis=1)  # the row of t comes last
+        return [
+            Answer("unargmaxable", proof, support=support[:count], multipliers=weight[:count])
+            for support, weight, count in zip(supports, weights, labels, strict=True)
+        ]
 
     # Exact arithmetic from the start
 
@@ -367,7 +373,7 @@ class Judge:
 
 def _times_powers(numbers: np.ndarray, powers: np.ndarray) -> np.ndarray:
     """Positive numbers times powers of two, kept positive and finite."""
-    if np.abs(powers).max() < 500:
+    if np.abs(powers).max(initial=0) < 500:
         return np.ldexp(numbers, powers)
     with np.errstate(over="ignore", under="ignore"):
         scaled = np.ldexp(numbers, np.clip(powers, -2000, 2000))

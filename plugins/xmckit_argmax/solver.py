@@ -169,11 +169,12 @@ class Solver:
                 complete = self._round(slots, live, active, clock, careful=careful)
                 slots.seconds[live] += (time.perf_counter() - began) / len(live)
                 late = live[slots.seconds[live] > self.settings.seconds]
-                for slot in sorted(complete | set(late.tolist())):
-                    found = self._leave(slots, slot, in_time=slot in complete)
-                    turned_on = found.rows[found.is_active]
-                    familiar.learn(turned_on[turned_on < self.system.labels])
-                    yield found
+                left = [
+                    self._leave(slots, slot, in_time=slot in complete) for slot in sorted(complete | set(late.tolist()))
+                ]
+                if left:
+                    familiar.learn([found.rows[found.is_active] for found in left])
+                yield from left
         finally:
             slots.owner[:] = -1
             with self._lock:

@@ -23,11 +23,12 @@ class Familiar:
         self._counts = np.zeros(rows, dtype=np.int64)
         self._sets, self._lesson = 0, FIRST_LESSON
 
-    def learn(self, active: np.ndarray) -> None:
-        """The rows that one more answer turned on."""
-        self._counts[active] += 1
-        self._sets += 1
-        if self._sets == self._lesson:
+    def learn(self, answers: list[np.ndarray]) -> None:
+        """The rows that each of some more answers turned on; what is no label's row does not count."""
+        turned_on = np.concatenate(answers)
+        np.add.at(self._counts, turned_on[turned_on < len(self._counts)], 1)
+        self._sets += len(answers)
+        if self._sets >= self._lesson:
             self._lesson *= 2
             least = max(LEAST_SETS, TIMES_AS_OFTEN * self._counts.mean())
             often = np.flatnonzero(self._counts >= least)

@@ -171,7 +171,7 @@ def test_familiar_rows_are_those_that_answers_turned_on_often() -> None:
     familiar = Familiar(1000)
     for index in range(FIRST_LESSON):
         assert familiar.rows.tolist() == []
-        familiar.learn(np.asarray([7, 100 + index, *([3] if index < 4 else [])]))
+        familiar.learn([np.asarray([7, 100 + index, *([3] if index < 4 else []), 1000])])  # 1000 is no label
     assert familiar.rows.tolist() == [7, 3]
 
 
@@ -204,5 +204,5 @@ def test_a_slot_begins_with_active_labels_and_familiar_rows(labels, most, last, 
 def test_no_row_is_familiar_where_all_are_turned_on_alike() -> None:
     familiar = Familiar(10)
     for _ in range(FIRST_LESSON):
-        familiar.learn(np.arange(10))
+        familiar.learn([np.arange(10)])
     assert familiar.rows.tolist() == []
