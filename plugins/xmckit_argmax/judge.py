@@ -231,7 +231,7 @@ class Judge:
         self, questions: Sequence[Question], found: list[Found], exact_seconds: float
     ) -> dict[int, Answer]:
         width = self.system.width
-        answers = {}
+        answers: dict[int, Answer] = {}
         full = [item for item in found if item.support is not None and len(item.support) == width + 1]
         if full:
             supports = np.asarray([item.support for item in full])
