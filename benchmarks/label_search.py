@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, hstack
+from study import replace_table
 from xmckit_faiss import kinds, library
 from xmckit_faiss.embeddings import fitted_projection, label_sums
 
@@ -158,12 +159,6 @@ def table(result: dict[str, Any]) -> list[str]:
     return [facts, "", *lines]
 
 
-def render(result: dict[str, Any]) -> None:
-    text = PAGE.read_text("utf-8")
-    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    PAGE.write_text(text[:start] + "\n" + "\n".join(table(result)) + "\n" + text[end:], "utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", choices=("python-source", "stdlib-calls"), default="python-source")
@@ -179,7 +174,7 @@ def main() -> None:
     result = json.loads(options.output.read_text("utf-8"))
     print("\n".join(table(result)))
     if options.output == RESULTS and PAGE.exists():
-        render(result)
+        replace_table(PAGE, BEGIN, END, table(result))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from overlap import (
 )
 from study import picture, row
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent / "docs"
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 LAMBDAS = range(1, 7)
 LIBRARIES = ("libpecos", "napkinxc", "numpy", "numba")
@@ -90,7 +92,7 @@ def page(found: dict[str, Any], cells: Cells, pictures: list[str]) -> Iterator[s
     yield "\n## Who is ahead at the same cost\n"
     yield from ahead(plain)
     yield "\n## What it costs\n"
-    yield from costs(plain)
+    yield from costs(HERE / "results")
     for data in (data for data in SETS if of(plain, data=data)):
         yield f"\n## {data}\n"
         yield from full_table(of(plain, data=data))
@@ -167,29 +169,38 @@ def paired(cells: Cells, data: str, system: str, other: str, name: str) -> float
     return float(np.mean(gains)) if gains else None
 
 
-def costs(cells: Cells) -> Iterator[str]:
-    yield (
-        f"Seconds of training divided by those of {BASE} (asked for: at most 2.0 for {PER_LABEL}, 3.0 for {TWO}), and\n"
-        f"of prediction divided by those of {BASE} with the matched beam, which scores at least as many labels (1.3)."
+SPEED = """Measured by themselves, {threads} threads, the best of several turns (`benchmarks/overlap_speed.py`).
+Training and prediction divided by those of a plain tree (asked for: at most 2.0 and 3.0 for training, 1.3 for
+prediction); the overlapping tree's beam is narrowed until it scores no more labels than the plain one.
+"""
+SIZE = """
+Made-up data with the shape of Amazon-670K, and shares of it (`benchmarks/overlap_size.py`): index, head, and prediction
+of the best 5 labels, *peak* of the whole process (asked for: at most 20 GiB).
+"""
+
+
+def costs(results: Path) -> Iterator[str]:
+    """Tables of what was measured apart from the study."""
+    speed, size = (
+        json.loads(file.read_text("utf-8")) if (file := results / name).exists() else None
+        for name in ("overlap_speed.json", "overlap_size.json")
     )
-    ways: list[tuple[str, Callable[[Cells], float | None]]] = [
-        (f"train, {PER_LABEL}", lambda here: ratio(here, PER_LABEL, BASE, "train_seconds")),
-        (f"train, {TWO}", lambda here: ratio(here, TWO, BASE, "train_seconds")),
-        (f"predict, {PER_LABEL}", lambda here: ratio(here, PER_LABEL, WIDER, "predict_seconds")),
-        (f"predict, {TWO}", lambda here: ratio(here, TWO, WIDER_TWO, "predict_seconds")),
-    ]
-    yield "\n" + row(["data", *(name for name, _ in ways)])
-    yield row(["---"] * (len(ways) + 1))
-    for data in SETS:
-        here = of(cells, data=data)
-        if here:
-            found = [way(here) for _, way in ways]
-            yield row([data, *("–" if value is None else f"{value:.2f}" for value in found)])
-
-
-def ratio(cells: Cells, system: str, other: str, name: str) -> float | None:
-    mine, theirs = mean(of(cells, system=system), name), mean(of(cells, system=other), name)
-    return None if mine is None or not theirs else mine / theirs
+    if speed is not None:
+        yield SPEED.format(**speed)
+        systems = [(what, name) for what in ("train", "predict") for name in speed["sets"][0]["targets"]["train"]]
+        yield row(["data", "plain tree: train s", "predict s", *(f"{what}, copies {name}" for what, name in systems)])
+        yield row(["---"] * (3 + len(systems)))
+        for one in speed["sets"]:
+            plain = [f"{one['systems']['tree'][what]:.2f}" for what in ("train", "predict")]
+            yield row([one["data"], *plain, *(f"{one[f'{what}_ratio'][name]:.2f} ×" for what, name in systems)])
+    if size is not None:
+        yield SIZE
+        yield row(["rows", "labels", "index, s", "head, s", "prediction, s", "rows predicted", "P@5", "peak GiB"])
+        yield row(["---"] * 8)
+        for one in sorted(size["sizes"].values(), key=lambda one: one["rows"]):
+            seconds = [f"{one[f'{part}_seconds']:.0f}" for part in ("index", "head", "predict")]
+            about = [f"{one['rows']:,}", f"{one['labels']:,}"]
+            yield row([*about, *seconds, f"{one['test_rows']:,}", f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"])
 
 
 def full_table(cells: Cells) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """What overlapping clusters cost: training and prediction as ratios to the same head on a plain tree, in one run.
 
-    python benchmarks/overlap_speed.py [--data DIR] [--sets cve_libraries bibtex] [--turns 3] [--threads 2] [--json]
+    python benchmarks/overlap_speed.py [--data DIR] [--sets cve_libraries bibtex] [--turns 3] [--threads 2]
 
 Systems take turns; the best turn of each counts, by wall time on `threads` threads. Targets: training at most 2.0 ×
 the plain tree with copies per label ("auto"), at most 3.0 × with two copies of every label; prediction at most 1.3 ×
 where both score as many labels: the beam of the overlapping tree is then narrowed until it scores no more labels than
-the plain one. The last lines show where the time of training goes.
+the plain one. The last lines show where the time of training goes. Results go to benchmarks/results/overlap_speed.json,
+and with the next `python benchmarks/overlap.py --render` to docs/overlap.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from typing import Any
 import overlap
 
 import xmckit
+from xmckit.provenance import library_versions, machine
 
+RESULTS = Path(__file__).resolve().parent / "results" / "overlap_speed.json"
 SYSTEMS: dict[str, dict[str, Any]] = {
     "tree": {"use": "tree"},
     "auto": {"use": "overlap"},
@@ -104,12 +107,11 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=["stdlib-calls", overlap.PLANTED], help="default: those at hand")
     parser.add_argument("--turns", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     found = results(None if options.data is None else Path(options.data), options.sets, options.turns, options.threads)
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return
+    RESULTS.write_text(
+        json.dumps(found | {"machine": machine(), "versions": library_versions()}, indent=1) + "\n", "utf-8"
+    )
     for entry in found["sets"]:
         print(entry["data"])
         for system, one in entry["systems"].items():

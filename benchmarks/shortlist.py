@@ -1,12 +1,16 @@
 """A head behind an index, from ten thousand labels to the size of Amazon-670K: rows per second and peak memory.
 
-    python benchmarks/shortlist.py [--labels 10000 40000 160000 670000] [--rows 50000] [--head bsl] [--json]
+    python benchmarks/shortlist.py [--labels 10000 40000 160000 670000] [--rows 50000] [--head bsl]
     python benchmarks/shortlist.py --labels 670000 --rows 490000 --test-rows 150000      the full shape, once
+    python benchmarks/shortlist.py --render
 
-Synthetic data with 136,000 features and 5.45 labels a row; an index `tree` (timed by itself), one epoch of a head with
-d = 64 on two threads, and prediction of the test rows. Each size runs in a process of its own, whose peak memory is
-that of everything: data, index, weights and optimiser. Training at one size after the other with the same number of
-rows shows what a row costs as labels grow.
+Each size goes to benchmarks/results/shortlist.json when it is measured, and from there to the table of
+docs/shortlists.md (--render does only this).
+
+Made-up data (made_up.py), an index `tree` (timed by itself), one epoch of a head with d = 64 on two threads, and
+prediction of the test rows. Each size runs in a process of its own, whose peak memory is that of everything: data,
+index, weights and optimiser. Training at one size after the other with the same number of rows shows what a row costs
+as labels grow.
 """
 
 from __future__ import annotations
@@ -14,13 +18,21 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+from made_up import amazon
 from memory import apart, resident
+from study import replace_table, row
 
-FEATURES, LABELS_PER_ROW, WORDS_PER_ROW, DIM, THREADS = 136_000, 5.45, 75, 64, 2
-GIB = 12
+from xmckit.provenance import library_versions, machine
+
+DIM, THREADS = 64, 2
+PER_ROW = ("train_microseconds_per_row", "predict_microseconds_per_row")
+RESULTS = Path(__file__).resolve().parent / "results" / "shortlist.json"
+PAGE = RESULTS.parents[2] / "docs" / "shortlists.md"
+BEGIN, END = "<!-- table: python benchmarks/shortlist.py --render -->", "<!-- /table: size -->"
 
 
 def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> None:
@@ -28,17 +40,7 @@ def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> N
     from xmckit.metrics import rank_metrics
 
     context = make_context(workers=THREADS)
-    data = context.build(
-        "dataset",
-        {
-            "use": "synthetic", "rows": rows, "test_rows": test_rows, "features": FEATURES, "labels": labels,
-            "topics": max(50, labels // 100), "labels_per_row": LABELS_PER_ROW, "words_per_row": WORDS_PER_ROW,
-        },
-    ).read(context=context)  # fmt: skip
-    featurizer = context.build("featurizer", {"use": "blocks", "normalise": "l2"})
-    featurizer.fit(data.train, context=context)
-    train = replace(data.train, X=featurizer.transform(data.train, context=context))
-    test = featurizer.transform(data.test, context=context)
+    train, test, truth = amazon(rows, test_rows, labels, context)
     began = time.perf_counter()
     index = context.build("indexer", {"use": "tree"}).build(train, context=context)
     built = time.perf_counter() - began
@@ -55,11 +57,11 @@ def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> N
     predicted = time.perf_counter() - began
     sender.send(
         {
-            "labels": labels, "rows": rows, "test_rows": test_rows, "index_seconds": built,
+            "head": name, "labels": labels, "rows": rows, "test_rows": test_rows, "index_seconds": built,
             "hard_seconds": searched, "train_seconds": trained, "predict_seconds": predicted,
             "train_microseconds_per_row": 1e6 * (trained - searched) / rows,
             "predict_microseconds_per_row": 1e6 * predicted / test_rows,
-            "P@5": rank_metrics(found, data.test.Y, ks=(5,))["P@5"], "peak_gib": resident("VmHWM") / 1024,
+            "P@5": rank_metrics(found, truth, ks=(5,))["P@5"], "peak_gib": resident("VmHWM") / 1024,
         }
     )  # fmt: skip
 
@@ -70,19 +72,26 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000, help="training rows (default: %(default)s)")
     parser.add_argument("--test-rows", type=int, default=10_000, help="default: %(default)s")
     parser.add_argument("--head", default="bsl", help="default: %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--render", action="store_true", help="only write the table anew")
     options = parser.parse_args()
-    found = [apart(measure, labels, options.rows, options.test_rows, options.head) for labels in options.labels]
-    if options.json:
-        print(json.dumps({"benchmark": "shortlist", "head": options.head, "most_gib": GIB, "sizes": found}, indent=2))
-        return
-    print(f"{'labels':>8}{'rows':>8}{'index s':>9}{'epoch s':>9}{'µs a row':>10}{'predict µs':>12}{'P@5':>7}{'GiB':>7}")
-    for entry in found:
-        print(
-            f"{entry['labels']:>8}{entry['rows']:>8}{entry['index_seconds']:>9.1f}{entry['train_seconds']:>9.1f}"
-            f"{entry['train_microseconds_per_row']:>10.0f}{entry['predict_microseconds_per_row']:>12.0f}"
-            f"{100 * entry['P@5']:>7.1f}{entry['peak_gib']:>7.2f}"
-        )
+    found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"sizes": {}}
+    for labels in [] if options.render else options.labels:
+        key = f"{options.head} / {labels} labels / {options.rows} rows"
+        found["sizes"][key] = apart(measure, labels, options.rows, options.test_rows, options.head)
+        found |= {"machine": machine(), "versions": library_versions()}
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    lines = list(table(found["sizes"].values()))
+    replace_table(PAGE, BEGIN, END, lines)
+    print("\n".join(lines))
+
+
+def table(sizes: Iterable[dict[str, Any]]) -> Iterator[str]:
+    yield row(["head", "labels", "rows", "index, s", "epoch, s", "µs a row", "prediction, µs a row", "P@5", "peak GiB"])
+    yield row(["---"] * 9)
+    for one in sorted(sizes, key=lambda one: (one["head"], one["rows"], one["labels"])):
+        numbers = [f"{one[name]:.0f}" for name in ("index_seconds", "train_seconds", *PER_ROW)]
+        named = [one["head"], f"{one['labels']:,}", f"{one['rows']:,}"]
+        yield row([*named, *numbers, f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"])
 
 
 if __name__ == "__main__":

@@ -73,3 +73,10 @@ def row(values: Iterable[object]) -> str:
 def picture(name: str, drawn: list[str], caption: str) -> list[str]:
     """Lines that show a picture, if it was drawn."""
     return ["", f"![{caption}]({name}.svg)"] if name in drawn else []
+
+
+def replace_table(page: Path, begin: str, end: str, lines: Iterable[str]) -> None:
+    """Put `lines` between two markers of a page."""
+    text = page.read_text("utf-8")
+    before, rest = text.split(begin, 1)
+    page.write_text(f"{before}{begin}\n{chr(10).join(lines)}\n{end}{rest.split(end, 1)[1]}", "utf-8")
