@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
-Copies = Literal["mean", "max"]
-
 
 def scores_of_labels(
-    found: csr_matrix, label_of: np.ndarray, labels: int, copies: Copies, k: int | None = None
+    found: csr_matrix, label_of: np.ndarray, labels: int, k: int | None = None, averaged: int | None = None
 ) -> csr_matrix:
-    """Rows × labels, best first: the mean (or largest) score of the copies of a label that were retrieved.
+    """Rows × labels, best first, from rows × copies, best first; with `k`, only the best so many of each row.
 
-    With `k`, only the best so many of each row.
+    A label has the mean score of its copies among the first `averaged` of a row (None: of all), and behind these, where
+    no label can be better, that of its best copy. So a score does not depend on how many are asked for.
     """
     most = labels if k is None else min(k, labels)
+    width = found.shape[1] if averaged is None else averaged
     indptr = found.indptr.astype(np.int64)
-    kept, label, scores = _merged(indptr, found.indices, found.data, label_of, labels, copies == "mean", most)
+    kept, label, scores = _merged(indptr, found.indices, found.data, label_of, labels, width, most)
     return csr_matrix((scores, label, kept), shape=(found.shape[0], labels))
 
 
@@ -31,7 +29,7 @@ def _merged(
     data: np.ndarray,
     label_of: np.ndarray,
     labels: int,
-    mean: bool,
+    averaged: int,
     most: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rows = len(indptr) - 1
@@ -50,11 +48,9 @@ def _merged(
                 last_row[label], total[label], times[label] = row, data[place], 1
                 listed[count] = label
                 count += 1
-            elif mean:
+            elif place < indptr[row] + averaged:
                 total[label] += data[place]
                 times[label] += 1
-            else:
-                total[label] = max(total[label], data[place])
         keys = np.empty(count, np.float32)
         for place in range(count):
             keys[place] = total[listed[place]] / times[listed[place]]

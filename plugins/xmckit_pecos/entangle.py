@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -48,6 +48,9 @@ class Entangled(Configured):
     """The rows of another data set, over fewer labels."""
 
     Params: ClassVar[type[Params]] = EntangledParams
+    conformance: ClassVar[Mapping[str, Any]] = {
+        "params": {"of": {"use": "synthetic", "rows": 60, "test_rows": 20, "features": 80, "labels": 12, "topics": 3}}
+    }
 
     def fingerprint(self, *, context: Context) -> Mapping[str, str]:
         prints = context.build("dataset", self.params.of).fingerprint(context=context)

@@ -13,9 +13,11 @@ from pydantic import AfterValidator, Field
 from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
+from xmckit.exhibits import Exhibit
 from xmckit_pecos import apart, bridge
 from xmckit_pecos.label_tree import LabelTree, grouped, read_tree
 from xmckit_pecos.model_files import PostProcessor
+from xmckit_pecos.tree_exhibits import tree_exhibits
 
 COUNTS, FACTS, MATCHER = "counts.npz", "facts.json", "matcher"
 ROUTING: PostProcessor = "l3-hinge"
@@ -99,6 +101,10 @@ class TreeIndex:
     def facts(self) -> dict[str, Any]:
         """What a report says about how the index was made, by name; nothing about a plain tree."""
         return dict(self._told)
+
+    def exhibits(self) -> list[Exhibit]:
+        """The tree, as a report shows it."""
+        return tree_exhibits(self.tree, self.counts)
 
     def reached(self, Q: Matrix, beam: int | None = None, *, scratch: Path | None = None) -> csr_matrix:
         """Rows × leaves: see `reached_leaves`; with this index's own beam where none is given."""

@@ -25,13 +25,15 @@ from xmckit import (
     UsageError,
     store,
 )  # fmt: skip
+from xmckit.exhibits import Exhibit
 from xmckit.protocols import LabelIndex
 from xmckit_pecos import apart, bridge
 from xmckit_pecos import calibration as calibrating
-from xmckit_pecos.copies import Copies, scores_of_labels
+from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.label_tree import LabelTree, tree_of_clusters
 from xmckit_pecos.model_files import PostProcessor
-from xmckit_pecos.tree import Branching, LinearParams, build_tree, leaves_facts, over_pseudo_labels
+from xmckit_pecos.tree import COUNTS, Branching, LinearParams, build_tree, leaves_facts, over_pseudo_labels
+from xmckit_pecos.tree_exhibits import tree_exhibits
 
 MODEL, STATE = "model", "state.json"
 JUDGED = 5  # labels of a row whose probabilities are judged
@@ -57,7 +59,15 @@ class XRLinearParams(LinearParams):
     calibration: calibrating.Method = Field(
         "none", description="Make σ(score) a probability that comes true, learned on the validation share."
     )
-    copies: Copies = Field("mean", description="The score of a label that an index has in several leaves.")
+    copies: Literal["mean", "max"] = Field(
+        "mean", description="The score of a label that an index has in several leaves, from those of its copies."
+    )
+    averaged: int | None = Field(
+        100,
+        ge=1,
+        description="A mean is over a label's copies among this many best of a row; none: over all that are scored, "
+        "which takes longer.",
+    )
     branching: Branching = Field(16, description="Children of a node, where the head builds the tree itself.")
     leaf_size: int = Field(100, ge=2, description="Labels in a leaf, at most, where the head builds the tree itself.")
 
@@ -84,6 +94,7 @@ class XRLinearHead(Configured):
         self._model: bridge.Model | None = None
         self._tree: LabelTree | None = None
         self._told: dict[str, Any] = {}
+        self._counts: np.ndarray | None = None  # training rows of each label, where the tree is this head's own
         self._workers = 1
         self._scratch: Path | None = None
 
@@ -104,7 +115,9 @@ class XRLinearHead(Configured):
                 )
                 matcher = None
         # there is nothing to learn about a label on no row, and what its score would be says nothing
-        tree = tree.only(np.bincount(Y.indices, minlength=Y.shape[1])[tree.label_of] > 0)
+        counts = np.bincount(Y.indices, minlength=Y.shape[1])
+        tree = tree.only(counts[tree.label_of] > 0)
+        self._counts = None if indexes else counts
         with context.progress("training the linear models"):
             model = apart.train(
                 X,
@@ -160,11 +173,17 @@ class XRLinearHead(Configured):
         self._fitted()
         return dict(self._told)
 
+    def exhibits(self) -> list[Exhibit]:
+        """The tree that this head built for itself; that of an index is shown with the index."""
+        return [] if self._counts is None else tree_exhibits(self._fitted()[1], self._counts)
+
     def save(self, folder: Path) -> None:
         model, tree = self._fitted()
         super().save(folder)
         tree.save(folder)
         model.save(folder / MODEL)
+        if self._counts is not None:
+            store.write_arrays(folder / COUNTS, {"counts": self._counts})
         state = {"threshold": self.threshold, "calibration": self._calibration.state(), "facts": self._told}
         store.write_json(folder / STATE, state)
 
@@ -175,6 +194,10 @@ class XRLinearHead(Configured):
         head._tree, head._model = LabelTree.load(folder), bridge.Model.load(folder / MODEL)
         if (head._model.labels, head._model.depth) != (len(head._tree.label_of), head._tree.depth):
             raise store.damaged(folder / MODEL, "a model over another tree than the one beside it")
+        if (folder / COUNTS).is_file():
+            head._counts = store.read_arrays(folder / COUNTS, "counts")["counts"]
+            if head._counts.shape != (head._tree.labels,) or head._counts.dtype.kind != "i":
+                raise store.damaged(folder / COUNTS, f"expected {head._tree.labels} counts of rows")
         state = store.read_json(folder / STATE)
         if not isinstance(state, dict) or not isinstance(state.get("facts"), dict):
             raise store.damaged(folder / STATE, "expected threshold, calibration and facts")
@@ -306,15 +329,15 @@ class XRLinearHead(Configured):
         """Rows × labels: up to `k` calibrated logits a row, best first."""
         model, tree = self._fitted()
         self._checked(X)
+        everything, averaged = len(tree.label_of), 1 if self.params.copies == "max" else self.params.averaged
         asked = k
         if tree.copies:
-            # a mean needs all copies, however far back they are; before the largest of a label come only better labels
-            asked = k * tree.most_copies if self.params.copies == "max" else len(tree.label_of)
-        asked = min(asked, len(tree.label_of))
+            asked = everything if averaged is None else max(averaged, k * tree.most_copies)
+        asked = min(asked, everything)
         post_processor = self.params.post_processor
         found = model.predict(X, asked, self.params.beam, self._workers, post_processor, scratch=self._scratch)
         if tree.copies:
-            found = scores_of_labels(found, tree.label_of, tree.labels, self.params.copies, k)
+            found = scores_of_labels(found, tree.label_of, tree.labels, k, averaged)
         elif not tree.plain:
             found = csr_matrix((found.data, tree.label_of[found.indices], found.indptr), (found.shape[0], tree.labels))
         found.data = self._calibration(calibrating.logits(found.data, post_processor))

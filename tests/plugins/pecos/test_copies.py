@@ -13,21 +13,25 @@ from xmckit_pecos.neighbours import similarities
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["mean", "max"]))
-def test_a_label_has_the_mean_or_best_score_of_its_copies(seed, copies):
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9) | st.none(), st.integers(1, 5) | st.none())
+def test_a_label_has_the_mean_score_of_its_copies_in_front_or_that_of_its_best(seed, averaged, k):
     rng = np.random.default_rng(seed)
     label_of = rng.integers(0, 4, 9)
     dense = rng.integers(1, 5, (6, 9)) * (rng.random((6, 9)) < 0.4) / np.float32(4)
-    found = scores_of_labels(csr_matrix(dense, dtype=np.float32), label_of, 5, copies)
-    for row in range(6):
+    orders = [sorted(np.flatnonzero(row), key=lambda copy, row=row: -row[copy]) for row in dense]
+    rows, columns = np.repeat(np.arange(6), list(map(len, orders))), np.concatenate(orders).astype(int)
+    best_first = csr_matrix((dense[rows, columns], columns, np.cumsum([0, *map(len, orders)])), shape=dense.shape)
+    found = scores_of_labels(best_first, label_of, 5, k, averaged)
+    for row, order in enumerate(orders):
         expected = {}
         for label in range(5):
-            scores = [dense[row, copy] for copy in np.flatnonzero(label_of == label) if dense[row, copy]]
-            if scores:
-                expected[label] = np.float32(max(scores) if copies == "max" else np.mean(scores))
+            front = [dense[row, copy] for copy in order[:averaged] if label_of[copy] == label]
+            behind = [dense[row, copy] for copy in order if label_of[copy] == label]
+            if behind:
+                expected[label] = np.float32(np.mean(front) if front else behind[0])
         part = slice(found.indptr[row], found.indptr[row + 1])
         listed = list(zip(found.indices[part].tolist(), found.data[part].tolist(), strict=True))
-        assert listed == sorted(expected.items(), key=lambda pair: (-pair[1], pair[0]))
+        assert listed == sorted(expected.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
 
 @pytest.mark.parametrize("dense", [False, True])
