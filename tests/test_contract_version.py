@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import pytest
 
+import xmckit
+from xmckit import hookspecs, registry
 from xmckit.hookspecs import API_VERSION, OLDEST_API_VERSION
-from xmckit.registry import Registry
+from xmckit.registry import Plugin, Registry
 
 SOURCE = """
 import xmckit
@@ -37,3 +40,81 @@ def test_versions(version, expected, tmp_path):
     assert "popularity" in registry.names("head")
     assert expected in "".join(plugin.problem for plugin in registry.problems)
     assert [plugin.file for plugin in registry.problems] == ([str(file)] if expected else [])
+
+
+def test_the_versions_are_public():
+    assert (xmckit.API_VERSION, xmckit.OLDEST_API_VERSION) == (API_VERSION, OLDEST_API_VERSION)
+    assert xmckit.Component("x", "y:z").api_version == 1, "what names no version was written for the first"
+
+
+@pytest.mark.parametrize(
+    ("version", "distribution", "expected"),
+    [
+        (5, "outside", "has version 4: upgrade xmckit (pip install --upgrade xmckit), or install an older outside"),
+        (5, "", "has version 4: upgrade xmckit (pip install --upgrade xmckit)"),
+        (2, "outside", "takes versions from 3 to 4: upgrade the plugin (pip install --upgrade outside)"),
+        (2, "", "takes versions from 3 to 4: upgrade the plugin: `xmckit plugins new` writes one"),
+        (3, "outside", ""),
+        (4, "outside", ""),
+    ],
+)
+def test_what_to_do_depends_on_who_is_behind(version, distribution, expected, monkeypatch):
+    monkeypatch.setattr(registry, "API_VERSION", 4)
+    monkeypatch.setattr(registry, "OLDEST_API_VERSION", 3)
+    component = xmckit.Component("mine", "json:loads", api_version=version)
+    plugin = Plugin("p", "installed" if distribution else "file", distribution)
+    if not expected:
+        registry._check_component(component, "xmckit_heads", plugin)
+        return
+    with pytest.raises(registry._Faulty) as caught:
+        registry._check_component(component, "xmckit_heads", plugin)
+    assert f"mine was written for version {version} of the contracts" in str(caught.value)
+    assert expected in str(caught.value)
+
+
+OLD_HOOK = """
+import xmckit
+
+@xmckit.hookimpl
+def xmckit_old():
+    return []
+
+@xmckit.hookimpl
+def xmckit_heads():
+    yield xmckit.Component("still-there", "xmckit.popularity:PopularityHead")
+"""
+
+
+@pytest.fixture
+def old_hook(monkeypatch, tmp_path):
+    """A plugin for a hook that is about to go."""
+
+    @hookspecs.pluggy.HookspecMarker(hookspecs.PROJECT)(warn_on_impl=DeprecationWarning("use xmckit_heads instead"))
+    def xmckit_old():
+        """Once there was such a hook."""
+
+    monkeypatch.setattr(hookspecs, "xmckit_old", xmckit_old, raising=False)
+    monkeypatch.setattr(registry, "_SHOWN", set())
+    file = tmp_path / "old_hook_plugin.py"
+    file.write_text(OLD_HOOK)
+    yield file
+    sys.modules.pop("old_hook_plugin", None)
+
+
+def test_a_deprecated_hook_works_and_its_user_is_told_once(old_hook):
+    with pytest.warns(FutureWarning, match="use xmckit_heads instead") as caught:
+        first = Registry(files=[old_hook])
+    (told,) = caught
+    assert f"plugin 'old_hook_plugin' ({old_hook})" in str(told.message)
+    assert (told.filename, told.lineno) == (str(old_hook), 4)
+    assert "still-there" in first.names("head")
+    with warnings.catch_warnings(record=True) as again:
+        warnings.simplefilter("always")
+        Registry(files=[old_hook])
+    assert again == []
+
+
+def test_a_plugin_without_old_hooks_is_told_nothing(old_hook):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not any(plugin.deprecated for plugin in Registry().plugins)

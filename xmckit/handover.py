@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import zlib
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit import store
 from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
 from xmckit.protocols import Featurizer, TopK
@@ -56,7 +61,59 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
                 f"head {head} predicted {name} of {found[0]} and size {found[1]}, "
                 f"expected {np.dtype(dtype)} and {(rows, k)}, padded where there are fewer labels"
             )
+    if np.isnan(topk.scores).any():
+        row = int(np.isnan(topk.scores).any(axis=1).argmax())
+        raise PluginError(f"head {head} predicted a score that is not a number, the first in row {row} of {rows}")
     return topk
+
+
+@contextlib.contextmanager
+def untouched(who: str, split: Split) -> Iterator[None]:
+    """PluginError if the body, which is the work of `who`, changes the rows that it was given to read."""
+    before = _checksums(split)
+    yield
+    after = _checksums(split)
+    changed = [name for name in before if after.get(name) != before[name]]
+    if changed:
+        raise PluginError(f"{who} changed the {' and the '.join(changed)} that it was given: it has to work on a copy")
+
+
+def _checksums(split: Split) -> dict[str, int]:
+    groups = split.groups
+    parts: dict[str, Any] = {
+        **{"features" if len(split.blocks) == 1 else f"features {name}": X for name, X in split.blocks.items()},
+        "labels": split.Y,
+        "weights": split.weights,
+        "members of groups": groups and groups.membership,
+        "labels of groups": groups and groups.labels,
+    }
+    return {name: _checksum(matrix) for name, matrix in parts.items() if matrix is not None}
+
+
+def _checksum(matrix: Any) -> int:
+    arrays: list[Any] = [matrix.data, matrix.indices, matrix.indptr] if issparse(matrix) else [matrix]
+    value = 0
+    for array in arrays:
+        contiguous: Any = np.ascontiguousarray(array)
+        value = zlib.crc32(contiguous, value)
+    return value
+
+
+def check_saved(folder: Path, who: str) -> None:
+    """PluginError if an array in what `who` saved holds a value that is not a number, or needs pickle to be read."""
+    for file in sorted(folder.rglob("*.npz")):
+        with np.load(file, allow_pickle=False) as archive:
+            for name in archive.files:
+                try:
+                    array = archive[name]
+                except ValueError as error:
+                    raise PluginError(f"{who} saved {file.name} with {name}, which cannot be read: {error}") from None
+                if array.dtype.kind == "f" and np.isnan(array).any():
+                    raise PluginError(f"{who} saved {file.name} with a value in {name} that is not a number")
+    for file in sorted(folder.rglob("*.safetensors")):
+        for name, tensor in store.read_tensors(file).items():
+            if tensor.is_floating_point() and bool(tensor.isnan().any()):
+                raise PluginError(f"{who} saved {file.name} with a value in {name} that is not a number")
 
 
 def named_index(index: Any, use: str) -> Any:

@@ -7,20 +7,20 @@ name that is taken, or targets something that does not exist is set aside with i
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import itertools
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ import pluggy
 from xmckit import builtin, hookspecs
 from xmckit.errors import PluginError, nearest
 from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, KINDS, OLDEST_API_VERSION, PROJECT, Component
+from xmckit.locations import Location, NotThere, defined_at, file_of, find_target, one_line, raised_at
 from xmckit.tracing import Step, print_step
 
 if TYPE_CHECKING:
@@ -37,11 +38,16 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _CORE = "xmckit"
+_SHOWN: set[str] = set()  # Python's own memory of warnings is lost whenever somebody changes a filter
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """One plugin as it was found. `problem` says why it was set aside, `blocked` why it was not loaded."""
+    """One plugin as it was found. `problem` says why it was set aside, `blocked` why it was not loaded.
+
+    `at` is the place in its code that the problem is about, where there is one. `deprecated` says what of it will cease
+    to work.
+    """
 
     name: str
     origin: str  # "core", "installed" or "file"
@@ -50,11 +56,27 @@ class Plugin:
     file: str = ""
     problem: str = ""
     blocked: str = ""
+    at: Location | None = None
+    deprecated: tuple[tuple[Location, str], ...] = ()
+
+    @property
+    def full_name(self) -> str:
+        """By which it can be told from a plugin of the same name in another distribution."""
+        return f"{self.distribution}:{self.name}" if self.distribution else self.name
+
+    @property
+    def where(self) -> str:
+        return str(self.at) if self.at else self.file
 
     @property
     def described(self) -> str:
         home = f"{self.distribution} {self.version}".strip()
-        return f"plugin '{self.name}' ({', '.join(part for part in (home, self.file) if part)})"
+        return f"plugin '{self.name}' ({', '.join(part for part in (home, self.where) if part)})"
+
+    @property
+    def source(self) -> str:
+        """What somebody has to install, or to name on the command line, to have this plugin; see `how_to_have`."""
+        return f"--plugin {Path(self.file).name}" if self.origin == "file" else f"{self.distribution}=={self.version}"
 
 
 @dataclass(frozen=True)
@@ -70,16 +92,12 @@ class Registered:
         return f"{self.kind}:{self.component.name} of {self.plugin.described}"
 
 
-@dataclass(frozen=True)
-class Location:
-    """Where a target is defined, found without importing it."""
-
-    file: str
-    line: int | None
-
-
 class _Faulty(Exception):
-    """Why a plugin is set aside."""
+    """Why a plugin is set aside, and the place in its code that this is about."""
+
+    def __init__(self, reason: str, at: Location | None = None):
+        super().__init__(reason)
+        self.at = at
 
 
 class Registry:
@@ -91,29 +109,34 @@ class Registry:
         allow: Sequence[str] | None = None,
         disable: Sequence[str] = (),
         files: Sequence[Path] = (),
+        faulty: Sequence[Plugin] = (),
         listener: Callable[[Step], None] | None = None,
     ):
-        """`allow` and `disable` name plugins or distributions; `allow=None` is all, `allow=[]` none but the core.
+        """`allow` and `disable` name plugins, distributions or `DISTRIBUTION:PLUGIN`; `allow=None` is all, `allow=[]`
+        none but the core.
 
-        `listener` hears of every step as it is done; `steps` keeps them.
+        Those in `faulty` are set aside as they are, without an import. `listener` hears of every step as it is done;
+        `steps` keeps them.
         """
         self.plugins: list[Plugin] = []
         self.steps: list[Step] = []
         self._listener = listener
+        self._faulty = {(plugin.full_name, plugin.file): plugin for plugin in faulty}
         self._registered: dict[tuple[str, str], Registered] = {}
+        self._holders: list[tuple[Any, Plugin]] = []
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs)
-        self._load(Plugin(_CORE, "core", _CORE, _version_of(_CORE), builtin.__file__), lambda: builtin)
+        self._load(_core(), lambda: builtin)
         found = list(_entry_points())
         for entry, plugin in found:
             reason = _blocked(plugin, allow, disable)
             if reason:
                 self.plugins.append(replace(plugin, blocked=reason))
             else:
-                self._load(plugin, entry.load)
-        for file in files:
-            self._load(Plugin(file.stem, "file", file=str(file)), functools.partial(_module_from, file))
-        known = {name for _, plugin in found for name in (plugin.name, plugin.distribution)}
+                self._load(plugin, entry.load, entry)
+        for file in dict.fromkeys(files):
+            self._load(_of_file(file), functools.partial(_module_from, file))
+        known = {name for _, plugin in found for name in (plugin.name, plugin.distribution, plugin.full_name)}
         self.unknown_names = sorted(({*(allow or ()), *disable}) - known)
 
     @contextlib.contextmanager
@@ -125,7 +148,7 @@ class Registry:
             with _prints_to_stderr():
                 yield answers
         except BaseException as raised:
-            error = _one_line(raised)
+            error = str(raised) if isinstance(raised, _Faulty) else one_line(raised)
             raise
         finally:
             count = sum(map(len, answers)) if answers else None
@@ -141,54 +164,107 @@ class Registry:
             return _prints_to_stderr()
         return self._noted(Step(registered.plugin.name, "component", target, 0.0))
 
-    def _load(self, plugin: Plugin, imported: Callable[[], Any]) -> None:
+    def _load(
+        self, plugin: Plugin, imported: Callable[[], Any], entry: importlib.metadata.EntryPoint | None = None
+    ) -> None:
+        if (plugin.full_name, plugin.file) in self._faulty:
+            self.plugins.append(self._faulty[plugin.full_name, plugin.file])
+            return
         try:
             with self._noted(Step(plugin.name, "import", plugin.file or plugin.name, 0.0)):
                 module = imported()
         except KeyboardInterrupt:
-            raise
+            way_out = f"; XMCKIT_DISABLE_PLUGINS={plugin.name} leaves it out" if plugin.origin == "installed" else ""
+            raise KeyboardInterrupt(
+                f"{plugin.described} was being imported. If it hangs, `xmckit doctor` says where{way_out}."
+            ) from None
         except BaseException as error:  # noqa: BLE001  a plugin may raise anything; it is named, not hidden
-            self._set_aside(plugin, f"it raised on import: {_one_line(error)}")
+            self._set_aside(plugin, _why_not_imported(error, plugin, entry))
             return
         plugin = replace(plugin, file=getattr(module, "__file__", None) or plugin.file)
         try:
+            plugin = self._register(plugin, module)
             registered = self._collect(plugin, module)
         except _Faulty as fault:
-            if self._manager.is_registered(module):
-                self._manager.unregister(module)
-            self._set_aside(plugin, str(fault))
+            self._set_aside(plugin, fault)
             return
+        self._holders.append((module, plugin))
         self._registered.update(registered)
         self.plugins.append(plugin)
+        self._show_deprecated(plugin)
 
-    def _set_aside(self, plugin: Plugin, problem: str) -> None:
-        self.plugins.append(replace(plugin, problem=problem))
+    def _set_aside(self, plugin: Plugin, fault: _Faulty) -> None:
+        self.plugins.append(replace(plugin, problem=str(fault), at=fault.at))
+
+    def _register(self, plugin: Plugin, module: Any) -> Plugin:
+        """Let pluggy look at the plugin's hooks; the plugin is returned with what it was warned of."""
+        for known, holder in self._holders:
+            if known is module:
+                raise _Faulty(
+                    f"its module is registered already, as {holder.described}: leave out one of the two entry points"
+                )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                self._manager.register(module, name=f"{plugin.origin}:{plugin.distribution}:{plugin.name}")
+                self._manager.check_pending()
+            except (pluggy.PluginValidationError, ValueError) as error:
+                self._forget(module)
+                raise _why_not_registered(error, module) from None
+        told = tuple((Location(one.filename, one.lineno), str(one.message)) for one in caught)
+        return replace(plugin, deprecated=told)
+
+    def _forget(self, module: Any) -> None:
+        if self._manager.is_registered(module):
+            self._manager.unregister(module)
+
+    def _show_deprecated(self, plugin: Plugin) -> None:
+        """To the user, who chose the plugin: Python shows a DeprecationWarning to nobody else than its author."""
+        for at, told in plugin.deprecated:
+            message = f"{plugin.described}: {told}"
+            if message not in _SHOWN:
+                _SHOWN.add(message)
+                warnings.warn_explicit(message, FutureWarning, at.file, at.line or 1)
 
     def _collect(self, plugin: Plugin, module: Any) -> dict[tuple[str, str], Registered]:
         """Ask one plugin what it offers; _Faulty if anything about it is wrong."""
         try:
-            self._manager.register(module, name=f"{plugin.origin}:{plugin.distribution}:{plugin.name}")
-            self._manager.check_pending()
-        except (pluggy.PluginValidationError, ValueError) as error:
-            raise _Faulty(_explain_registration(error)) from None
+            collected: dict[tuple[str, str], Registered] = {}
+            for kind, hook in KINDS.items():
+                for component in self._ask(plugin, module, hook, collected, kind):
+                    collected[kind, component.name] = Registered(kind, component, plugin)
+            return collected
+        except _Faulty:
+            self._forget(module)
+            raise
+
+    def _ask(
+        self, plugin: Plugin, module: Any, hook: str, collected: Mapping[tuple[str, str], Registered], kind: str
+    ) -> Iterator[Component]:
+        """What the plugin gives for one hook, each record checked."""
         others = [other for other in self._manager.get_plugins() if other is not module]
-        collected: dict[tuple[str, str], Registered] = {}
-        for kind, hook in KINDS.items():
+        caller = self._manager.subset_hook_caller(hook, others)
+        at = next((defined_at(own.function) for own in caller.get_hookimpls()), None)
+        try:
+            with self._noted(Step(plugin.name, "hook", hook, 0.0)) as answers:
+                answers.extend(_records(answer, hook) for answer in caller())
+                if at is not None and not answers:
+                    raise _Faulty(f"its {hook}() gave None, expected {_EXPECTED}")
+        except _Faulty as fault:
+            raise _Faulty(str(fault), at) from None
+        except (Exception, SystemExit) as error:  # noqa: BLE001  see above
+            raise _Faulty(f"its {hook}() raised {one_line(error)}", raised_at(error, plugin.file) or at) from None
+        for component in itertools.chain.from_iterable(answers):
             try:
-                with self._noted(Step(plugin.name, "hook", hook, 0.0)) as answers:
-                    answers.extend(list(answer) for answer in self._manager.subset_hook_caller(hook, others)())
-            except (Exception, SystemExit) as error:  # noqa: BLE001  see above
-                raise _Faulty(f"its {hook}() raised {_one_line(error)}") from None
-            for component in itertools.chain.from_iterable(answers):
-                _check_component(component, hook)
+                _check_component(component, hook, plugin)
                 if plugin.origin != "core":  # the core's own are tested once, not at every start
                     find_target(component.target)
-                key = (kind, component.name)
-                taken = self._registered.get(key) or collected.get(key)
-                if taken is not None:
-                    raise _Faulty(f"it offers {kind}:{component.name}, {_already(taken.plugin, plugin)}")
-                collected[key] = Registered(kind, component, plugin)
-        return collected
+            except (_Faulty, NotThere) as fault:
+                raise _Faulty(str(fault), at) from None
+            taken = self._registered.get((kind, component.name)) or collected.get((kind, component.name))
+            if taken is not None:
+                raise _Faulty(f"it offers {kind}:{component.name}, {_already(taken.plugin, plugin)}", at)
+            yield component
 
     @property
     def problems(self) -> list[Plugin]:
@@ -211,7 +287,11 @@ class Registry:
         if found is None:
             known = self.names(kind)
             aside = "".join(f" Set aside: {plugin.described}: {plugin.problem}." for plugin in self.problems)
-            raise PluginError(f"no {kind} named '{name}'{nearest(name, known)} (known: {', '.join(known)}).{aside}")
+            blocked = [f"{plugin.name} ({plugin.blocked})" for plugin in self.plugins if plugin.blocked]
+            left_out = f" Not loaded: {', '.join(blocked)}." if blocked else ""
+            raise PluginError(
+                f"no {kind} named '{name}'{nearest(name, known)} (known: {', '.join(known)}).{aside}{left_out}"
+            )
         return found
 
     def resolve(self, kind: str, name: str) -> Any:
@@ -223,12 +303,15 @@ class Registry:
                 target = _import_target(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
+            place = _place_of(error, registered)
             raise PluginError(
-                f"{registered.described} cannot be imported from {component.target}: {_one_line(error)}.{hint}"
+                f"{registered.described} cannot be imported from {component.target}: {one_line(error)}{place}.{hint}"
             ) from error
         missing = _missing_promises(kind, target)
         if missing:
-            raise PluginError(f"{registered.described}: {component.target} lacks {', '.join(missing)}")
+            raise PluginError(
+                f"{registered.described}: {component.target} ({self.locate(kind, name)}) lacks {', '.join(missing)}"
+            )
         return target
 
     def offered(self, kind: str) -> list[Component]:
@@ -239,8 +322,30 @@ class Registry:
         registered = self.component(kind, name)
         try:
             return find_target(registered.component.target)
-        except _Faulty as fault:  # it was there when the plugin was loaded
+        except NotThere as fault:  # it was there when the plugin was loaded
             raise PluginError(f"{registered.described}: {fault}") from None
+
+
+def how_to_have(source: str) -> str:
+    """Where a component came from and what to do to have it again, from what `Plugin.source` was then."""
+    if source.startswith("--plugin "):
+        return f"a file of its own: give it with {source}"
+    distribution, _, version = source.partition("==")
+    there = _version_of(distribution)
+    if not there:
+        return f"the distribution {distribution} {version}, which is not installed: pip install '{source}'"
+    if there != version:
+        return f"the distribution {distribution} {version} (installed is {there}): pip install '{source}'"
+    return f"the distribution {distribution} {version}, which is installed"
+
+
+def _place_of(error: BaseException, registered: Registered) -> str:
+    """Where in the code behind a component an error comes from, in brackets."""
+    if registered.plugin.origin == "core":
+        return ""
+    homes = (registered.plugin.file, file_of(registered.component.target.partition(":")[0]))
+    at = next(filter(None, (raised_at(error, home) for home in homes)), None)
+    return f" ({at})" if at else ""
 
 
 def _already(holder: Plugin, newcomer: Plugin) -> str:
@@ -273,16 +378,15 @@ def _entry_points() -> Iterator[tuple[importlib.metadata.EntryPoint, Plugin]]:
             continue
         seen.add((home, entry.name))
         version = entry.dist.version if entry.dist else ""
-        yield entry, Plugin(entry.name, "installed", home, version, _file_of(entry.module))
+        yield entry, Plugin(entry.name, "installed", home, version, file_of(entry.module))
 
 
-def _file_of(module: str) -> str:
-    """The file of a top-level package, found without running any of its code."""
-    try:
-        spec = importlib.util.find_spec(module.partition(".")[0])
-    except (ImportError, ValueError, AttributeError):
-        return ""
-    return (spec.origin or "") if spec else ""
+def _core() -> Plugin:
+    return Plugin(_CORE, "core", _CORE, _version_of(_CORE), builtin.__file__)
+
+
+def _of_file(file: Path) -> Plugin:
+    return Plugin(file.stem, "file", file=str(file))
 
 
 def _version_of(distribution: str) -> str:
@@ -293,7 +397,7 @@ def _version_of(distribution: str) -> str:
 
 
 def _blocked(plugin: Plugin, allow: Sequence[str] | None, disable: Sequence[str]) -> str:
-    names = {plugin.name, plugin.distribution}
+    names = {plugin.name, plugin.distribution, plugin.full_name}
     if names & set(disable):
         return "disabled by XMCKIT_DISABLE_PLUGINS"
     if allow is not None and not names & set(allow):
@@ -329,18 +433,64 @@ def _module_from(file: Path) -> ModuleType:
     return module
 
 
-def _explain_registration(error: Exception) -> str:
-    text = _one_line(error)
-    unknown = re.search(r"unknown hook '(\w+)'", text)
-    if unknown:
-        hook = unknown.group(1)
-        return f"it implements '{hook}', which is no hook of xmckit{nearest(hook, KINDS.values())}"
-    return f"its hooks do not fit: {text}"
+def _why_not_imported(error: BaseException, plugin: Plugin, entry: importlib.metadata.EntryPoint | None) -> _Faulty:
+    """What somebody should know whose plugin could not be imported."""
+    if entry is not None and isinstance(error, ModuleNotFoundError) and _is_part_of(error.name, entry.module):
+        return _Faulty(
+            f"its entry point names the module {entry.module}, which is not there: install {plugin.distribution} again",
+            _written_in(entry),
+        )
+    if entry is not None and entry.attr and isinstance(error, AttributeError) and not raised_at(error, plugin.file):
+        return _Faulty(f"its entry point names {entry.value}, which is not there: {error}", _written_in(entry))
+    newer = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == _CORE
+    hint = f". This is xmckit {_version_of(_CORE)}: is the plugin for another one?" if newer else ""
+    return _Faulty(f"it raised on import: {one_line(error)}{hint}", raised_at(error, plugin.file))
 
 
-def _check_component(component: object, hook: str) -> None:
+def _is_part_of(missing: str | None, module: str) -> bool:
+    return missing is not None and f"{module}.".startswith(f"{missing}.")
+
+
+def _written_in(entry: importlib.metadata.EntryPoint) -> Location | None:
+    """The line of an installed distribution that names the entry point."""
+    name = "entry_points.txt"
+    text = (entry.dist.read_text(name) if entry.dist else None) or ""
+    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.partition("=")[0].strip() == entry.name]
+    files = [file for file in (entry.dist.files if entry.dist else None) or () if file.name == name]
+    return Location(str(files[0].locate()), lines[0]) if files and lines else None
+
+
+def _why_not_registered(error: Exception, module: Any) -> _Faulty:
+    text = one_line(error)
+    found = re.search(r"hook '(\w+)'", text)
+    at = defined_at(getattr(module, found.group(1), None) or (lambda: None)) if found else None
+    if found and "unknown hook" in text:
+        hook = found.group(1)
+        return _Faulty(
+            f"it implements '{hook}', which is no hook of xmckit{nearest(hook, KINDS.values())} (this is version "
+            f"{API_VERSION} of the contracts)",
+            at,
+        )
+    return _Faulty(f"its hooks do not fit: {text}", at)
+
+
+_MOST = 10_000  # components of one hook of one plugin
+_EXPECTED = "xmckit.Component records: return a list of them, or yield each"
+
+
+def _records(answer: Any, hook: str) -> list[Component]:
+    """What a hook gave, as a list; a record that is not one is found later."""
+    if isinstance(answer, (str, bytes, Mapping)) or not hasattr(answer, "__iter__"):
+        raise _Faulty(f"its {hook}() gave {answer!r}, which is not iterable as {_EXPECTED}")
+    records = list(itertools.islice(answer, _MOST + 1))
+    if len(records) > _MOST:
+        raise _Faulty(f"its {hook}() gave more than {_MOST} components: does it ever end?")
+    return records
+
+
+def _check_component(component: object, hook: str, plugin: Plugin) -> None:
     if not isinstance(component, Component):
-        raise _Faulty(f"its {hook}() gave {component!r}, expected xmckit.Component records")
+        raise _Faulty(f"its {hook}() gave {component!r}, expected {_EXPECTED}")
     if not isinstance(component.name, str) or not _NAME.fullmatch(component.name):
         raise _Faulty(
             f"its {hook}() gave the name {component.name!r}, expected lower-case letters, digits, '-', '.', '_'"
@@ -351,87 +501,22 @@ def _check_component(component: object, hook: str) -> None:
             raise _Faulty(f"{component.name} has the {field} {value!r}, expected text")
     if not isinstance(component.api_version, int):
         raise _Faulty(f"{component.name} has the api_version {component.api_version!r}, expected a whole number")
+    if not OLDEST_API_VERSION <= component.api_version <= API_VERSION:
+        raise _Faulty(_other_version(component, plugin))
+
+
+def _other_version(component: Component, plugin: Plugin) -> str:
+    """Why a component for other contracts cannot be used, and what to do."""
+    written = f"{component.name} was written for version {component.api_version} of the contracts and this xmckit"
     if component.api_version > API_VERSION:
-        raise _Faulty(
-            f"{component.name} was written for version {component.api_version} of the contracts and this xmckit has "
-            f"version {API_VERSION}: upgrade xmckit"
-        )
-    if component.api_version < OLDEST_API_VERSION:
-        raise _Faulty(
-            f"{component.name} was written for version {component.api_version} of the contracts and this xmckit takes "
-            f"version {OLDEST_API_VERSION} or newer: upgrade the plugin"
-        )
-
-
-def find_target(target: str) -> Location:
-    """File and line of `package.module:attribute` without importing the module itself; _Faulty if it is not there."""
-    module, colon, attribute = target.partition(":")
-    if not colon or not module or not all(part.isidentifier() for part in attribute.split(".")):
-        raise _Faulty(f"target '{target}' is not of the form package.module:attribute")
-    spec = _find_module(module)
-    if spec is None:
-        raise _Faulty(f"target {target}: there is no module {module}")
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        return Location(spec.origin or "", None)
-    source = _source_of(spec, target)
-    first = attribute.partition(".")[0]
-    # A regular expression settles the usual case in microseconds; `--help` pays for every registered target.
-    plain = re.search(rb"^(?:class|def) " + first.encode() + rb"\b", source, re.MULTILINE)
-    if plain:
-        return Location(spec.origin, source.count(b"\n", 0, plain.start()) + 1)
-    try:
-        names = dict(_bound_names(ast.parse(source, filename=spec.origin).body))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # all that ast.parse may raise
-        raise _Faulty(f"target {target}: {_one_line(error)}") from None
-    if first in names:
-        return Location(spec.origin, names[first])
-    if "*" in names or "__getattr__" in names:
-        return Location(spec.origin, None)
-    raise _Faulty(f"target {target}: {spec.origin} defines no {first}{nearest(first, names)}")
-
-
-def _source_of(spec: ModuleSpec, target: str) -> bytes:
-    """Through the module's own loader, because a package may lie in a zip file."""
-    assert spec.origin is not None
-    try:
-        read = getattr(spec.loader, "get_data", None)
-        return bytes(read(spec.origin)) if read else Path(spec.origin).read_bytes()
-    except OSError as error:
-        raise _Faulty(f"target {target}: {_one_line(error)}") from None
-
-
-def _find_module(module: str) -> ModuleSpec | None:
-    """The spec of a module. Unlike importlib's find_spec it does not run the packages above it, which may be heavy."""
-    top, *parts = module.split(".")
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ValueError, ImportError):
-        return None
-    for depth in range(len(parts)):
-        if spec is None or spec.submodule_search_locations is None:
-            return None
-        spec = PathFinder.find_spec(".".join([top, *parts[: depth + 1]]), spec.submodule_search_locations)
-    return spec
-
-
-def _bound_names(body: Iterable[ast.stmt]) -> Iterator[tuple[str, int]]:
-    """The names that statements at module level may bind, with their lines."""
-    for statement in body:
-        if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield statement.name, statement.lineno
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                yield (alias.asname or alias.name).partition(".")[0], statement.lineno
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for node in (node for target in targets for node in ast.walk(target)):
-                if isinstance(node, ast.Name):
-                    yield node.id, statement.lineno
-        for block in ("body", "orelse", "finalbody"):
-            if not isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield from _bound_names(getattr(statement, block, []))
-        for handler in getattr(statement, "handlers", []):
-            yield from _bound_names(handler.body)
+        older = f", or install an older {plugin.distribution}" if plugin.distribution else ""
+        return f"{written} has version {API_VERSION}: upgrade xmckit (pip install --upgrade xmckit){older}"
+    remedy = (
+        f"upgrade the plugin (pip install --upgrade {plugin.distribution}), or install an older xmckit"
+        if plugin.distribution
+        else "upgrade the plugin: `xmckit plugins new` writes one of today to compare with"
+    )
+    return f"{written} takes versions from {OLDEST_API_VERSION} to {API_VERSION}: {remedy}"
 
 
 def _import_target(target: str) -> Any:
@@ -455,26 +540,39 @@ def _missing_promises(kind: str, target: Any) -> list[str]:
         missing.append("Params")
     if "save" in methods and not callable(getattr(target, "load", None)):
         missing.append("load()")
-    return missing
+    unwritten = sorted(getattr(target, "__abstractmethods__", ())) if inspect.isabstract(target) else []
+    return missing + [f"{name}()" for name in unwritten]
 
 
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def found_plugins(files: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> list[Plugin]:
+    """The plugins that `registry_from_environment` would load, the core first; none of their code is run."""
+    allow, disable = _asked(os.environ if environment is None else environment)
+    installed = [plugin for _, plugin in _entry_points() if not _blocked(plugin, allow, disable)]
+    return [_core(), *installed, *map(_of_file, dict.fromkeys(Path(file).resolve() for file in files))]
 
 
-def registry_from_environment(files: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> Registry:
+def registry_from_environment(
+    files: Sequence[Path] = (), environment: Mapping[str, str] | None = None, *, faulty: Sequence[Plugin] = ()
+) -> Registry:
     """The registry as `XMCKIT_PLUGINS` (allow-list; empty = none) and `XMCKIT_DISABLE_PLUGINS` ask for it.
 
-    `XMCKIT_TRACE`, unless it is empty or 0, prints every step to stderr as it is done.
+    `XMCKIT_TRACE`, unless it is empty or 0, prints every step to stderr as it is done. `faulty` are set aside.
     """
     environment = os.environ if environment is None else environment
-    allow = environment.get("XMCKIT_PLUGINS")
+    allow, disable = _asked(environment)
     return Registry(
-        allow=None if allow is None else _split(allow),
-        disable=_split(environment.get("XMCKIT_DISABLE_PLUGINS", "")),
+        allow=allow,
+        disable=disable,
         files=[Path(file).resolve() for file in files],
+        faulty=faulty,
         listener=print_step if environment.get("XMCKIT_TRACE", "0") not in ("", "0") else None,
     )
+
+
+def _asked(environment: Mapping[str, str]) -> tuple[list[str] | None, list[str]]:
+    """What the environment allows, None for everything, and what it disables."""
+    allow = environment.get("XMCKIT_PLUGINS")
+    return None if allow is None else _split(allow), _split(environment.get("XMCKIT_DISABLE_PLUGINS", ""))
 
 
 def _split(names: str) -> list[str]:

@@ -44,6 +44,13 @@ def test_recipes_and_recipe_files(tmp_path, monkeypatch):
     assert "dft" in offered("recipes", "validate", "quickstart", "")
 
 
+def test_options_that_name_components():
+    assert offered("verify", "--verifier", "") == ["argmax"]
+    assert {"npz", "xmc"} <= set(offered("data", "convert", "synthetic", "out", "--to", ""))
+    assert "bsl" in offered("plugins", "check", "")
+    assert "head:bsl" in offered("plugins", "check", "head:b")
+
+
 def test_components_by_name_and_by_kind():
     assert offered("plugins", "show", "topk") == ["topk-entropy"]
     assert "head:bsl" in offered("plugins", "show", "head:")
@@ -106,19 +113,67 @@ def test_scripts_are_those_of_the_shell(shell):
     assert "%(" not in done.stdout
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_with_the_script():
-    code = """
-        eval "$(xmckit completion bash)"
-        COMP_WORDS=(xmckit plugins tr) COMP_CWORD=2
-        _xmckit_completion xmckit
-        echo "${COMPREPLY[@]}"
-    """
+NOISY = "print('hello'); import sys; print('there', file=sys.stderr)"
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory):
+    """What a person sees of a line on which the tab key is pressed, in a bash that talks to a terminal."""
+    if shutil.which("bash") is None or sys.platform == "win32":
+        pytest.skip("needs bash and a terminal")
+    import pty
+    import select
+
+    folder = tmp_path_factory.mktemp("home")
+    run = folder / "runs" / "small" / "20260101T000000-aaaa"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text("{}")
+    (folder / "quiet.toml").touch()
+    (folder / "noisy.py").write_text(NOISY)
     path = os.pathsep.join([str(PROGRAM.parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "--norc", "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PATH": path}
-    )
-    assert done.stdout.strip() == "trace", done.stderr
+    environment = {**os.environ, "PATH": path, "PS1": "$ ", "TERM": "dumb", "COLUMNS": "300", "XMCKIT_TRACE": "1"}
+    child, screen = pty.fork()
+    if not child:
+        os.chdir(folder)
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environment)
+
+    def shown(typed: str, until: str) -> str:
+        os.write(screen, typed.encode())
+        seen = ""
+        while until not in seen and select.select([screen], [], [], 120)[0]:
+            seen += os.read(screen, 4096).decode()
+        return seen
+
+    shown('stty -echo; bind "set enable-bracketed-paste off"; bind "set bell-style none"; stty echo\n', "$ ")
+    shown('eval "$(xmckit completion bash)"; echo rea""dy\n', "ready")
+    yield shown
+    os.write(screen, b"\x03\nexit\n")
+    os.waitpid(child, 0)
+    os.close(screen)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("plugins tr", "trace "),
+        ("run quic", "quickstart "),
+        ("recipes show quie", "quiet.toml "),
+        ("plugins show head:bs", "head:bsl "),
+        ("plugins check topk", "topk-entropy "),
+        ("plugins ls --kind=lab", "--kind=label-preprocessor "),
+        ("verify --verifier arg", "argmax "),
+        ("runs show runs/sm", "runs/small/20260101T000000-aaaa "),
+        ("runs show sm", "small "),
+        ("--plugin noisy.py plugins tra", "trace "),
+    ],
+)
+def test_a_person_presses_the_tab_key_in_bash(terminal, typed, completed):
+    seen = terminal(f"xmckit {typed}\t", completed)
+    assert f"xmckit {typed[: typed.rindex(completed[:2])]}{completed}" in seen, seen
+    # nothing but the completed line: no trace, no print of a plugin
+    assert "trace:" not in seen
+    assert "there" not in seen
+    terminal("\x15\n", "$ ")  # the line is taken back
 
 
 def test_completing_imports_nothing_heavy():

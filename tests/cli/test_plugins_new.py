@@ -82,7 +82,7 @@ def test_both_forms_are_listed_and_can_be_imported(kind, registry, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("selected", "least"), [(f"not ({LONG})", 45), pytest.param(LONG, len(KINDS), marks=pytest.mark.slow)]
+    ("selected", "least"), [(f"not ({LONG})", 180), pytest.param(LONG, 2 * len(KINDS), marks=pytest.mark.slow)]
 )
 def test_the_tests_that_are_written_pass(selected, least, registry, tmp_path):
     folders = [scaffold.write_distribution(kind, f"my-{kind}", tmp_path, registry) for kind in KINDS]
@@ -92,8 +92,9 @@ def test_the_tests_that_are_written_pass(selected, least, registry, tmp_path):
         *(str(folder / "tests") for folder in folders), path=sources, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "skipped" not in done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= least
+    skipped = re.search(r"(\d+) skipped", done.stdout)
+    assert skipped is None or int(skipped[1]) <= 2  # a reader that cannot write is not asked to
 
 
 def test_one_recipe_runs_with_single_files(registry, tmp_path, forgotten):

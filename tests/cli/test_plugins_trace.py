@@ -100,6 +100,11 @@ def test_the_command(sleeper):
     assert "2 components" in shown.stdout
     assert "xmckit_readers" not in "".join(line for line in shown.stdout.splitlines() if "sleeping_plugin" in line)
     assert "trace: sleeping_plugin: hook xmckit_heads: 2 components" in shown.stderr
+    assert " answered; all steps took " in shown.stdout
+    full = call("plugins", "trace", "--all").stdout
+    asked = [line for line in full.splitlines() if line.startswith("sleeping_plugin") and " hook " in line]
+    assert [hook for hook in KINDS.values() if any(hook in line for line in asked)] == list(KINDS.values())
+    assert len([line for line in asked if "no answer" in line]) == len(KINDS) - 2
     found = json.loads(call("plugins", "trace", "--json").stdout)
     assert {"plugin", "action", "what", "seconds", "components", "error"} == found["steps"][0].keys()
     assert {plugin["name"] for plugin in found["plugins"]} >= {"xmckit", "sleeping_plugin"}

@@ -7,7 +7,7 @@ from pydantic import Field
 from scipy.sparse import csr_matrix, issparse
 
 import xmckit
-from xmckit import store
+from xmckit import nn, store
 from xmckit.sparse.topk import topk_dense
 
 
@@ -207,6 +207,19 @@ class OutputsTheBestTwo(CentroidHead):
 class RanksByAnotherMatrix(OutputsTheBestTwo):
     def decision(self):
         return xmckit.LinearDecision(self.W[::-1].copy(), None, "topk")
+
+
+class RanksByItself(CentroidHead):
+    """Its sets are those of the decision, its ranking is not."""
+
+    def predict(self, X, k, *, groups=None):
+        return topk_dense(-self.scores(X), k)
+
+
+class FollowsAnotherSlope(nn.TorchHead):
+    def loss(self, classifier, x, targets, threads):
+        logits = self.logits(classifier, x, threads)
+        return (2 * logits - logits.detach()).square().mean()
 
 
 class HasFeaturesWithoutDecision(CentroidHead):

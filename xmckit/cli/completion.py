@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 from xmckit.cli import common
 
 PROGRAM = "xmckit"
+ASKED = f"_{PROGRAM.upper()}_COMPLETE"  # the variable by which a shell asks the program for names
+
+# bash takes KIND:NAME for three words and puts an answer in the place of the last. So the program gets the whole line,
+# and of an answer only what follows the last colon is left.
+_BASH = """\
+%(complete_func)s() {
+    local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" type value word kept=""
+    word="${line##*[[:space:]=]}"
+    [[ $COMP_WORDBREAKS == *:* ]] && kept="${word%%"${word##*:}"}"
+    COMPREPLY=()
+    while IFS=',' read -r type value; do
+        case $type in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("${value#"$kept"}") ;;
+        esac
+    done < <(COMP_LINE="$line" %(complete_var)s=bash_complete "$1")
+}
+
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+class _Bash(BashComplete):
+    source_template = _BASH
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        line = os.environ["COMP_LINE"]
+        words = split_arg_string(line)
+        last = words.pop() if words and not line[-1].isspace() else ""
+        return words[1:], last
+
+
+add_completion_class(_Bash)
 
 
 @click.command()
@@ -19,19 +61,25 @@ PROGRAM = "xmckit"
 def completion(shell: str) -> None:
     """Print the script with which SHELL completes xmckit's commands and names.
 
-    For bash, put this into ~/.bashrc: eval "$(xmckit completion bash)"
+    \b
+    bash, in ~/.bashrc:                   eval "$(xmckit completion bash)"
+    zsh, in ~/.zshrc after compinit:      eval "$(xmckit completion zsh)"
+    fish, in ~/.config/fish/config.fish:  xmckit completion fish | source
     """
     completer = get_completion_class(shell)
     assert completer is not None
-    script = completer(click.Command(PROGRAM), {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
+    script = completer(click.Command(PROGRAM), {}, PROGRAM, ASKED)
     # Not `source()`: it would ask the bash of this machine for its version, and the script may be for another one.
     click.echo(script.source_template % script.source_vars())
+
+
+Names: TypeAlias = "Callable[[click.Context, str], Iterator[CompletionItem]]"
 
 
 class Known(click.types.StringParamType):
     """Text for which there are names to offer."""
 
-    def __init__(self, names: Callable[[click.Context, str], Iterator[CompletionItem]]):
+    def __init__(self, names: Names):
         self.names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -60,11 +108,24 @@ def runs(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 def sources(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """Data sets by name, a path to one is completed as a file; or runs, in a command with `--runs`."""
-    if "root" in ctx.params:
-        yield from runs(ctx, incomplete)
-        return
-    for component in common.get_registry(tolerant=True).offered("dataset"):
-        yield CompletionItem(component.name, help=component.summary)
+    yield from (runs if "root" in ctx.params else of_kind("dataset"))(ctx, incomplete)
+
+
+def of_kind(kind: str) -> Names:
+    """Components of one kind, by name."""
+
+    def names(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
+        for component in common.get_registry(tolerant=True).offered(kind):
+            yield CompletionItem(component.name, help=component.summary)
+
+    return names
+
+
+def published(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
+    """Data sets that can be downloaded."""
+    from xmckit.data.catalogue import catalogue
+
+    yield from map(CompletionItem, catalogue())
 
 
 def components(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
@@ -100,14 +161,22 @@ _MEANING = {
     "component": components,
     "kind": kinds,
     "plugin": files,
+    "verifier": of_kind("verifier"),
+    "executor": of_kind("executor"),
 }
-_BY_METAVAR = {"RECIPE...": recipes}
+# What it means by what the help calls it, or in one command only, where the name alone does not tell.
+_BY_METAVAR = {"RECIPE...": recipes, "KIND:NAME|NAME": components, "DATA": of_kind("dataset")}
+_IN_COMMAND = {("convert", "target"): of_kind("reader"), ("fetch", "name"): published}
 
 
 def offer_names(command: click.Command) -> None:
     """Let plain text arguments of the command, and of all below it, be completed with the names they stand for."""
     for parameter in command.params:
-        names = _MEANING.get(parameter.name or "") or _BY_METAVAR.get(parameter.metavar or "")
+        names = (
+            _IN_COMMAND.get((command.name or "", parameter.name or ""))
+            or _BY_METAVAR.get(parameter.metavar or "")
+            or _MEANING.get(parameter.name or "")
+        )
         if names is not None and type(parameter.type) is click.types.StringParamType:
             parameter.type = Known(names)
     if isinstance(command, click.Group):

@@ -15,44 +15,51 @@ from xmckit.cli import common
 
 
 @click.command()
+@click.option(
+    "--time-limit",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    type=click.FloatRange(min=0.1),
+    help="How long the import of a plugin, or of one of its components, may take.",
+)
 @common.json_option
-def doctor(as_json: bool) -> None:
+def doctor(time_limit: float, as_json: bool) -> None:
     """Check this installation: versions, GPU, compiler cache, and that every component can be imported.
 
-    Exit code 4 when a plugin is broken.
+    Every distribution is imported in a process of its own, so that a plugin that hangs or ends the process is named
+    too. Exit code 4 when a plugin is broken.
     """
     from xmckit import provenance
+    from xmckit.cli.probing import probe_all
+    from xmckit.registry import found_plugins, registry_from_environment
 
-    registry = common.get_registry(tolerant=True)
-    components = [_try_import(registry, item) for item in registry.all()]
+    probes = probe_all(found_plugins(common.plugin_files()), time_limit)
+    # What one plugin takes from another is seen only when they are loaded together.
+    registry = registry_from_environment(
+        common.plugin_files(), faulty=[probe.faulty for probe in probes if probe.fault]
+    )
+    broken = [(name, error) for probe in probes for name, error in probe.broken.items()]
     facts = {
         "machine": provenance.machine(),
         "versions": provenance.library_versions(),
         "gpu": _gpu(),
         "numba_cache_writable": _numba_cache_writable(),
         "set_aside": [{"plugin": plugin.described, "problem": plugin.problem} for plugin in registry.problems],
+        "deprecated": [f"{one.described}: {at}: {told}" for one in registry.plugins for at, told in one.deprecated],
+        "writes_on_import": [f"{probe.plugin.described}: {probe.written}" for probe in probes if probe.written],
         "unknown_names": registry.unknown_names,
-        "broken_components": [item for item in components if item["error"]],
-        "components": len(components),
+        "broken_components": [{"component": name, "error": error} for name, error in broken],
+        "components": sum(probe.components for probe in probes),
+        "seconds": {probe.plugin.full_name: probe.seconds for probe in probes},
     }
-    healthy = not facts["set_aside"] and not facts["broken_components"]
+    healthy = not registry.problems and not broken
     if as_json:
         common.print_json({**facts, "healthy": healthy})
     else:
         _print(facts, registry)
     if not healthy:
         sys.exit(4)
-
-
-def _try_import(registry: Any, item: Any) -> dict[str, str]:
-    from xmckit.errors import PluginError
-
-    error = ""
-    try:
-        registry.resolve(item.kind, item.component.name)
-    except PluginError as fault:
-        error = str(fault)
-    return {"component": f"{item.kind}:{item.component.name}", "error": error}
 
 
 def _gpu() -> str:
@@ -88,7 +95,9 @@ def _print(facts: dict[str, Any], registry: Any) -> None:
         click.echo("numba cannot keep compiled code: set NUMBA_CACHE_DIR to a folder you can write to")
     for item in facts["broken_components"]:
         click.echo(f"\n{common.styled('broken', fg='red')}: {item['error']}")
+    for text in facts["writes_on_import"]:
+        click.echo(f"\n{common.styled('writes to the terminal when it is imported', fg='yellow')}: {text}")
     print_faults(registry)
     broken = len(facts["broken_components"]) + len(facts["set_aside"])
-    summary = f"{broken} problems" if broken else "no problems"
+    summary = f"{broken} problem{'s' * (broken != 1)}" if broken else "no problems"
     click.echo(f"\n{facts['components']} components checked, {common.styled(summary, fg='red' if broken else 'green')}")

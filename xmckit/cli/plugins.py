@@ -12,7 +12,7 @@ from xmckit.cli import common
 
 @click.group()
 def plugins() -> None:
-    """List plugins, look at one, start one of your own."""
+    """List plugins, look at one, check one, start one of your own."""
 
 
 @plugins.command("ls")
@@ -56,7 +56,7 @@ def ls(kind: str | None, as_json: bool) -> None:
     print_faults(registry)
 
 
-def plugin_facts(plugin: Any) -> dict[str, str]:
+def plugin_facts(plugin: Any) -> dict[str, Any]:
     return {
         "name": plugin.name,
         "origin": plugin.origin,
@@ -65,6 +65,9 @@ def plugin_facts(plugin: Any) -> dict[str, str]:
         "file": plugin.file,
         "problem": plugin.problem,
         "blocked": plugin.blocked,
+        "line": plugin.at.line if plugin.at else None,
+        "where": plugin.where,
+        "deprecated": [f"{at}: {told}" for at, told in plugin.deprecated],
     }
 
 
@@ -73,6 +76,8 @@ def print_faults(registry: Any) -> None:
     for plugin in registry.problems:
         click.echo(f"\n{common.styled('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
     for plugin in registry.plugins:
+        for at, told in plugin.deprecated:
+            click.echo(f"\n{common.styled('deprecated', fg='yellow')}: {plugin.described}: {at}: {told}")
         if plugin.blocked:
             click.echo(f"\nnot loaded: {plugin.described}: {plugin.blocked}")
     for name in registry.unknown_names:
@@ -85,7 +90,7 @@ def print_faults(registry: Any) -> None:
 @click.argument("component", metavar="KIND:NAME")
 @common.json_option
 def show(component: str, as_json: bool) -> None:
-    """Show one component: what it is for, where it is defined, and its parameters."""
+    """Show the component KIND:NAME: what it is for, where it is defined, and its parameters."""
     from xmckit.describe_params import describe_params
 
     registry = common.get_registry(tolerant=True)
@@ -151,10 +156,40 @@ def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) ->
         click.echo(f"\nIn a recipe ({install}):\n\n{scaffold.usage(kind, name)}", err=True)
 
 
+@plugins.command("check")
+@click.argument("name", metavar="KIND:NAME|NAME")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A parameter to check the component with.")
+@click.option(
+    "--example",
+    type=click.Path(exists=True, resolve_path=True, path_type=Path),
+    help="A small example in the format of a reader.",
+)
+@common.json_option
+def check(name: str, sets: tuple[str, ...], example: Path | None, as_json: bool) -> None:
+    """Hold a component to the promises of its kind, one check for each; exit code 4 when one is broken.
+
+    NAME alone checks all components of that name, and all that a plugin or a distribution of that name offers.
+    """
+    import sys
+
+    from xmckit.cli import checks
+
+    registry = common.get_registry()
+    cases = checks.chosen(name, sets, example, registry)
+    results, places = checks.run(cases), checks.defined(cases, registry)
+    if as_json:
+        common.print_json(checks.facts(results, places))
+    else:
+        checks.show(results, places)
+    if not checks.sound(results):
+        sys.exit(4)
+
+
 @plugins.command("trace")
 @click.option("--components", is_flag=True, help="Also import every component: this may take a while.")
+@click.option("--all", "everything", is_flag=True, help="Also the hook calls that were not answered.")
 @common.json_option
-def trace(components: bool, as_json: bool) -> None:
+def trace(components: bool, everything: bool, as_json: bool) -> None:
     """Show how plugins were loaded: imports, hook calls, who answered with how many components, how long it took.
 
     What one import brought along, the next finds there and is quicker. XMCKIT_TRACE=1 prints the same to stderr, as it
@@ -179,9 +214,13 @@ def trace(components: bool, as_json: bool) -> None:
         return
     from xmckit.cli.tables import print_table
 
-    told = [step for step in registry.steps if step.action != "hook" or step.components is not None or step.error]
+    silent = [step for step in registry.steps if step.outcome == "no answer"]
+    told = registry.steps if everything else [step for step in registry.steps if step not in silent]
     rows = [[step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"] for step in told]
     print_table(rows, ["plugin", "step", "of", "outcome", "ms"], left=4)
+    calls = sum(step.action == "hook" for step in registry.steps)
+    seconds = sum(step.seconds for step in registry.steps)
+    click.echo(f"\n{calls} hook calls, {calls - len(silent)} answered; all steps took {1000 * seconds:.1f} ms")
     print_faults(registry)
 
 

@@ -1,98 +1,87 @@
-"""What every head is held to. Each check takes a `HeadSubject`, returns what it found, and raises AssertionError
-when the contract is broken or `NotApplicable` when there is nothing to check.
-"""
+"""What every head is held to besides the checks of all components."""
 
 from __future__ import annotations
 
-import random
-import tempfile
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix, vstack
 
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
-from xmckit.errors import XmckitError
-from xmckit.protocols import Head, TopK
-from xmckit.testing.fresh import answers, answers_in_fresh_process
-from xmckit.testing.problems import small_problem
+from xmckit.handover import named_index
+from xmckit.protocols import TopK
+from xmckit.testing import common
+from xmckit.testing.assertions import (
+    NotApplicable,
+    assert_csr,
+    assert_ranking,
+    assert_same_ranking,
+    counted,
+    require,
+    same_bits,
+)
+from xmckit.testing.problems import small_problem, with_weights
+from xmckit.testing.subjects import Subject
 
 K = 5
 FLOAT32_UNIT = 2.0**-24
-PICKLE_NAMES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
 
 
-class NotApplicable(Exception):
-    """This check says nothing about this component; the message says why."""
+class HeadSubject(Subject):
+    """A head, fitted on rows with weights; rows to rank are like those it knows, and rows of noise."""
 
+    kind = "head"
 
-def require(holds: bool | np.bool_, otherwise: str) -> None:
-    """An assertion that `python -O` keeps."""
-    if not holds:
-        raise AssertionError(otherwise)
+    @cached_property
+    def train(self) -> Split:
+        return with_weights(small_problem())
 
+    @cached_property
+    def validation(self) -> Split:
+        return small_problem(rows=30, seed=1)
 
-class HeadSubject:
-    """A head under test: its class, parameters and context, and one fitted head that read-only checks share."""
+    @cached_property
+    def X(self) -> csr_matrix:
+        known = small_problem(rows=30, seed=2).matrix
+        rng = np.random.default_rng(5)
+        noise = rng.standard_normal((10, known.shape[1])) * (rng.random((10, known.shape[1])) < 0.4)
+        return csr_matrix(vstack([known, csr_matrix(noise.astype(np.float32))]))
 
-    def __init__(self, cls: type, params: Mapping[str, Any], context: Context, indexers: Sequence[Any] = ()):
-        self.cls, self.params, self.indexers = cls, dict(params), indexers
-        self.validation = small_problem(rows=30, seed=1)
-        self.context = context
-        self.train = small_problem()
-        self.X: csr_matrix = small_problem(rows=40, seed=2).matrix
+    def inputs(self) -> dict[str, Any]:
+        return {"train": self.train, "validation": self.validation, "X of predict": self.X}
 
-    def fit(self, train: Split, *, context: Context | None = None) -> Any:
+    def fit(self, train: Split, context: Context) -> Any:
         """A new head, fitted on `train`; rows that fit its labels and features are there for validation."""
-        context = context or self.context
         if self.validation.labels == train.labels and self.validation.matrix.shape[1] == train.matrix.shape[1]:
             context = context.using(validation=self.validation)
-        head = self.cls(**self.params)
-        indexes = [context.build("indexer", spec).build(train, context=context) for spec in self.indexers]
+        head = self.component()
+        indexes = [
+            named_index(context.build("indexer", spec).build(train, context=context), dict(spec)["use"])
+            for spec in self.indexers
+        ]
         head.fit(train, indexes=indexes, context=context)
         return head
 
-    @cached_property
-    def fitted(self) -> Any:
-        return self.fit(self.train)
+    def made(self, context: Context) -> Any:
+        return self.fit(self.train, context)
 
-    @contextmanager
-    def saved(self) -> Iterator[Path]:
-        """A temporary folder whose `head` holds the fitted head."""
-        with tempfile.TemporaryDirectory() as name:
-            (Path(name) / "head").mkdir()
-            self.fitted.save(Path(name) / "head")
-            yield Path(name)
-
-
-def offers_what_a_head_must(subject: HeadSubject) -> str:
-    missing = sorted(name for name in dir(Head) if not name.startswith("_") and not hasattr(subject.cls, name))
-    require(not missing, f"lacks {', '.join(missing)}")
-    require(hasattr(subject.cls, "load"), "lacks load")
-    needs = getattr(subject.cls, "needs", None)
-    require(isinstance(needs, frozenset), f"`needs` is {needs!r}, expected a frozenset of names")
-    return ""
-
-
-def rejects_unknown_parameters(subject: HeadSubject) -> str:
-    unknown = "no_such_parameter"
-    try:
-        subject.cls(**{**subject.params, unknown: 1})
-    except (ValidationError, XmckitError) as error:
-        require(unknown in str(error), f"the error does not name the parameter: {error}")
-        return ""
-    raise AssertionError(f"took the unknown parameter {unknown} without a word")
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        topk, sets, features = ready.predict(self.X, K), ready.labels(self.X).tocoo(), ready.features(self.X)
+        order = np.lexsort((sets.col, sets.row))
+        answers = {
+            "indices": topk.indices,
+            "scores": topk.scores,
+            "label rows": sets.row[order].astype(np.int64),
+            "label columns": sets.col[order].astype(np.int64),
+        }
+        return answers if features is None else {**answers, "features": features}
 
 
 def ranks_in_proper_form(subject: HeadSubject) -> str:
-    _assert_well_formed(subject.fitted.predict(subject.X, K), rows=subject.X.shape[0], k=K, labels=subject.train.labels)
+    assert_ranking(subject.ready.predict(subject.X, K), rows=subject.X.shape[0], k=K, labels=subject.train.labels)
     return ""
 
 
@@ -100,88 +89,49 @@ def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
     if not hasattr(subject.cls, "rank_and_label"):
         raise NotApplicable("it does not offer rank_and_label()")
     for k in (1, K, subject.train.labels + 4):
-        ranking, sets = subject.fitted.rank_and_label(subject.X, k)
-        expected = subject.fitted.predict(subject.X, k)
+        ranking, sets = subject.ready.rank_and_label(subject.X, k)
+        expected = subject.ready.predict(subject.X, k)
         for name in ("indices", "scores"):
-            same = _same_bits(getattr(ranking, name), getattr(expected, name))
+            same = same_bits(getattr(ranking, name), getattr(expected, name))
             require(same, f"rank_and_label() gives other {name} than predict(), k = {k}")
-        require((sets != subject.fitted.labels(subject.X)).nnz == 0, "rank_and_label() gives other sets than labels()")
+        require((sets != subject.ready.labels(subject.X)).nnz == 0, "rank_and_label() gives other sets than labels()")
     return ""
 
 
 def pads_when_k_exceeds_the_labels(subject: HeadSubject) -> str:
     labels = subject.train.labels
-    topk = subject.fitted.predict(subject.X, labels + 4)
-    _assert_well_formed(topk, rows=subject.X.shape[0], k=labels + 4, labels=labels)
+    topk = subject.ready.predict(subject.X, labels + 4)
+    assert_ranking(topk, rows=subject.X.shape[0], k=labels + 4, labels=labels)
     require((topk.indices[:, labels:] == -1).all(), "more labels than there are")
-    shorter = subject.fitted.predict(subject.X, K)
+    shorter = subject.ready.predict(subject.X, K)
     require(np.array_equal(shorter.indices, topk.indices[:, :K]), "the best labels change with k")
     return ""
 
 
-def repeats_itself_with_the_same_seed(subject: HeadSubject) -> str:
-    _assert_equal(subject.fitted, subject.fit(subject.train), subject.X, "a second fit with the same seed")
-    return ""
-
-
-def ignores_the_number_of_workers(subject: HeadSubject) -> str:
-    for workers in (1, 3):
-        other = subject.fit(subject.train, context=subject.context.using(workers=workers))
-        _assert_equal(subject.fitted, other, subject.X, f"a fit with {workers} workers")
-    return ""
-
-
-def leaves_its_inputs_alone(subject: HeadSubject) -> str:
-    train, X = small_problem(), subject.X.copy()
-    weights = csr_matrix((np.full(train.Y.nnz, 0.5, dtype=np.float32), train.Y.indices, train.Y.indptr), train.Y.shape)
-    train = Split(train.X, train.Y, weights=weights)
-    matrices = {"X": train.matrix, "Y": train.Y, "weights": weights, "X of predict": X}
-    before = {name: _copies(matrix) for name, matrix in matrices.items()}
-    head = subject.fit(train)
-    head.predict(X, K), head.labels(X), head.features(X)
-    for name, matrix in matrices.items():
-        same = all(np.array_equal(old, new) for old, new in zip(before[name], _copies(matrix), strict=True))
-        require(same, f"{name} was changed")
-    return ""
-
-
-def leaves_the_process_alone(subject: HeadSubject) -> str:
-    """Another component in the same process must not notice: generators that all share, torch's threads."""
-    before = _shared_state()
-    head = subject.fit(subject.train)
-    head.predict(subject.X, K), head.labels(subject.X), head.features(subject.X)
-    after = _shared_state()
-    changed = [what for what, state in before.items() if after[what] != state]
-    require(not changed, f"changed {' and '.join(changed)}")
-    return ""
-
-
 def takes_dense_and_sparse_rows_alike(subject: HeadSubject) -> str:
-    _assert_same_up_to_rounding(
-        subject.fitted.predict(subject.X, K), subject.fitted.predict(subject.X.toarray(), K), "dense rows"
-    )
+    sparse, dense = subject.ready.predict(subject.X, K), subject.ready.predict(subject.X.toarray(), K)
+    assert_same_ranking(sparse, dense, "dense rows")
     return ""
 
 
 def does_not_care_how_rows_are_batched(subject: HeadSubject) -> str:
     X = subject.X
-    whole = subject.fitted.predict(X, K)
+    whole = subject.ready.predict(X, K)
     for size in (1, 7):
-        parts = [subject.fitted.predict(X[start : start + size], K) for start in range(0, X.shape[0], size)]
+        parts = [subject.ready.predict(X[start : start + size], K) for start in range(0, X.shape[0], size)]
         joined = TopK(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
-        _assert_same_up_to_rounding(whole, joined, f"{size} rows at a time")
+        assert_same_ranking(whole, joined, f"{size} rows at a time")
     return ""
 
 
 def handles_no_rows_at_all(subject: HeadSubject) -> str:
-    nothing = subject.X[:0]
-    _assert_usable(subject.fitted, nothing, subject.train.labels)
+    _assert_usable(subject.ready, subject.X[:0], subject.train.labels)
     return ""
 
 
 def handles_rows_without_features_or_labels(subject: HeadSubject) -> str:
     train = small_problem(empty=True)
-    head = subject.fit(train)
+    head = subject.fit(train, subject.context)
     _assert_usable(head, train.matrix, train.labels)
     _assert_usable(head, csr_matrix(train.matrix.shape, dtype=np.float32), train.labels)
     return ""
@@ -189,31 +139,50 @@ def handles_rows_without_features_or_labels(subject: HeadSubject) -> str:
 
 def handles_a_single_label(subject: HeadSubject) -> str:
     train = small_problem(labels=1)
-    _assert_usable(subject.fit(train), train.matrix, 1)
+    _assert_usable(subject.fit(train, subject.context), train.matrix, 1)
     return ""
 
 
 def handles_a_single_row(subject: HeadSubject) -> str:
     train = small_problem(rows=1)
-    _assert_usable(subject.fit(train), train.matrix, train.labels)
+    _assert_usable(subject.fit(train, subject.context), train.matrix, train.labels)
     return ""
 
 
 def says_by_its_decision_what_its_labels_are(subject: HeadSubject) -> str:
     """W·x + b in float64, by its sign or its order, gives `labels`, but for what float32 rounding may decide."""
-    decision = subject.fitted.decision()
-    vectors = subject.fitted.features(subject.X)
-    if decision is None:
-        require(vectors is None, "features() gives vectors although decision() is None")
-        raise NotApplicable("decision() is None: not verifiable")
-    said = subject.fitted.labels(subject.X).toarray() != 0
+    decision, vectors = _decided(subject)
+    said = subject.ready.labels(subject.X).toarray() != 0
+    if _candidates(subject) is not None:
+        return _compare_within(subject, decision, vectors, said)
     if decision.rule == "topk":
         return _compare_with_order(decision, vectors, said, "labels()")
     return _compare_with_margins(decision, vectors, said, "labels()")
 
 
+def ranks_as_its_decision_says(subject: HeadSubject) -> str:
+    """No label stands behind one, or is left out for one, that W·x + b puts clearly below it."""
+    decision, vectors = _decided(subject)
+    topk = subject.ready.predict(subject.X, K)
+    labels = len(decision.W)
+    margins, bound = _margins(decision, vectors, np.empty((topk.rows, labels)), "predict()")
+    filled = topk.indices >= 0
+    ranked = np.take_along_axis(margins, np.maximum(topk.indices, 0), 1)
+    doubt = np.take_along_axis(bound, np.maximum(topk.indices, 0), 1)
+    most, least = np.where(filled, ranked + doubt, np.inf), np.where(filled, ranked - doubt, -np.inf)
+    wrong = (least[:, 1:] > np.minimum.accumulate(most, axis=1)[:, :-1]).any(axis=1)
+    left_out = np.ones_like(margins, dtype=bool)
+    np.put_along_axis(left_out, np.where(filled, topk.indices, topk.indices[:, :1]), False, axis=1)
+    among = _candidates(subject)
+    if among is not None:
+        left_out &= among
+    wrong |= filled[:, -1] & (np.where(left_out, margins - bound, -np.inf).max(axis=1) > most.min(axis=1))
+    require(not wrong.any(), f"predict() does not rank by W·x + b in {wrong.sum()} of {len(wrong)} rows")
+    return counted(len(wrong), "row")
+
+
 def replays_vectors_through_its_own_scorer(subject: HeadSubject) -> str:
-    decision = subject.fitted.decision()
+    decision = subject.ready.decision()
     if decision is None or decision.replay is None:
         raise NotApplicable("there is no replay")
     rng = np.random.default_rng(3)
@@ -226,51 +195,46 @@ def replays_vectors_through_its_own_scorer(subject: HeadSubject) -> str:
     return _compare_with_margins(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
 
 
-def loads_in_a_fresh_process(subject: HeadSubject) -> str:
-    with subject.saved() as folder:
-        found = answers_in_fresh_process(subject.cls, folder, subject.X, K, workers=subject.context.workers)
-    for name, expected in answers(subject.fitted, subject.X, K).items():
-        require(_same_bits(expected, found[name]), f"{name} differ after save, load and predict in a fresh process")
-    return ""
+class _Looked(Exception):
+    """Training was stopped: its first batch is all that was wanted."""
 
 
-def saves_without_pickle(subject: HeadSubject) -> str:
-    with subject.saved() as folder:
-        files = sorted(path for path in (folder / "head").rglob("*") if path.is_file())
-        require(bool(files), "save wrote no file")
-        for path in files:
-            _assert_no_pickle(path)
-    return f"{len(files)} files"
+def has_the_slopes_of_its_loss(subject: HeadSubject) -> str:
+    """The gradient that training follows is the one of the loss that it reports (heads on `xmckit.nn.TorchHead`)."""
+    if not _on_torch(subject.cls):
+        raise NotApplicable("it is no xmckit.nn.TorchHead")
+    from xmckit.testing.slopes import assert_slopes, doubled, shaken
+
+    found: list[str] = []
+
+    class Watched(subject.cls):  # type: ignore[name-defined]
+        def batch_loss(self, network: Any, batch: Any, targets: Any, drop: Any, threads: Any) -> Any:
+            network, batch, targets = shaken(doubled(network)), doubled(batch), doubled(targets)
+
+            def loss() -> Any:
+                return super(Watched, self).batch_loss(network, batch, targets, lambda vectors: vectors, threads)
+
+            found.append(assert_slopes(loss, dict(network.named_parameters())))
+            raise _Looked
+
+    watched = HeadSubject(Watched, subject.params, subject.context, indexers=subject.indexers)
+    try:
+        watched.fit(with_weights(small_problem(rows=12)), subject.context)
+    except _Looked:
+        return found[0]
+    raise AssertionError("fit never asked for the loss of a batch")
 
 
-def names_the_damaged_file(subject: HeadSubject) -> str:
-    with subject.saved() as folder:
-        files = sorted(path for path in (folder / "head").rglob("*") if path.is_file())
-        for path in files:
-            content = path.read_bytes()
-            path.write_bytes(content[: len(content) // 2])
-            try:
-                subject.cls.load(folder / "head", context=subject.context)  # type: ignore[attr-defined]
-            except XmckitError as error:
-                require(
-                    path.name in str(error), f"{path.name} was cut in half, but the error does not name it: {error}"
-                )
-            else:
-                raise AssertionError(f"{path.name} was cut in half and loaded without an error")
-            path.write_bytes(content)
-    return f"{len(files)} files"
+def _on_torch(cls: type) -> bool:
+    """Whether it is a `TorchHead`, asked without importing torch for heads that do without."""
+    return any(base.__module__ == "xmckit.nn.head" for base in cls.__mro__)
 
 
 CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
-    offers_what_a_head_must,
-    rejects_unknown_parameters,
+    *common.FIRST,
     ranks_in_proper_form,
     answers_the_same_in_one_pass,
     pads_when_k_exceeds_the_labels,
-    repeats_itself_with_the_same_seed,
-    ignores_the_number_of_workers,
-    leaves_its_inputs_alone,
-    leaves_the_process_alone,
     takes_dense_and_sparse_rows_alike,
     does_not_care_how_rows_are_batched,
     handles_no_rows_at_all,
@@ -278,60 +242,33 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     handles_a_single_label,
     handles_a_single_row,
     says_by_its_decision_what_its_labels_are,
+    ranks_as_its_decision_says,
     replays_vectors_through_its_own_scorer,
-    loads_in_a_fresh_process,
-    saves_without_pickle,
-    names_the_damaged_file,
+    has_the_slopes_of_its_loss,
+    *common.ALWAYS,
+    *common.STORED,
 )
 
 
-def _assert_well_formed(topk: TopK, *, rows: int, k: int, labels: int) -> None:
-    indices, scores = topk.indices, topk.scores
-    require(indices.dtype == np.int32, f"indices are {indices.dtype}, expected int32")
-    require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")
-    require(indices.shape == scores.shape == (rows, k), f"{indices.shape} and {scores.shape}, expected {(rows, k)}")
-    filled = indices >= 0
-    require((indices[~filled] == -1).all(), "a padded place is not −1")
-    require((np.diff(filled.astype(int), axis=1) <= 0).all(), "a padded place comes before a label")
-    require((indices < labels).all(), f"a label beyond the {labels} that exist")
-    require(np.isneginf(scores[~filled]).all(), "a padded place has a score other than −inf")
-    require(np.isfinite(scores[filled]).all(), "a score is not finite")
-    require((scores[:, 1:] <= scores[:, :-1]).all(), "scores rise along a row")
-    ordered = np.sort(np.where(filled, indices, -1 - np.arange(k)), axis=1)
-    require((np.diff(ordered, axis=1) != 0).all(), "a label twice in one row")
-
-
 def _assert_usable(head: Any, X: Matrix, labels: int) -> None:
-    _assert_well_formed(head.predict(X, K), rows=X.shape[0], k=K, labels=labels)
-    sets = head.labels(X)
-    require(issparse(sets) and sets.format == "csr", f"labels() is a {type(sets).__name__}, expected a CSR matrix")
-    require(sets.shape == (X.shape[0], labels), f"labels() is {sets.shape}, expected {(X.shape[0], labels)}")
+    assert_ranking(head.predict(X, K), rows=X.shape[0], k=K, labels=labels)
+    assert_csr(head.labels(X), (X.shape[0], labels), "labels()")
 
 
-def _assert_equal(one: Any, other: Any, X: Matrix, what: str) -> None:
-    second = answers(other, X, K)
-    for name, expected in answers(one, X, K).items():
-        require(_same_bits(expected, second[name]), f"{what} gives other {name}")
+def _decided(subject: HeadSubject) -> tuple[Any, np.ndarray]:
+    decision, vectors = subject.ready.decision(), subject.ready.features(subject.X)
+    if decision is None:
+        require(vectors is None, "features() gives vectors although decision() is None")
+        raise NotApplicable("decision() is None: not verifiable")
+    require(vectors is not None, "features() is None although there is a decision")
+    return decision, vectors
 
 
-def _same_bits(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
-
-
-def _assert_same_up_to_rounding(one: TopK, other: TopK, what: str) -> None:
-    close = np.isclose(one.scores, other.scores, rtol=1e-4, atol=1e-5) | (one.scores == other.scores)
-    most = np.abs(one.scores[~close] - other.scores[~close]).max(initial=0.0)
-    require(close.all(), f"{what}: scores change by {most:.3g}")
-    moved = one.indices != other.indices
-    # labels may change places only with labels of the same score; the last place may tie with one outside the ranking
-    gaps = np.full(one.scores.shape, np.inf)
-    with np.errstate(invalid="ignore"):
-        between = np.abs(np.diff(one.scores, axis=1))
-    gaps[:, 1:] = np.minimum(gaps[:, 1:], between)
-    gaps[:, :-1] = np.minimum(gaps[:, :-1], between)
-    gaps[:, -1] = 0.0
-    apart = moved & (gaps > 1e-4 * np.maximum(1.0, np.abs(one.scores)))
-    require(not apart.any(), f"{what}: labels of different scores change places in {apart.any(axis=1).sum()} rows")
+def _candidates(subject: HeadSubject) -> np.ndarray | None:
+    """The labels that a head behind an index may output; None for any."""
+    asked = getattr(subject.ready, "candidates", None)
+    found = asked(subject.X) if asked is not None else None
+    return None if found is None else found.toarray() != 0
 
 
 def _margins(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
@@ -372,43 +309,16 @@ def _compare_with_margins(decision: Any, vectors: np.ndarray, said: np.ndarray, 
     return f"{said.size} entries, {said.sum()} of them output, {differ.sum()} left to rounding"
 
 
-def _shared_state() -> dict[str, object]:
-    import torch
-
-    return {
-        "the generator of random": random.getstate(),
-        "the generator of numpy.random": str(np.random.get_state(legacy=False)["state"]),
-        "numpy's handling of floating-point errors": np.geterr(),
-        "torch's generator": torch.random.get_rng_state().numpy().tobytes(),
-        "torch's number of threads": torch.get_num_threads(),
-    }
-
-
-def _copies(matrix: Matrix) -> list[np.ndarray]:
-    if isinstance(matrix, np.ndarray):
-        return [matrix.copy()]
-    return [matrix.data.copy(), matrix.indices.copy(), matrix.indptr.copy()]
-
-
-def _assert_no_pickle(path: Path) -> None:
-    require(path.suffix not in PICKLE_NAMES, f"{path.name} has the name of a pickle")
-    head = path.read_bytes()[:256]
-    # protocol 2 to 5 opens with \x80 and its number; numpy says in its header that objects, hence pickles, follow
-    opens_like_one = len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
-    require(not opens_like_one or _is_safetensors(head), f"{path.name} is a pickle")
-    require(not _holds_objects(head), f"{path.name} holds pickled objects")
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            for name in archive.namelist():
-                require(not name.endswith(PICKLE_NAMES), f"{path.name} contains the pickle {name}")
-                with archive.open(name) as member:
-                    require(not _holds_objects(member.read(256)), f"{path.name} contains pickled objects in {name}")
-
-
-def _is_safetensors(start: bytes) -> bool:
-    """Whether the length of a JSON header and the header come first: a length of 896 has a pickle's first bytes."""
-    return start[2:9] == bytes(6) + b"{"
-
-
-def _holds_objects(start: bytes) -> bool:
-    return start.startswith(b"\x93NUMPY") and b"'|O" in start
+def _compare_within(subject: HeadSubject, decision: Any, vectors: np.ndarray, said: np.ndarray) -> str:
+    """The same among the candidates; no other label is output."""
+    among = _candidates(subject)
+    assert among is not None
+    require(not (said & ~among).any(), "labels() gives labels that are no candidates")
+    margins, bound = _margins(decision, vectors, said, "labels()")
+    if decision.rule == "topk":
+        lowest = np.where(said, margins + bound, np.inf).min(axis=1)
+        wrong = (np.where(among & ~said, margins - bound, -np.inf).max(axis=1) > lowest)[:, None]
+    else:
+        wrong = among & ((margins > 0) != said) & (np.abs(margins) > bound)
+    require(not wrong.any(), f"W·x + b and labels() differ among the candidates in {wrong.any(axis=1).sum()} rows")
+    return f"{among.sum()} candidates, {said.sum()} of them output"

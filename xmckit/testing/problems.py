@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from xmckit.data.model import Split, as_csr
+from xmckit.data.model import Dataset, Groups, Split, as_csr
 
 FEATURES_PER_LABEL = 3
 
@@ -25,3 +27,37 @@ def small_problem(*, rows: int = 80, labels: int = 11, empty: bool = False, seed
         X[::4] = 0
         Y[::5] = 0
     return Split(as_csr(X.astype(np.float32)), csr_matrix(Y))
+
+
+def with_groups(train: Split, *, size: int = 4) -> Split:
+    """Neighbouring rows as groups: which row of a group has which of its labels is not said any more."""
+    rows = np.arange(train.rows)
+    membership = csr_matrix((np.ones(len(rows), np.float32), (rows, rows // size)))
+    given = as_csr(membership.T @ train.Y)
+    ones = csr_matrix((np.ones(given.nnz, np.float32), given.indices, given.indptr), given.shape)
+    return replace(train, Y=as_csr(membership @ ones), groups=Groups(membership, given))
+
+
+def with_weights(train: Split) -> Split:
+    """Every label of every row counts half."""
+    weights = np.full(train.Y.nnz, 0.5, dtype=np.float32)
+    return replace(train, weights=csr_matrix((weights, train.Y.indices, train.Y.indptr), train.Y.shape))
+
+
+def with_texts(split: Split) -> Split:
+    """A word for each feature of a row, so that a text says what the matrix says."""
+    X = as_csr(split.matrix)
+    ends = zip(X.indptr, X.indptr[1:], strict=False)
+    texts = [" ".join(f"word{column}" for column in X.indices[start:end]) for start, end in ends]
+    return replace(split, texts=texts)
+
+
+def small_dataset(*, texts: bool = False) -> Dataset:
+    """Train and test rows with a feature matrix, or with texts instead; one test row has no label."""
+    train, test = small_problem(rows=24), small_problem(rows=10, seed=3)
+    unlabelled = test.Y.toarray()
+    unlabelled[1] = 0
+    test = replace(test, Y=csr_matrix(unlabelled))
+    if texts:
+        train, test = (replace(with_texts(split), X=None) for split in (train, test))
+    return Dataset("small", train, test, label_names=[f"label {n}" for n in range(train.labels)])

@@ -17,13 +17,15 @@ XFAILED: Final = "xfailed"
 @dataclass(frozen=True)
 class CheckResult:
     """One check of one component. `detail` says what was found, or why the check did not apply; `error` is what the
-    component raised by itself.
+    component raised by itself. A failure that was expected is `xfailed`.
     """
 
     name: str
     status: Status
     detail: str = ""
     error: Exception | None = field(default=None, compare=False, repr=False)
+    component: str = field(default="", compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         return f"{self.status:7} {self.name}{': ' if self.detail else ''}{self.detail}"

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from xmckit.context import Context
-from xmckit.errors import UsageError, nearest
+from xmckit.errors import PluginError, UsageError, XmckitError, nearest
+from xmckit.params import reasons
 from xmckit.registry import make_context
-from xmckit.testing import heads
+from xmckit.testing.assertions import NotApplicable
+from xmckit.testing.kinds import KINDS
 from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult
+from xmckit.testing.subjects import kept_folder
 
 if TYPE_CHECKING:
     import pytest
 
-_CHECKS: dict[str, tuple[Sequence[Callable[[Any], str]], Callable[..., Any]]] = {
-    "head": (heads.CHECKS, heads.HeadSubject),
-}
+    from xmckit.registry import Registry
+
+DECLARED = ("params", "indexers", "example", "expected_failures")
+USABLE = "can_be_made_and_checked"
 
 
 @dataclass(frozen=True)
 class Case:
     """One component to check: its kind, its registered name or its class, and the parameters to give it.
 
-    `indexers` are specs of indexers whose indexes a head is given. `expected_failures` maps names of checks to the
-    reason why they fail; such a check must fail, or it is reported as failed itself.
+    `indexers` are specs of indexers whose indexes a head is given. `example` is a path in the format of a reader; or
+    a function that is given a folder, puts a small example there, and returns the path for a reader, the parameters
+    for a data set. `expected_failures` maps names of checks to the reason why they fail; such a check must fail, or
+    it is reported as failed itself.
+
+    A component may declare all of these itself, as entries of a dictionary `conformance`; what a case says counts more.
     """
 
     kind: str
@@ -35,6 +48,7 @@ class Case:
     context: Context | None = None
     indexers: Sequence[Any] = ()
     expected_failures: Mapping[str, str] = field(default_factory=dict)
+    example: str | Path | Callable[[Path], Any] | None = None
 
     @property
     def name(self) -> str:
@@ -44,21 +58,67 @@ class Case:
 
     @cached_property
     def checks(self) -> list[Check]:
-        if self.kind not in _CHECKS:
-            raise UsageError(f"there are no checks for the kind '{self.kind}' yet, only for {', '.join(_CHECKS)}")
-        functions, _ = _CHECKS[self.kind]
-        known = [function.__name__ for function in functions]
-        for name in self.expected_failures:
+        if self.kind not in KINDS:
+            raise UsageError(
+                f"there are no checks for the kind '{self.kind}'{nearest(self.kind, KINDS)}, only for "
+                f"{', '.join(KINDS)}"
+            )
+        self._check_expected(self.expected_failures)
+        return [Check(self, function) for function in KINDS[self.kind].checks]
+
+    @cached_property
+    def cls(self) -> Any:
+        if not isinstance(self.component, str):
+            return self.component
+        return self._context.resolve(self.kind, self.component)
+
+    @cached_property
+    def _context(self) -> Context:
+        return self.context or make_context(workers=2)
+
+    @cached_property
+    def declared(self) -> Mapping[str, Any]:
+        """What the component says about its checks itself."""
+        found = getattr(self.cls, "conformance", {})
+        if not isinstance(found, Mapping) or not found.keys() <= set(DECLARED):
+            raise PluginError(f"{self.name}: `conformance` is {found!r}, expected entries {', '.join(DECLARED)}")
+        self._check_expected(found.get("expected_failures", {}))
+        return found
+
+    @property
+    def all_expected(self) -> Mapping[str, str]:
+        return {**self.declared.get("expected_failures", {}), **self.expected_failures}
+
+    def _check_expected(self, expected: Mapping[str, str]) -> None:
+        known = [function.__name__ for function in KINDS[self.kind].checks]
+        for name, reason in expected.items():
             if name not in known:
                 raise UsageError(f"no check is called '{name}'{nearest(name, known)}")
-        return [Check(self, function) for function in functions]
+            if not isinstance(reason, str) or not reason.strip():
+                raise UsageError(f"the expected failure of {name} needs a reason")
 
     @cached_property
     def subject(self) -> Any:
-        context = self.context or make_context(workers=2)
-        cls = context.resolve(self.kind, self.component) if isinstance(self.component, str) else self.component
-        _, subject = _CHECKS[self.kind]
-        return subject(cls, self.params, context, self.indexers)
+        params = {**self.declared.get("params", {}), **self.params}
+        indexers = self.indexers or self.declared.get("indexers", ())
+        example = self.example if self.example is not None else self.declared.get("example")
+        if callable(example):
+            example = example(kept_folder(self))
+            if isinstance(example, Mapping):
+                params, example = {**example, **params}, None
+        return KINDS[self.kind].subject(self.cls, params, self._context, indexers=indexers, example=example)
+
+    def results(self) -> Iterator[CheckResult]:
+        """One result after the other; a component that cannot even be made has a single one."""
+        begin = time.perf_counter()
+        try:
+            _ = self.checks, self.all_expected
+            self.subject.component()
+        except Exception as error:  # noqa: BLE001  # whatever a component raises is the finding
+            yield CheckResult(USABLE, FAILED, _explained(error), error, self.name, time.perf_counter() - begin)
+            return
+        for check in self.checks:
+            yield check.run()
 
 
 @dataclass(frozen=True)
@@ -73,13 +133,19 @@ class Check:
         return self.function.__name__
 
     def run(self) -> CheckResult:
-        reason = self.case.expected_failures.get(self.name)
+        begin = time.perf_counter()
+        result = self._result()
+        return replace(result, component=self.case.name, seconds=time.perf_counter() - begin)
+
+    def _result(self) -> CheckResult:
+        reason = None
         try:
+            reason = self.case.all_expected.get(self.name)
             detail = self.function(self.case.subject)
-        except heads.NotApplicable as why:
+        except NotApplicable as why:
             return CheckResult(self.name, SKIPPED, str(why))
         except Exception as error:  # noqa: BLE001  # whatever a component raises is the finding
-            detail = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            detail = _explained(error)
             if reason is not None:
                 return CheckResult(self.name, XFAILED, f"{reason} ({detail})")
             return CheckResult(self.name, FAILED, detail, None if isinstance(error, AssertionError) else error)
@@ -99,6 +165,15 @@ class Check:
             raise AssertionError(result.detail) from result.error
 
 
+def _explained(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return f"it cannot be made with these parameters: {reasons(error)}"
+    if isinstance(error, (AssertionError, XmckitError)):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+
+
 def check_component(
     kind: str,
     component: str | type,
@@ -107,10 +182,34 @@ def check_component(
     context: Context | None = None,
     indexers: Sequence[Any] = (),
     expected_failures: Mapping[str, str] | None = None,
+    example: str | Path | Callable[[Path], Any] | None = None,
 ) -> list[CheckResult]:
     """Every check of the kind on one component, given by its registered name or its class."""
-    case = Case(kind, component, params or {}, context, indexers, expected_failures or {})
+    case = Case(kind, component, params or {}, context, indexers, expected_failures or {}, example)
     return [check.run() for check in case.checks]
+
+
+def cases_named(name: str, registry: Registry) -> list[Case]:
+    """The components that KIND:NAME means, or NAME: all of this name, and all of a plugin or distribution so called."""
+    context = make_context(workers=2, registry=registry)
+    kind, colon, rest = name.partition(":")
+    if colon:
+        registry.component(kind, rest)
+        case = Case(kind, rest, context=context)
+        case.checks  # noqa: B018  # says so if there are none for the kind
+        return [case]
+    found = [
+        Case(item.kind, item.component.name, context=context)
+        for item in registry.all()
+        if item.kind in KINDS and name in (item.component.name, item.plugin.name, item.plugin.distribution)
+    ]
+    if not found:
+        aside = [plugin for plugin in registry.plugins if name in (plugin.name, plugin.distribution)]
+        why = "".join(f"; {plugin.described}: {plugin.problem or plugin.blocked}" for plugin in aside)
+        items = [item for item in registry.all() if item.kind in KINDS]
+        known = {known for item in items for known in (item.component.name, item.plugin.name, item.plugin.distribution)}
+        raise PluginError(f"no component, plugin or distribution '{name}' has checks{nearest(name, known)}{why}")
+    return found
 
 
 def parametrize_with_checks(cases: Iterable[Case | tuple[Any, ...]]) -> pytest.MarkDecorator:

@@ -1,0 +1,147 @@
+"""Components that break a promise in the middle of a run: the run fails with their plugin, file and line."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from xmckit import pipeline, store
+from xmckit.data.model import Split
+from xmckit.errors import PluginError
+from xmckit.handover import check_saved, untouched
+from xmckit.registry import Registry
+
+RECIPE = """
+    [data]
+    use = "synthetic"
+    rows = 60
+    test_rows = 20
+    features = 40
+    labels = 12
+    topics = 3
+    [head]
+    use = "{head}"
+    [score]
+    k = [1]
+"""
+PLUGIN = """
+    import numpy as np
+    import xmckit
+    from xmckit import store
+    from xmckit.popularity import PopularityHead
+
+    @xmckit.hookimpl
+    def xmckit_heads():
+        yield xmckit.Component("bad", __name__ + ":Bad")
+
+    class Bad(PopularityHead):
+"""
+LINE = 11  # of the class
+
+
+@pytest.fixture
+def bad_head(tmp_path, monkeypatch):
+    """Run a recipe with a head of this body; the error that it gives, and the plugin's file."""
+    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    file = tmp_path / "bad_plugin.py"
+
+    def error_of(body: str) -> str:
+        file.write_text(textwrap.dedent(PLUGIN) + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n")
+        (tmp_path / "bad.toml").write_text(textwrap.dedent(RECIPE.format(head="bad")))
+        with pytest.raises(PluginError) as caught:
+            pipeline.run(tmp_path / "bad.toml", root=tmp_path / "runs", registry=Registry(files=[file]))
+        return str(caught.value)
+
+    yield error_of
+    sys.modules.pop("bad_plugin", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            """
+            def fit(self, train, *, indexes=(), context):
+                super().fit(train, context=context)
+                train.X.data *= 2
+            """,
+            "head bad changed the features that it was given: it has to work on a copy",
+        ),
+        (
+            """
+            def fit(self, train, *, indexes=(), context):
+                super().fit(train, context=context)
+                train.Y.data[0] = 7
+            """,
+            "head bad changed the labels that it was given",
+        ),
+        (
+            """
+            def predict(self, X, k, *, groups=None):
+                best = super().predict(X, k)
+                best.scores[3, 0] = np.nan
+                return best
+            """,
+            "head bad predicted a score that is not a number, the first in row 3 of 20",
+        ),
+        (
+            """
+            def save(self, folder):
+                super().save(folder)
+                store.write_arrays(folder / "more.npz", {"good": np.arange(3), "odd": np.array([1.0, np.nan])})
+            """,
+            "head bad saved more.npz with a value in odd that is not a number",
+        ),
+    ],
+)
+def test_a_head_that_breaks_a_promise(bad_head, tmp_path, body, expected):
+    message = bad_head(body)
+    file = tmp_path / "bad_plugin.py"
+    assert expected in message
+    assert f"(head:bad of plugin 'bad_plugin' ({file}), {file}:{LINE})" in message
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(store.TEMPORARY)]
+
+
+def rows(X: object) -> Split:
+    return Split(X=X, Y=csr_matrix(np.eye(3, dtype=np.float32)))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_only_a_change_is_a_change(dense):
+    split = rows(np.eye(3, dtype=np.float32) if dense else csr_matrix(np.eye(3, dtype=np.float32)))
+    with untouched("nobody", split):
+        split.X.sum()
+    blocks = rows({"one": split.X, "two": split.X * 2})
+    value, other = (part if dense else part.data for part in (blocks.X["two"], split.X))
+    changed = "somebody changed the features two that it was given"
+    with pytest.raises(PluginError, match=changed), untouched("somebody", blocks):
+        value[0] = 9
+    with pytest.raises(PluginError, match="the features that"), untouched("somebody", split):
+        other[0] = 9
+    with pytest.raises(PluginError, match="the labels that"), untouched("somebody", split):
+        split.Y.data[1] = 0
+
+
+def test_an_error_in_the_body_is_not_hidden():
+    with pytest.raises(ZeroDivisionError), untouched("somebody", rows(np.eye(3, dtype=np.float32))):
+        raise ZeroDivisionError
+
+
+def test_what_is_saved_is_numbers_that_need_no_pickle(tmp_path: Path):
+    import torch
+
+    store.write_arrays(tmp_path / "fine.npz", {"a": np.array([1.0, np.inf]), "words": np.array(["x"])})
+    store.write_tensors(tmp_path / "fine.safetensors", {"w": torch.ones(2), "n": torch.ones(2, dtype=torch.int64)})
+    check_saved(tmp_path, "head mine")
+    (tmp_path / "deep").mkdir()
+    store.write_tensors(tmp_path / "deep" / "w.safetensors", {"w": torch.tensor([1.0, float("nan")])})
+    with pytest.raises(PluginError, match=r"head mine saved w.safetensors with a value in w that is not a number"):
+        check_saved(tmp_path, "head mine")
+    np.savez(tmp_path / "a_pickle.npz", things=np.array([{}], dtype=object))
+    with pytest.raises(PluginError, match=r"head mine saved a_pickle.npz with things, which cannot be read"):
+        check_saved(tmp_path, "head mine")

@@ -1,0 +1,2 @@
+# Its tests run where it is installed, by the test beside it.
+collect_ignore = ["xmckit-asymmetric"]

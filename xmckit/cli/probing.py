@@ -1,0 +1,212 @@
+"""Plugins imported in processes of their own, so that one that hangs or ends its process is found and named.
+
+A child writes one line of JSON for every step that it begins or ends; the last one tells what it was about when it
+stopped. When it crashes or is ended at its time limit, Python's faulthandler says in which line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from xmckit.errors import PluginError
+from xmckit.locations import Location, file_of, is_below
+from xmckit.registry import Plugin, Registry
+
+_START = "import sys; '' in sys.path and sys.path.remove(''); from xmckit.cli.probing import main; main(sys.argv[1])"
+_REQUEST, _PROGRESS, _STACK, _OUTPUT = "request.json", "progress.jsonl", "stack.txt", "output.txt"
+_FRAME = re.compile(r'File "(.+)", line (\d+) in ')
+MOST_SHOWN = 200  # characters of what a plugin writes to the terminal
+_GRACE = 10.0  # seconds in which a child that is ended has to say where it was
+
+
+@dataclass
+class Probe:
+    """What became of one plugin. `fault` is why it cannot be imported at all; such a plugin must be left out."""
+
+    plugin: Plugin
+    seconds: float | None = None
+    components: int = 0
+    broken: dict[str, str] = field(default_factory=dict)  # component -> why it cannot be used
+    written: str = ""  # what it wrote to the terminal when it was imported, and where
+    fault: str = ""
+    at: Location | None = None
+
+    @property
+    def faulty(self) -> Plugin:
+        return replace(self.plugin, problem=self.fault, at=self.at)
+
+
+def probe_all(plugins: Sequence[Plugin], limit: float) -> list[Probe]:
+    """Import each plugin and its components, every distribution in a process of its own; `limit` seconds a step."""
+    probes = []
+    for _, group in groupby(plugins, key=lambda plugin: plugin.distribution or plugin.file):
+        waiting = [Probe(plugin) for plugin in group]
+        probes += waiting
+        while waiting:
+            done = _probe(waiting, limit)
+            waiting = waiting[max(done, 1) :]
+    return probes
+
+
+def _probe(probes: Sequence[Probe], limit: float) -> int:
+    """Let a child look at the plugins; return how many it has dealt with when it ends."""
+    with tempfile.TemporaryDirectory(prefix="xmckit-doctor-") as name:
+        folder = Path(name)
+        request = [{**asdict(probe.plugin), "at": None} for probe in probes]
+        (folder / _REQUEST).write_text(json.dumps(request))
+        (folder / _PROGRESS).touch()
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        with open(folder / _OUTPUT, "wb") as output:
+            child = subprocess.Popen(
+                [sys.executable, "-c", _START, name],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+            code = _ended(child, folder / _PROGRESS, limit)
+        return _read(probes, folder, code, limit)
+
+
+def _ended(child: subprocess.Popen[bytes], progress: Path, limit: float) -> int | None:
+    """The child's exit code; None where it had to be ended because a step took longer than the limit."""
+    seen, began = -1, 0.0
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return child.wait(0.05)
+            size, now = progress.stat().st_size, time.monotonic() - _waited(child.pid)
+            if size != seen:
+                seen, began = size, now
+            elif now - began > limit:
+                child.send_signal(signal.SIGABRT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(_GRACE)
+                return None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def _waited(process: int) -> float:
+    """The seconds that a process was ready to run and others ran in its place, where the system tells: a busy machine
+    is not its fault.
+    """
+    try:
+        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float) -> int:
+    """Fill the probes from what the child wrote; return how many it has dealt with."""
+    done = 0
+    under_way: dict[str, str] = {}
+    for line in (folder / _PROGRESS).read_text().splitlines():
+        told = json.loads(line)
+        under_way = told.get("begins", {})
+        if "seconds" in told:
+            probes[done].seconds, probes[done].written = told["seconds"], told["written"]
+        if "component" in told:
+            probes[done].components += 1
+            if told["error"]:
+                probes[done].broken[told["component"]] = told["error"]
+        done += told.get("ends", 0)
+    if done == len(probes):
+        return done
+    probe = probes[done]
+    stack = (folder / _STACK).read_text() if (folder / _STACK).is_file() else ""
+    fault = "its import " + _end(code, limit)
+    homes = [probe.plugin.file, file_of(under_way["target"])] if under_way else [probe.plugin.file]
+    frames = [Location(file, int(line)) for file, line in _FRAME.findall(stack)]
+    at = next((frame for frame in frames if any(is_below(frame.file, home) for home in homes)), None)
+    if under_way:
+        name = under_way["component"]
+        probe.broken[name] = f"{name} of {probe.plugin.described}: {fault}" + (f" ({at})" if at else "")
+        probe.components += 1
+    else:
+        probe.fault, probe.at = fault, at
+    return done + 1
+
+
+def _end(code: int | None, limit: float) -> str:
+    if code is None:
+        return f"did not end within {limit:g} s"
+    return f"ended the process, with {f'signal {-code}' if code < 0 else f'code {code}'}"
+
+
+def main(folder: str) -> None:
+    """What the child does."""
+    plugins = [Plugin(**facts) for facts in json.loads(Path(folder, _REQUEST).read_text())]
+    with open(Path(folder, _PROGRESS), "a") as progress, open(Path(folder, _STACK), "w") as stack:
+
+        def tell(**facts: Any) -> None:
+            progress.write(json.dumps(facts) + "\n")
+            progress.flush()
+
+        faulthandler.enable(stack)
+        for plugin in plugins:
+            _look_at(plugin, tell)
+    # Threads that a plugin has left running must not keep the process.
+    os._exit(0)
+
+
+def _look_at(plugin: Plugin, tell: Callable[..., None]) -> None:
+    output = _Heard(plugin.file)
+    begin = time.perf_counter()
+    with contextlib.redirect_stderr(output), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if plugin.origin == "file":
+            registry = Registry(allow=[], files=[Path(plugin.file)])
+        else:
+            registry = Registry(allow=[plugin.full_name] if plugin.origin == "installed" else [])
+    tell(seconds=time.perf_counter() - begin, written=output.described)
+    for item in registry.all():
+        if item.plugin.full_name != plugin.full_name:
+            continue
+        name, error = f"{item.kind}:{item.component.name}", ""
+        tell(begins={"component": name, "target": item.component.target.partition(":")[0]})
+        try:
+            registry.resolve(item.kind, item.component.name)
+        except PluginError as fault:
+            error = str(fault)
+        tell(component=name, error=error)
+    tell(ends=1)
+
+
+class _Heard(io.StringIO):
+    """Takes what is written to the terminal, and notes which line of a plugin was the first to write."""
+
+    def __init__(self, file: str):
+        super().__init__()
+        self.file = file
+        self.at: Location | None = None
+
+    def write(self, text: str) -> int:
+        frame = sys._getframe(1) if self.at is None else None
+        while frame is not None and not is_below(frame.f_code.co_filename, self.file):
+            frame = frame.f_back
+        if frame is not None:
+            self.at = Location(frame.f_code.co_filename, frame.f_lineno)
+        return super().write(text)
+
+    @property
+    def described(self) -> str:
+        text = " ".join(self.getvalue().split())
+        return f"{self.at or self.file}: {text[:MOST_SHOWN]}" if text else ""

@@ -1,0 +1,158 @@
+"""What several checks ask of arrays, rankings and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from xmckit.data.model import Dataset
+from xmckit.protocols import TopK
+
+PICKLE_NAMES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
+RELATIVE, ABSOLUTE = 1e-4, 1e-5  # what float32 sums may differ by when they are taken in another order
+
+
+class NotApplicable(Exception):
+    """This check says nothing about this component; the message says why."""
+
+
+def require(holds: bool | np.bool_, otherwise: str) -> None:
+    """An assertion that `python -O` keeps."""
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def flat(value: Any, name: str = "answer") -> dict[str, np.ndarray]:
+    """Everything in `value` as arrays by name, to be stored and compared bit for bit; functions say nothing."""
+    if value is None or callable(value):
+        return {}
+    if isinstance(value, np.ndarray):
+        return {name: value}
+    if issparse(value):
+        parts = {"data": value.data, "indices": value.indices, "indptr": value.indptr, "shape": np.array(value.shape)}
+        return {f"{name}.{part}": array for part, array in parts.items()}
+    if dataclasses.is_dataclass(value):
+        return _joined({f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)})
+    if isinstance(value, Mapping):
+        return _joined({f"{name}[{key}]": item for key, item in value.items()})
+    if isinstance(value, (bool, int, float, np.generic)):
+        return {name: np.asarray(value)}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        if all(isinstance(item, str) for item in value):
+            return {name: _encoded(json.dumps(list(value)))}
+        return _joined({f"{name}[{place}]": item for place, item in enumerate(value)})
+    return {name: _encoded(str(value))}
+
+
+def _joined(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {key: array for name, value in values.items() for key, array in flat(value, name).items()}
+
+
+def _encoded(text: str) -> np.ndarray:
+    return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
+
+
+def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def differing(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> list[str]:
+    """The names under which the two have other bits, or of which only one of them knows."""
+    names = [*one, *(name for name in other if name not in one)]
+    return [name for name in names if name not in one or name not in other or not same_bits(one[name], other[name])]
+
+
+def assert_ranking(topk: TopK, *, rows: int, k: int, labels: int) -> None:
+    require(isinstance(topk, TopK), f"predict() is a {type(topk).__name__}, expected a TopK")
+    indices, scores = topk.indices, topk.scores
+    require(indices.dtype == np.int32, f"indices are {indices.dtype}, expected int32")
+    require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")
+    require(indices.shape == scores.shape == (rows, k), f"{indices.shape} and {scores.shape}, expected {(rows, k)}")
+    filled = indices >= 0
+    require((indices[~filled] == -1).all(), "a padded place is not −1")
+    require((np.diff(filled.astype(int), axis=1) <= 0).all(), "a padded place comes before a label")
+    require((indices < labels).all(), f"a label beyond the {labels} that exist")
+    require(np.isneginf(scores[~filled]).all(), "a padded place has a score other than −inf")
+    require(np.isfinite(scores[filled]).all(), "a score is not finite")
+    require((scores[:, 1:] <= scores[:, :-1]).all(), "scores rise along a row")
+    ordered = np.sort(np.where(filled, indices, -1 - np.arange(k)), axis=1)
+    require((np.diff(ordered, axis=1) != 0).all(), "a label twice in one row")
+
+
+def assert_csr(matrix: Any, shape: tuple[int, int], what: str) -> None:
+    require(issparse(matrix) and matrix.format == "csr", f"{what} is a {type(matrix).__name__}, expected a CSR matrix")
+    require(matrix.shape == shape, f"{what} is {matrix.shape}, expected {shape}")
+    require(np.isfinite(matrix.data).all(), f"{what} has a value that is not finite")
+    canonical = matrix.copy()
+    canonical.sum_duplicates()
+    require(canonical.nnz == matrix.nnz, f"{what} has an entry twice in one row")
+
+
+def assert_same_ranking(one: TopK, other: TopK, what: str) -> None:
+    """Up to rounding: labels may change places only with labels of the same score."""
+    close = np.isclose(one.scores, other.scores, rtol=RELATIVE, atol=ABSOLUTE) | (one.scores == other.scores)
+    most = np.abs(one.scores[~close] - other.scores[~close]).max(initial=0.0)
+    require(close.all(), f"{what}: scores change by {most:.3g}")
+    moved = one.indices != other.indices
+    gaps = np.full(one.scores.shape, np.inf)
+    with np.errstate(invalid="ignore"):
+        between = np.abs(np.diff(one.scores, axis=1))
+    gaps[:, 1:] = np.minimum(gaps[:, 1:], between)
+    gaps[:, :-1] = np.minimum(gaps[:, :-1], between)
+    gaps[:, -1] = 0.0  # the last place may tie with a label outside the ranking
+    apart = moved & (gaps > RELATIVE * np.maximum(1.0, np.abs(one.scores)))
+    require(not apart.any(), f"{what}: labels of different scores change places in {apart.any(axis=1).sum()} rows")
+
+
+def assert_close(one: Any, other: Any, what: str) -> None:
+    one, other = (matrix.toarray() if issparse(matrix) else np.asarray(matrix) for matrix in (one, other))
+    require(one.shape == other.shape, f"{what}: {other.shape} instead of {one.shape}")
+    scale = max(1.0, float(np.abs(one).max(initial=0.0)))
+    close = np.isclose(one, other, rtol=RELATIVE, atol=ABSOLUTE * scale)
+    most = np.abs(one[~close] - other[~close]).max(initial=0.0)
+    require(close.all(), f"{what}: values change by {most:.3g}")
+
+
+def assert_dataset(data: Any) -> str:
+    require(isinstance(data, Dataset), f"read() is a {type(data).__name__}, expected a Dataset")
+    data.check()
+    for part, split in (("train", data.train), ("test", data.test)):
+        assert_csr(split.Y, (split.rows, data.labels), f"{part}: Y")
+        require((split.Y.data != 0).all(), f"{part}: Y stores zeros, which some take for labels")
+    require(data.train.rows > 0 and data.train.Y.nnz > 0, "there is nothing to learn from")
+    return f"{data.train.rows} + {data.test.rows} rows, {data.labels} labels"
+
+
+def assert_no_pickle(path: Path) -> None:
+    require(path.suffix not in PICKLE_NAMES, f"{path.name} has the name of a pickle")
+    head = path.read_bytes()[:256]
+    # protocol 2 to 5 opens with \x80 and its number; numpy says in its header that objects, hence pickles, follow
+    opens_like_one = len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
+    require(not opens_like_one or _is_safetensors(head), f"{path.name} is a pickle")
+    require(not _holds_objects(head), f"{path.name} holds pickled objects")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                require(not name.endswith(PICKLE_NAMES), f"{path.name} contains the pickle {name}")
+                with archive.open(name) as member:
+                    require(not _holds_objects(member.read(256)), f"{path.name} contains pickled objects in {name}")
+
+
+def _is_safetensors(start: bytes) -> bool:
+    """Whether the length of a JSON header and the header come first: a length of 896 has a pickle's first bytes."""
+    return start[2:9] == bytes(6) + b"{"
+
+
+def _holds_objects(start: bytes) -> bool:
+    return start.startswith(b"\x93NUMPY") and b"'|O" in start

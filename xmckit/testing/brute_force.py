@@ -1,0 +1,89 @@
+"""Which label sets a tiny layer of whole numbers can output, by going through all cells of its arrangement.
+
+The rows of a matrix cut the space into cells, in each of which every row has one sign. Where the rows are in general
+position, D − 1 of them meet in a line, and around either half of that line all signs of these D − 1 occur while the
+others keep theirs; every cell touches such a half-line. So the half-lines give all cells, in exact arithmetic.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+
+from xmckit.protocols import LinearDecision
+
+Rows = list[list[Fraction]]
+
+
+def possible_sets(decision: LinearDecision, among: np.ndarray | None = None) -> set[tuple[bool, ...]]:
+    """The sets of labels, as one truth value for each, that some vector makes the decision output.
+
+    `among`: only these labels can be output, and only their rows count.
+    """
+    labels = len(decision.W)
+    asked = np.arange(labels) if among is None else among
+    rows = [[Fraction(float(value)) for value in decision.W[label]] for label in asked]
+    if decision.rule == "topk":  # a free threshold
+        rows = [[*row, Fraction(1)] for row in rows]
+    if decision.b is not None:  # a variable of its own, which is positive
+        rows = [[*row, Fraction(float(decision.b[label]))] for row, label in zip(rows, asked, strict=True)]
+        rows.append([*[Fraction(0)] * (len(rows[0]) - 1), Fraction(1)])
+    cells = _cells(rows)
+    if decision.b is not None:
+        cells = {cell[:-1] for cell in cells if cell[-1]}
+    found = set()
+    for cell in cells:
+        on = [False] * labels
+        for label, sign in zip(asked, cell, strict=True):
+            on[label] = sign
+        found.add(tuple(on))
+    return found
+
+
+def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, asked: np.ndarray) -> bool:
+    """Whether x, in exact arithmetic, makes the decision output the active ones of the labels that are asked about."""
+    vector = [Fraction(float(value)) for value in x]
+    scores = {}
+    for label in asked:
+        bias = Fraction(0) if decision.b is None else Fraction(float(decision.b[label]))
+        scores[label] = bias + sum(Fraction(float(w)) * v for w, v in zip(decision.W[label], vector, strict=True))
+    on, off = ([scores[label] for label in asked if active[label] == state] for state in (True, False))
+    if decision.rule == "topk":
+        return not on or not off or min(on) > max(off)
+    return all(score > 0 for score in on) and all(score < 0 for score in off)
+
+
+def _cells(rows: Rows) -> set[tuple[bool, ...]]:
+    width = len(rows[0])
+    if len(rows) < width:
+        raise ValueError(f"{len(rows)} rows in {width} dimensions: general position needs at least as many rows")
+    cells = set()
+    for meeting in itertools.combinations(range(len(rows)), width - 1):
+        line = _orthogonal([rows[row] for row in meeting], width)
+        values = [sum(a * b for a, b in zip(row, line, strict=True)) for row in rows]
+        if any(value == 0 for place, value in enumerate(values) if place not in meeting):
+            raise ValueError("these rows are not in general position")
+        for half in (1, -1):
+            for signs in itertools.product([False, True], repeat=width - 1):
+                near = dict(zip(meeting, signs, strict=True))
+                cells.add(tuple(near.get(place, half * value > 0) for place, value in enumerate(values)))
+    return cells
+
+
+def _orthogonal(rows: Rows, width: int) -> list[Fraction]:
+    """The vector of minors, which is orthogonal to D − 1 rows."""
+    return [
+        (-1) ** left_out * _determinant([[row[c] for c in range(width) if c != left_out] for row in rows])
+        for left_out in range(width)
+    ]
+
+
+def _determinant(matrix: Rows) -> Fraction:
+    if not matrix:
+        return Fraction(1)
+    return sum(
+        ((-1) ** column * first * _determinant([[*row[:column], *row[column + 1 :]] for row in matrix[1:]]))
+        for column, first in enumerate(matrix[0])
+    ) or Fraction(0)

@@ -1,0 +1,201 @@
+"""What every component is held to, whatever its kind.
+
+Each check takes a `Subject`, returns what it found, and raises AssertionError when the contract is broken or
+`NotApplicable` when there is nothing to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args, get_origin
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from xmckit.errors import XmckitError
+from xmckit.protocols import PROTOCOLS
+from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
+from xmckit.testing.fresh import SAVED, fresh_answers
+from xmckit.testing.subjects import Subject
+
+
+def offers_what_its_kind_must(subject: Subject) -> str:
+    protocol = PROTOCOLS[subject.kind]
+    methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    needed = [*methods, *(["load"] if "save" in methods else [])]
+    missing = [f"{name}()" for name in needed if not callable(getattr(subject.cls, name, None))]
+    require(not missing, f"lacks {', '.join(missing)}")
+    for name in ("needs", "provides"):
+        if name in getattr(protocol, "__annotations__", {}):
+            value = getattr(subject.cls, name, None)
+            sound = isinstance(value, frozenset) and all(isinstance(item, str) for item in value)
+            require(sound, f"`{name}` is {value!r}, expected a frozenset of names")
+    return counted(len(needed), "method")
+
+
+def documents_its_parameters(subject: Subject) -> str:
+    params = _params(subject)
+    silent = [path for path, field in _fields(params) if not (field.description or "").strip()]
+    require(not silent, f"no description of {', '.join(silent)}: give each field Field(default, description=…)")
+    return counted(len(params.model_fields), "parameter")
+
+
+def rejects_unknown_parameters(subject: Subject) -> str:
+    unknown = "no_such_parameter"
+    try:
+        subject.cls(**{**subject.params, unknown: 1})
+    except (ValidationError, XmckitError) as error:
+        require(unknown in str(error), f"the error does not name the parameter: {error}")
+        return ""
+    raise AssertionError(f"took the unknown parameter {unknown} without a word")
+
+
+def rejects_parameters_of_a_wrong_type(subject: Subject) -> str:
+    names = list(_params(subject).model_fields)
+    if not names:
+        raise NotApplicable("it has no parameters")
+    taken = []
+    for name in names:
+        try:
+            subject.cls(**{**subject.params, name: _Nothing()})
+        except (ValidationError, XmckitError):
+            continue
+        taken.append(name)
+    require(not taken, f"took any object for {', '.join(taken)} without a word")
+    return counted(len(names), "parameter")
+
+
+def repeats_itself_with_the_same_seed(subject: Subject) -> str:
+    _assert_same(subject, subject.results(), "done again with the same seed, it")
+    return ""
+
+
+def ignores_the_number_of_workers(subject: Subject) -> str:
+    for workers in (1, 3):
+        _assert_same(subject, subject.results(subject.context.using(workers=workers)), f"with {workers} workers it")
+    return ""
+
+
+def gives_numbers(subject: Subject) -> str:
+    arrays = subject.answers(subject.ready, subject.context)
+    wrong = [name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()]
+    require(not wrong, f"NaN in {', '.join(wrong)}")
+    require(bool(arrays), "it gave nothing at all")
+    return counted(sum(array.size for array in arrays.values()), "value")
+
+
+def leaves_its_inputs_alone(subject: Subject) -> str:
+    changed = subject.observed.inputs
+    require(not changed, f"changed {', '.join(changed)}")
+    return ""
+
+
+def leaves_the_process_alone(subject: Subject) -> str:
+    changed = subject.observed.state
+    require(not changed, f"changed {' and '.join(changed)}")
+    return ""
+
+
+def reaches_no_network(subject: Subject) -> str:
+    hosts = subject.observed.hosts
+    require(not hosts, f"tried to reach {', '.join(sorted(set(hosts)))}")
+    return ""
+
+
+def writes_only_into_its_folder(subject: Subject) -> str:
+    writes = subject.observed.writes
+    require(not writes, f"tried to write {', '.join(sorted(set(writes)))}")
+    return ""
+
+
+def answers_the_same_in_a_fresh_process(subject: Subject) -> str:
+    with subject.saved() as folder:
+        found = fresh_answers(subject, folder)
+        kept = sum(path.is_file() for path in (folder / SAVED).rglob("*"))
+    differ = differing(subject.answers(subject.ready, subject.context), found)
+    require(not differ, f"in a fresh process, from what was saved, other {', '.join(differ)}")
+    return f"from {counted(kept, 'file')}" if kept else "made anew: it keeps nothing"
+
+
+def saves_without_pickle(subject: Subject) -> str:
+    with subject.saved() as folder:
+        files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
+        if not files and not hasattr(subject.ready, "save"):
+            raise NotApplicable("it keeps nothing")
+        require(bool(files), "save wrote no file")
+        for path in files:
+            assert_no_pickle(path)
+    return counted(len(files), "file")
+
+
+def names_the_damaged_file(subject: Subject) -> str:
+    with subject.saved() as folder:
+        files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
+        if not files:
+            raise NotApplicable("it keeps nothing")
+        for path in files:
+            content = path.read_bytes()
+            path.write_bytes(content[: len(content) // 2])
+            try:
+                subject.restored(folder / SAVED)
+            except XmckitError as error:
+                named = path.name in str(error)
+                require(named, f"{path.name} was cut in half, but the error does not name it: {error}")
+            else:
+                raise AssertionError(f"{path.name} was cut in half and loaded without an error")
+            path.write_bytes(content)
+    return counted(len(files), "file")
+
+
+FIRST: tuple[Callable[[Any], str], ...] = (
+    offers_what_its_kind_must,
+    documents_its_parameters,
+    rejects_unknown_parameters,
+    rejects_parameters_of_a_wrong_type,
+)
+ALWAYS: tuple[Callable[[Any], str], ...] = (
+    gives_numbers,
+    repeats_itself_with_the_same_seed,
+    ignores_the_number_of_workers,
+    leaves_its_inputs_alone,
+    leaves_the_process_alone,
+    reaches_no_network,
+    writes_only_into_its_folder,
+    answers_the_same_in_a_fresh_process,
+)
+STORED: tuple[Callable[[Any], str], ...] = (saves_without_pickle, names_the_damaged_file)
+
+
+class _Nothing:
+    """What no parameter is."""
+
+
+def _params(subject: Subject) -> type[BaseModel]:
+    params: Any = getattr(subject.cls, "Params", None)
+    sound = isinstance(params, type) and issubclass(params, BaseModel)
+    require(sound, f"`Params` is {params!r}, expected a subclass of xmckit.Params")
+    model: type[BaseModel] = params
+    return model
+
+
+def _fields(params: type[BaseModel], prefix: str = "") -> list[tuple[str, Any]]:
+    """The fields with their paths, those of models inside them too."""
+    found = []
+    for name, field in params.model_fields.items():
+        found.append((f"{prefix}{name}", field))
+        for inner in _models(field.annotation):
+            found += _fields(inner, f"{prefix}{name}.")
+    return found
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    from xmckit.params import Spec
+
+    if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [] if issubclass(annotation, Spec) else [annotation]
+    return [model for argument in get_args(annotation) for model in _models(argument)]
+
+
+def _assert_same(subject: Subject, found: dict[str, np.ndarray], what: str) -> None:
+    differ = differing(subject.answers(subject.ready, subject.context), found)
+    require(not differ, f"{what} gives other {', '.join(differ)}")

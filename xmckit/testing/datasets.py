@@ -1,0 +1,87 @@
+"""What every data set is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmckit.context import Context
+from xmckit.errors import XmckitError
+from xmckit.params import InputPath
+from xmckit.testing import common
+from xmckit.testing.assertions import NotApplicable, assert_dataset, differing, flat, require
+from xmckit.testing.subjects import Subject
+
+
+class DatasetSubject(Subject):
+    """A data set, with parameters by which it is small. Files that it is pointed to are its input."""
+
+    kind = "dataset"
+
+    def paths(self) -> dict[str, Path]:
+        """The parameters that are paths to read."""
+        fields = self.cls.Params.model_fields
+        marked = [name for name, field in fields.items() if any(isinstance(m, InputPath) for m in field.metadata)]
+        return {name: Path(self.params[name]) for name in marked if self.params.get(name)}
+
+    def inputs(self) -> dict[str, Any]:
+        return {name: contents(path) for name, path in self.paths().items()}
+
+    def made(self, context: Context) -> Any:
+        return self.component()
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        data = ready.read(context=context)
+        return flat({"data": data, "fingerprint": dict(sorted(ready.fingerprint(context=context).items()))}, "")
+
+
+def contents(path: Path) -> dict[str, np.ndarray]:
+    """The bytes of a file, or of all files below a folder."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return {str(file): np.frombuffer(file.read_bytes(), dtype=np.uint8) for file in files}
+
+
+def reads_sound_data(subject: DatasetSubject) -> str:
+    return assert_dataset(subject.ready.read(context=subject.context))
+
+
+def says_what_its_data_depends_on(subject: DatasetSubject) -> str:
+    """Equal prints mean equal data: where another seed gives other data, it gives another print."""
+    prints, data = [], []
+    for seed in (0, 1):
+        context = subject.context.using(seed=seed)
+        found = subject.ready.fingerprint(context=context)
+        sound = isinstance(found, Mapping) and all(isinstance(text, str) for item in found.items() for text in item)
+        require(sound, f"fingerprint() is {found!r}, expected texts by name")
+        prints.append(dict(found))
+        data.append(flat(subject.ready.read(context=context), "data"))
+    same = not differing(*data)
+    require(same or prints[0] != prints[1], "another seed gives other data and the same fingerprint")
+    return "" if same else "depends on the seed"
+
+
+def explains_what_is_not_there(subject: DatasetSubject) -> str:
+    paths = subject.paths()
+    if not paths:
+        raise NotApplicable("it has no parameter that is a path")
+    for name, path in paths.items():
+        try:
+            missing = subject.cls(**{**subject.params, name: path.with_name("no-such-file")})
+            missing.read(context=subject.context)
+        except XmckitError as error:
+            require("no-such-file" in str(error), f"the error does not name what is missing: {error}")
+            continue
+        raise AssertionError(f"read a {name} that does not exist")
+    return ", ".join(paths)
+
+
+CHECKS: tuple[Callable[[DatasetSubject], str], ...] = (
+    *common.FIRST,
+    reads_sound_data,
+    says_what_its_data_depends_on,
+    explains_what_is_not_there,
+    *common.ALWAYS,
+)

@@ -1,0 +1,148 @@
+"""What every encoder is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.nn.batches import Batch, as_batch
+from xmckit.testing import common
+from xmckit.testing.assertions import assert_close, require
+from xmckit.testing.problems import small_problem
+from xmckit.testing.slopes import assert_slopes, doubled, shaken
+from xmckit.testing.subjects import Subject
+
+WEIGHTS = "weights.safetensors"
+
+
+class EncoderSubject(Subject):
+    """An encoder, ready when it has its weights. They are kept as a head keeps them: by the module's state."""
+
+    kind = "encoder"
+
+    @cached_property
+    def X(self) -> csr_matrix:
+        return small_problem(rows=30, empty=True).matrix
+
+    def inputs(self) -> dict[str, Any]:
+        return {"X": self.X}
+
+    def prepared(self, inputs: int, seed: int) -> Any:
+        encoder = self.component()
+        encoder.prepare(inputs, torch.Generator().manual_seed(seed))
+        return encoder
+
+    def made(self, context: Context) -> Any:
+        return self.prepared(self.X.shape[1], context.seed_for("weights"))
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        return {"vectors": encoded(ready, as_batch(self.X))}
+
+    def save(self, ready: Any, folder: Path) -> None:
+        store.write_tensors(folder / WEIGHTS, ready.state_dict())
+
+    def restored(self, folder: Path) -> Any:
+        encoder = self.prepared(self.X.shape[1], seed=99)
+        encoder.load_state_dict(store.read_tensors(folder / WEIGHTS))
+        return encoder
+
+
+def encoded(encoder: Any, batch: Batch) -> np.ndarray:
+    with torch.no_grad():
+        vectors: np.ndarray = encoder(batch).numpy()
+    return vectors
+
+
+def encodes_in_proper_form(subject: EncoderSubject) -> str:
+    encoder = subject.ready
+    require(isinstance(encoder, torch.nn.Module), "it is no torch module")
+    return _assert_sound(encoder, subject.X)
+
+
+def draws_its_weights_from_the_generator(subject: EncoderSubject) -> str:
+    inputs, batch = subject.X.shape[1], as_batch(subject.X)
+    first, again, other = (encoded(subject.prepared(inputs, seed), batch) for seed in (0, 0, 1))
+    require(np.array_equal(first, again), "the same generator gives other weights")
+    require(not np.array_equal(first, other), "another generator gives the same weights")
+    return ""
+
+
+def takes_dense_and_sparse_rows_alike(subject: EncoderSubject) -> str:
+    sparse, dense = (encoded(subject.ready, as_batch(X)) for X in (subject.X, subject.X.toarray()))
+    assert_close(sparse, dense, "dense rows")
+    return ""
+
+
+def does_not_care_how_rows_are_batched(subject: EncoderSubject) -> str:
+    whole = encoded(subject.ready, as_batch(subject.X))
+    for size in (1, 7):
+        starts = range(0, subject.X.shape[0], size)
+        parts = [encoded(subject.ready, as_batch(subject.X[start : start + size])) for start in starts]
+        assert_close(whole, np.vstack(parts), f"{size} rows at a time")
+    return ""
+
+
+def handles_no_rows_at_all(subject: EncoderSubject) -> str:
+    return _assert_sound(subject.ready, subject.X[:0])
+
+
+def handles_a_single_feature(subject: EncoderSubject) -> str:
+    return _assert_sound(subject.prepared(1, seed=0), csr_matrix(np.array([[1.0], [0.0]], dtype=np.float32)))
+
+
+def ends_without_an_activation(subject: EncoderSubject) -> str:
+    """Its vectors have entries of either sign, and grow with the features."""
+    vectors = encoded(subject.ready, as_batch(subject.X))
+    require(bool((vectors < 0).any() and (vectors > 0).any()), "all its entries have one sign")
+    larger = encoded(subject.ready, as_batch((subject.X * np.float32(1e4)).tocsr()))
+    grown = np.abs(larger).max() > 10 * np.abs(vectors).max()
+    require(grown, "its entries stay small for features that are ten thousand times as large")
+    return ""
+
+
+def has_the_slopes_of_its_output(subject: EncoderSubject) -> str:
+    """Gradients with respect to its weights, for sparse and dense rows."""
+    encoder = shaken(doubled(subject.prepared(subject.X.shape[1], seed=0)))
+    draw = torch.Generator().manual_seed(1)
+    scale = torch.randn(subject.X.shape[0], encoder.width, generator=draw, dtype=torch.float64)
+    sparse, dense = (doubled(as_batch(X)) for X in (subject.X, subject.X.toarray()))
+
+    def total(batch: Batch) -> torch.Tensor:
+        found: torch.Tensor = (encoder(batch) * scale).sum()
+        return found
+
+    parameters = dict(encoder.named_parameters())
+    assert_slopes(partial(total, sparse), parameters)
+    return assert_slopes(partial(total, dense), parameters)
+
+
+CHECKS: tuple[Callable[[EncoderSubject], str], ...] = (
+    *common.FIRST,
+    encodes_in_proper_form,
+    draws_its_weights_from_the_generator,
+    takes_dense_and_sparse_rows_alike,
+    does_not_care_how_rows_are_batched,
+    handles_no_rows_at_all,
+    handles_a_single_feature,
+    ends_without_an_activation,
+    has_the_slopes_of_its_output,
+    *common.ALWAYS,
+)
+
+
+def _assert_sound(encoder: Any, X: csr_matrix) -> str:
+    vectors = encoded(encoder, as_batch(X))
+    require(isinstance(encoder.width, int) and encoder.width > 0, f"width is {encoder.width!r}, expected a number")
+    expected = (X.shape[0], encoder.width)
+    require(vectors.shape == expected, f"{vectors.shape}, expected rows × width = {expected}")
+    require(vectors.dtype == np.float32, f"{vectors.dtype}, expected float32")
+    require(np.isfinite(vectors).all(), "an entry is not finite")
+    return f"{expected[0]} × {expected[1]}"

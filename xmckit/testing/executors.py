@@ -1,0 +1,66 @@
+"""What every executor is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from xmckit.context import Context
+from xmckit.testing import common
+from xmckit.testing.assertions import require
+from xmckit.testing.subjects import Subject
+
+ITEMS = list(range(17))
+
+
+class ExecutorSubject(Subject):
+    """An executor. The functions that it is given can be sent to other processes."""
+
+    kind = "executor"
+
+    def inputs(self) -> dict[str, Any]:
+        return {"items": np.array(ITEMS)}
+
+    def made(self, context: Context) -> Any:
+        return self.component()
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        return {"results": np.array(ready.map(math.sqrt, ITEMS, workers=context.workers))}
+
+
+def keeps_the_order(subject: ExecutorSubject) -> str:
+    for workers in (1, 2):
+        found = subject.ready.map(operator.neg, ITEMS, workers=workers)
+        expected = [-item for item in ITEMS]
+        require(found == expected, f"results with {workers} workers are {found}, expected {expected}")
+    return ""
+
+
+def handles_few_items(subject: ExecutorSubject) -> str:
+    for items in ([], [3]):
+        found = subject.ready.map(operator.neg, items, workers=2)
+        require(found == [-item for item in items], f"{items} give {found}")
+    return ""
+
+
+def passes_errors_on(subject: ExecutorSubject) -> str:
+    for workers in (1, 2):
+        try:
+            subject.ready.map(math.sqrt, [1.0, -1.0, 4.0], workers=workers)
+        except ValueError:
+            continue
+        raise AssertionError(f"an error of the work is lost with {workers} workers")
+    return ""
+
+
+CHECKS: tuple[Callable[[ExecutorSubject], str], ...] = (
+    *common.FIRST,
+    keeps_the_order,
+    handles_few_items,
+    passes_errors_on,
+    *common.ALWAYS,
+)

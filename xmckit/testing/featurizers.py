@@ -1,0 +1,125 @@
+"""What every featurizer is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse, vstack
+
+from xmckit.context import Context
+from xmckit.data.model import Matrix, Split
+from xmckit.errors import XmckitError
+from xmckit.testing import common
+from xmckit.testing.assertions import assert_close, flat, require
+from xmckit.testing.problems import small_problem, with_texts
+from xmckit.testing.subjects import Subject
+
+
+class FeaturizerSubject(Subject):
+    """A featurizer, given rows that have texts and a matrix."""
+
+    kind = "featurizer"
+
+    @cached_property
+    def train(self) -> Split:
+        return with_texts(small_problem())
+
+    @cached_property
+    def test(self) -> Split:
+        return with_texts(small_problem(rows=30, seed=2, empty=True))
+
+    def inputs(self) -> dict[str, Any]:
+        return {"train": self.train, "test": self.test}
+
+    def fit(self, train: Split, context: Context) -> Any:
+        featurizer = self.component()
+        featurizer.fit(train, context=context)
+        return featurizer
+
+    def made(self, context: Context) -> Any:
+        return self.fit(self.train, context)
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        splits = {"train": self.train, "test": self.test}
+        return flat({name: ready.transform(split, context=context) for name, split in splits.items()}, "")
+
+    def transformed(self, split: Split) -> Matrix:
+        return _sound(self.ready.transform(split, context=self.context), split.rows)
+
+
+def transforms_in_proper_form(subject: FeaturizerSubject) -> str:
+    train, test = subject.transformed(subject.train), subject.transformed(subject.test)
+    require(train.shape[1] == test.shape[1], f"{train.shape[1]} columns for train, {test.shape[1]} for test")
+    require(issparse(train) == issparse(test), "one of train and test is sparse, the other is dense")
+    return f"{train.shape[1]} columns"
+
+
+def does_not_look_at_labels(subject: FeaturizerSubject) -> str:
+    unknown = replace(subject.test, Y=csr_matrix((subject.test.rows, 0), dtype=np.float32))
+    assert_close(subject.transformed(subject.test), subject.transformed(unknown), "rows without labels")
+    return ""
+
+
+def takes_dense_and_sparse_rows_alike(subject: FeaturizerSubject) -> str:
+    dense = replace(subject.test, X=subject.test.matrix.toarray())  # type: ignore[union-attr]
+    assert_close(subject.transformed(subject.test), subject.transformed(dense), "dense rows")
+    return ""
+
+
+def does_not_care_how_rows_are_batched(subject: FeaturizerSubject) -> str:
+    whole = subject.transformed(subject.test)
+    for size in (1, 7):
+        starts = range(0, subject.test.rows, size)
+        rows = [np.arange(start, min(start + size, subject.test.rows)) for start in starts]
+        parts = [subject.transformed(subject.test.take(part)) for part in rows]
+        joined = csr_matrix(vstack(parts)) if issparse(whole) else np.vstack(parts)
+        assert_close(whole, joined, f"{size} rows at a time")
+    return ""
+
+
+def handles_no_rows_at_all(subject: FeaturizerSubject) -> str:
+    subject.transformed(subject.test.take(np.arange(0)))
+    return ""
+
+
+def handles_rows_without_features(subject: FeaturizerSubject) -> str:
+    train = with_texts(small_problem(empty=True))
+    _sound(subject.fit(train, subject.context).transform(train, context=subject.context), train.rows)
+    return ""
+
+
+def handles_a_single_row(subject: FeaturizerSubject) -> str:
+    train = subject.train.take(np.arange(1))
+    try:
+        featurizer = subject.fit(train, subject.context)
+    except XmckitError as error:
+        return f"refused: {error}"
+    _sound(featurizer.transform(train, context=subject.context), 1)
+    return ""
+
+
+CHECKS: tuple[Callable[[FeaturizerSubject], str], ...] = (
+    *common.FIRST,
+    transforms_in_proper_form,
+    does_not_look_at_labels,
+    takes_dense_and_sparse_rows_alike,
+    does_not_care_how_rows_are_batched,
+    handles_no_rows_at_all,
+    handles_rows_without_features,
+    handles_a_single_row,
+    *common.ALWAYS,
+    *common.STORED,
+)
+
+
+def _sound(X: Any, rows: int) -> Matrix:
+    sound = isinstance(X, np.ndarray) or (issparse(X) and X.format == "csr")
+    require(sound, f"transform() is a {type(X).__name__}, expected a CSR matrix or an array")
+    require(X.dtype == np.float32, f"transform() is {X.dtype}, expected float32")
+    require(X.shape[0] == rows, f"transform() has {X.shape[0]} rows, expected {rows}")
+    require(np.isfinite(X.data if issparse(X) else X).all(), "transform() has a value that is not finite")
+    return X

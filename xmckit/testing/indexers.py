@@ -1,0 +1,169 @@
+"""What every indexer, and the index that it builds, is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse, vstack
+
+from xmckit.context import Context
+from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.testing import common
+from xmckit.testing.assertions import ABSOLUTE, RELATIVE, NotApplicable, assert_csr, flat, require
+from xmckit.testing.problems import small_problem
+from xmckit.testing.subjects import Subject
+
+K = 4
+WIDTH = 8  # of the vectors that a head would hand to an index in its space
+PROMISES = {"shortlist": ("shortlist",), "clusters": ("clusters", "label_of"), "rebuild": ("rebuild",)}
+
+
+class IndexerSubject(Subject):
+    """An indexer. Its index is asked about rows, or about a head's vectors where it is in the head's space."""
+
+    kind = "indexer"
+
+    @cached_property
+    def train(self) -> Split:
+        return small_problem()
+
+    @cached_property
+    def rows(self) -> csr_matrix:
+        return small_problem(rows=40, seed=2).matrix
+
+    @cached_property
+    def vectors(self) -> np.ndarray:
+        return np.random.default_rng(1).standard_normal((40, WIDTH)).astype(np.float32)
+
+    def inputs(self) -> dict[str, Any]:
+        return {"train": self.train, "rows": self.rows, "vectors": self.vectors}
+
+    def build(self, train: Split, context: Context) -> Any:
+        centroids = as_csr(train.Y.T @ train.matrix)
+        names = [f"label {n}" for n in range(train.labels)]
+        known = context.using(label_names=names, label_rows=lambda: centroids)
+        index = self.component().build(train, context=known)
+        if index.query_space == "head":
+            rng = np.random.default_rng(2)
+            index.rebuild(rng.standard_normal((train.labels, WIDTH)).astype(np.float32))
+        return index
+
+    def made(self, context: Context) -> Any:
+        return self.build(self.train, context)
+
+    def queries(self, index: Any, rows: csr_matrix | None = None) -> Matrix:
+        return self.vectors if index.query_space == "head" else self.rows if rows is None else rows
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        return flat(ready.shortlist(self.queries(ready), K), "shortlist")
+
+    def restored(self, folder: Path) -> Any:
+        return self.cls.load(folder, context=self.context)
+
+
+def builds_an_index_that_keeps_its_promises(subject: IndexerSubject) -> str:
+    index, labels = subject.ready, subject.train.labels
+    require(index.query_space in ("input", "head"), f"query_space is {index.query_space!r}, expected 'input' or 'head'")
+    unknown = sorted(subject.cls.provides - PROMISES.keys())
+    require(not unknown, f"`provides` names {', '.join(unknown)}, expected some of {', '.join(PROMISES)}")
+    wanted = {name for promise in subject.cls.provides for name in PROMISES[promise]} | {"shortlist", "save"}
+    missing = sorted(name for name in wanted if not hasattr(index, name))
+    require(not missing, f"the index lacks {', '.join(missing)}")
+    if "clusters" in subject.cls.provides:
+        clusters, label_of = index.clusters, np.asarray(index.label_of)
+        one_each = issparse(clusters) and (np.diff(csr_matrix(clusters).indptr) == 1).all()
+        require(one_each, "clusters needs one non-zero in each row")
+        require(
+            clusters.shape[0] == len(label_of), f"{clusters.shape[0]} rows of clusters, {len(label_of)} in label_of"
+        )
+        require(set(label_of.tolist()) == set(range(labels)), "label_of does not name every label, and labels only")
+    return ", ".join(sorted(subject.cls.provides))
+
+
+def lists_candidates_in_proper_form(subject: IndexerSubject) -> str:
+    return _assert_list(subject, subject.ready, K, subject.train.labels)
+
+
+def lists_no_more_labels_than_there_are(subject: IndexerSubject) -> str:
+    return _assert_list(subject, subject.ready, subject.train.labels + 4, subject.train.labels)
+
+
+def takes_dense_and_sparse_rows_alike(subject: IndexerSubject) -> str:
+    if subject.ready.query_space == "head":
+        raise NotApplicable("it is asked about dense vectors only")
+    X = subject.rows
+    _assert_same_lists(subject.ready.shortlist(X, K), subject.ready.shortlist(X.toarray(), K), "dense rows")
+    return ""
+
+
+def does_not_care_how_rows_are_batched(subject: IndexerSubject) -> str:
+    Q = subject.queries(subject.ready)
+    whole = subject.ready.shortlist(Q, K)
+    for size in (1, 7):
+        parts = [subject.ready.shortlist(Q[start : start + size], K) for start in range(0, Q.shape[0], size)]
+        _assert_same_lists(whole, csr_matrix(vstack(parts)), f"{size} rows at a time")
+    return ""
+
+
+def handles_no_rows_at_all(subject: IndexerSubject) -> str:
+    found = subject.ready.shortlist(subject.queries(subject.ready)[:0], K)
+    assert_csr(found, (0, subject.train.labels), "shortlist()")
+    return ""
+
+
+def handles_rows_without_features_or_labels(subject: IndexerSubject) -> str:
+    train = small_problem(empty=True)
+    return _assert_list(subject, subject.build(train, subject.context), K, train.labels, train.matrix)
+
+
+def handles_a_single_label(subject: IndexerSubject) -> str:
+    train = small_problem(labels=1)
+    return _assert_list(subject, subject.build(train, subject.context), K, 1, train.matrix)
+
+
+def handles_a_single_row(subject: IndexerSubject) -> str:
+    train = small_problem(rows=1)
+    return _assert_list(subject, subject.build(train, subject.context), K, train.labels, train.matrix)
+
+
+CHECKS: tuple[Callable[[IndexerSubject], str], ...] = (
+    *common.FIRST,
+    builds_an_index_that_keeps_its_promises,
+    lists_candidates_in_proper_form,
+    lists_no_more_labels_than_there_are,
+    takes_dense_and_sparse_rows_alike,
+    does_not_care_how_rows_are_batched,
+    handles_no_rows_at_all,
+    handles_rows_without_features_or_labels,
+    handles_a_single_label,
+    handles_a_single_row,
+    *common.ALWAYS,
+    *common.STORED,
+)
+
+
+def _assert_list(subject: IndexerSubject, index: Any, k: int, labels: int, rows: csr_matrix | None = None) -> str:
+    Q = subject.queries(index, rows)
+    found = index.shortlist(Q, k)
+    assert_csr(found, (Q.shape[0], labels), "shortlist()")
+    most = int(np.diff(found.indptr).max(initial=0))
+    require(most <= k, f"{most} candidates in a row, asked for {k}")
+    return f"{found.nnz} candidates of {Q.shape[0]} rows"
+
+
+def _assert_same_lists(one: csr_matrix, other: csr_matrix, what: str) -> None:
+    """Up to rounding: a candidate may be exchanged only for one of the same score."""
+    require(one.shape == other.shape, f"{what}: {other.shape} instead of {one.shape}")
+    for row in range(one.shape[0]):
+        left, right = (dict(zip(m[row].indices.tolist(), m[row].data.tolist(), strict=True)) for m in (one, other))
+        ranked = [np.sort(list(scores.values())) for scores in (left, right)]
+        same = len(left) == len(right) and np.allclose(ranked[0], ranked[1], RELATIVE, ABSOLUTE)
+        require(same, f"{what}: other scores in row {row}")
+        last = ranked[0][0] if len(ranked[0]) else 0.0
+        edge = last + RELATIVE * max(1.0, abs(last))
+        moved = [label for label in left.keys() ^ right.keys() if left.get(label, right.get(label, 0.0)) > edge]
+        require(not moved, f"{what}: other candidates in row {row}: {sorted(moved)}")

@@ -1,0 +1,105 @@
+"""What every label preprocessor is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from xmckit.context import Context
+from xmckit.data.model import Split
+from xmckit.errors import XmckitError
+from xmckit.testing import common
+from xmckit.testing.assertions import NotApplicable, assert_csr, counted, differing, flat, require
+from xmckit.testing.problems import small_problem, with_groups
+from xmckit.testing.subjects import Subject
+
+
+class PreprocessorSubject(Subject):
+    """A label preprocessor, given rows in groups."""
+
+    kind = "label-preprocessor"
+
+    @cached_property
+    def train(self) -> Split:
+        return with_groups(small_problem())
+
+    def inputs(self) -> dict[str, Any]:
+        return {"train": self.train}
+
+    def made(self, context: Context) -> Any:
+        stage = self.component()
+        stage.apply(self.train, context=context)
+        return stage
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        return flat(self.applied(ready, self.train, context), "train")
+
+    def applied(self, stage: Any, train: Split, context: Context | None = None) -> Split:
+        changed = stage.apply(train, context=context or self.context)
+        require(isinstance(changed, Split), f"apply() gave a {type(changed).__name__}, expected a Split")
+        return changed
+
+
+def keeps_rows_and_labels(subject: PreprocessorSubject) -> str:
+    return _assert_fitting(subject, subject.train)
+
+
+def takes_dense_and_sparse_rows_alike(subject: PreprocessorSubject) -> str:
+    dense = replace(subject.train, X=subject.train.matrix.toarray())  # type: ignore[union-attr]
+    sparse, other = (subject.applied(subject.component(), train) for train in (subject.train, dense))
+    differ = abs(sparse.Y - other.Y).nnz
+    require(differ == 0, f"dense rows: {differ} other labels")
+    return f"{sparse.Y.nnz} labels"
+
+
+def handles_rows_without_features_or_labels(subject: PreprocessorSubject) -> str:
+    return _assert_fitting(subject, with_groups(small_problem(empty=True)))
+
+
+def handles_a_single_label(subject: PreprocessorSubject) -> str:
+    return _assert_fitting(subject, with_groups(small_problem(labels=1)))
+
+
+def handles_a_single_row(subject: PreprocessorSubject) -> str:
+    try:
+        return _assert_fitting(subject, with_groups(small_problem(rows=1)))
+    except XmckitError as error:
+        return f"refused: {error}"
+
+
+def tells_facts_that_can_be_stored(subject: PreprocessorSubject) -> str:
+    if not hasattr(subject.cls, "facts"):
+        raise NotApplicable("it does not offer facts()")
+    facts = subject.ready.facts()
+    try:
+        json.dumps(facts, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"facts() cannot be stored as JSON: {error}") from None
+    require(isinstance(facts, dict), f"facts() is a {type(facts).__name__}, expected values by name")
+    return counted(len(facts), "fact")
+
+
+CHECKS: tuple[Callable[[PreprocessorSubject], str], ...] = (
+    *common.FIRST,
+    keeps_rows_and_labels,
+    takes_dense_and_sparse_rows_alike,
+    handles_rows_without_features_or_labels,
+    handles_a_single_label,
+    handles_a_single_row,
+    tells_facts_that_can_be_stored,
+    *common.ALWAYS,
+    common.saves_without_pickle,
+)
+
+
+def _assert_fitting(subject: PreprocessorSubject, train: Split) -> str:
+    changed = subject.applied(subject.component(), train)
+    require(not differing(flat(train.X, "X"), flat(changed.X, "X")), "the features are not those of the rows any more")
+    assert_csr(changed.Y, (train.rows, train.labels), "Y")
+    changed.check("after apply")
+    return f"{train.Y.nnz} labels before, {changed.Y.nnz} after"

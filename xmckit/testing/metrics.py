@@ -1,0 +1,149 @@
+"""What every metric is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit.context import Context
+from xmckit.errors import XmckitError
+from xmckit.protocols import Evaluation, TopK
+from xmckit.testing import common
+from xmckit.testing.assertions import counted, flat, require
+from xmckit.testing.problems import small_problem
+from xmckit.testing.subjects import Subject
+
+K = 8
+TOLERANCE = 1e-9
+
+
+def small_evaluation(*, rows: int = 40, labels: int = 11, k: int = K) -> Evaluation:
+    """A ranking that is often right, sets, true labels (some rows have none), and pairs that do not count."""
+    rng = np.random.default_rng(4)
+    truth = small_problem(rows=rows, labels=labels).Y.toarray()
+    if rows > 1:
+        truth[3::9] = 0
+    scores = (truth + rng.normal(0, 0.6, truth.shape)).astype(np.float32)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k].astype(np.int32)
+    wide = k - order.shape[1]
+    topk = TopK(
+        np.pad(order, ((0, 0), (0, wide)), constant_values=-1),
+        np.pad(np.take_along_axis(scores, order, 1), ((0, 0), (0, wide)), constant_values=-np.inf),
+    )
+    filtered = csr_matrix((rng.random(truth.shape) < 0.05).astype(np.float32))
+    counts = truth.sum(axis=0).astype(np.int64)
+    sets = csr_matrix((scores > 0.5).astype(np.float32))
+    return Evaluation(topk, csr_matrix(truth), counts, rows, (0.55, 1.5), sets=sets, filtered=filtered)
+
+
+class MetricSubject(Subject):
+    """A metric, given one evaluation."""
+
+    kind = "metric"
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        return small_evaluation()
+
+    def inputs(self) -> dict[str, Any]:
+        return {"evaluation": self.evaluation}
+
+    def made(self, context: Context) -> Any:
+        return self.component()
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        return flat(ready.compute(replace(self.evaluation, workers=context.workers)), "")
+
+    def values(self, evaluation: Evaluation) -> Mapping[str, float]:
+        found = self.ready.compute(evaluation)
+        require(isinstance(found, Mapping), f"compute() is a {type(found).__name__}, expected values by name")
+        for name, value in found.items():
+            require(isinstance(name, str), f"the name {name!r} is no text")
+            sound = isinstance(value, (int, float, np.integer, np.floating)) and np.isfinite(value)
+            require(sound, f"{name} is {value!r}, expected a finite number")
+        return found
+
+
+def gives_finite_numbers_by_name(subject: MetricSubject) -> str:
+    found = subject.values(subject.evaluation)
+    require(bool(found), "no value for a head that ranks and outputs sets")
+    return ", ".join(found)
+
+
+def does_not_care_about_the_order_of_rows(subject: MetricSubject) -> str:
+    given, order = subject.evaluation, np.random.default_rng(0).permutation(subject.evaluation.truth.shape[0])
+    shuffled = replace(
+        given,
+        topk=TopK(given.topk.indices[order], given.topk.scores[order]),
+        truth=given.truth[order],
+        sets=None if given.sets is None else given.sets[order],
+        filtered=None if given.filtered is None else given.filtered[order],
+    )
+    return _assert_same(subject, given, shuffled, "rows in another order")
+
+
+def does_not_care_how_far_rankings_are_padded(subject: MetricSubject) -> str:
+    labels = subject.evaluation.truth.shape[1]
+    return _assert_same(subject, small_evaluation(k=labels), small_evaluation(k=labels + 4), "k above the labels")
+
+
+def leaves_out_what_is_filtered(subject: MetricSubject) -> str:
+    """Whether a pair that does not count is true or not, and whether it is output, makes no difference."""
+    given = subject.evaluation
+    assert given.filtered is not None
+    assert given.sets is not None
+    hidden = given.filtered.toarray() != 0
+    truth, sets = (np.where(hidden, 1 - matrix.toarray(), matrix.toarray()) for matrix in (given.truth, given.sets))
+    without_any = given.truth.toarray().astype(bool) & ~hidden
+    rows = without_any.any(axis=1)  # a row whose last true label changes may be left out as a whole
+    truth[~rows], sets[~rows] = given.truth.toarray()[~rows], given.sets.toarray()[~rows]
+    other = replace(given, truth=csr_matrix(truth), sets=csr_matrix(sets))
+    return _assert_same(subject, given, other, "pairs that do not count")
+
+
+def handles_heads_without_sets(subject: MetricSubject) -> str:
+    return counted(len(subject.values(replace(subject.evaluation, sets=None, filtered=None))), "value")
+
+
+def handles_a_single_row(subject: MetricSubject) -> str:
+    return counted(len(subject.values(small_evaluation(rows=1))), "value")
+
+
+def handles_a_single_label(subject: MetricSubject) -> str:
+    return counted(len(subject.values(small_evaluation(labels=1))), "value")
+
+
+def handles_rows_without_any_label(subject: MetricSubject) -> str:
+    given = subject.evaluation
+    nothing = csr_matrix(given.truth.shape, dtype=np.float32)
+    try:
+        return counted(len(subject.values(replace(given, truth=nothing))), "value")
+    except XmckitError as error:
+        return f"refused: {error}"
+
+
+CHECKS: tuple[Callable[[MetricSubject], str], ...] = (
+    *common.FIRST,
+    gives_finite_numbers_by_name,
+    does_not_care_about_the_order_of_rows,
+    does_not_care_how_far_rankings_are_padded,
+    leaves_out_what_is_filtered,
+    handles_heads_without_sets,
+    handles_a_single_row,
+    handles_a_single_label,
+    handles_rows_without_any_label,
+    *common.ALWAYS,
+)
+
+
+def _assert_same(subject: MetricSubject, one: Evaluation, other: Evaluation, what: str) -> str:
+    first, second = subject.values(one), subject.values(other)
+    require(first.keys() == second.keys(), f"{what}: values {', '.join(first.keys() ^ second.keys())} come or go")
+    moved = [name for name in first if not np.isclose(first[name], second[name], rtol=TOLERANCE, atol=TOLERANCE)]
+    require(not moved, f"{what}: {', '.join(f'{name} {first[name]} becomes {second[name]}' for name in moved)}")
+    return counted(len(first), "value")

@@ -1,0 +1,172 @@
+"""What every reader is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmckit.context import Context
+from xmckit.data.model import Dataset
+from xmckit.errors import UsageError, XmckitError
+from xmckit.testing import common
+from xmckit.testing.assertions import NotApplicable, assert_close, assert_dataset, counted, flat, require
+from xmckit.testing.datasets import contents
+from xmckit.testing.problems import small_dataset
+from xmckit.testing.subjects import Subject, kept_folder
+from xmckit.testing.watching import watched
+
+JUNK = bytes(range(128, 256)) * 3
+
+
+class ReaderSubject(Subject):
+    """A reader, given the path of a small example in its format: `example`, or else what its own `write` makes."""
+
+    kind = "reader"
+
+    @cached_property
+    def path(self) -> Path:
+        if self.example is not None:
+            return Path(self.example)
+        folder = kept_folder(self) / "small"
+        folder.mkdir()
+        self._write(folder)
+        self.example = str(folder)
+        return folder
+
+    def _write(self, folder: Path) -> Dataset:
+        """A data set that the format can hold: with a feature matrix, or else with texts."""
+        reader = self.component()
+        if not hasattr(reader, "write"):
+            raise UsageError("this reader cannot write: give the path of a small example in its format")
+        last: XmckitError | None = None
+        for data in (small_dataset(), _unnamed(small_dataset()), small_dataset(texts=True)):
+            try:
+                reader.write(data, folder)
+            except XmckitError as error:
+                last = error
+            else:
+                return data
+        raise AssertionError(f"it cannot write a small data set: {last}")
+
+    def inputs(self) -> dict[str, Any]:
+        return contents(self.path)
+
+    def made(self, context: Context) -> Any:
+        self.path  # noqa: B018  # an example that is written by itself is there before anybody looks
+        return self.component()
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        return flat(ready.read(self.path, context=context), "data")
+
+    @contextmanager
+    def copied(self) -> Iterator[Path]:
+        """A copy of the example, to be damaged."""
+        with tempfile.TemporaryDirectory() as name:
+            copy = Path(name) / self.path.name
+            shutil.copytree(self.path, copy) if self.path.is_dir() else shutil.copy2(self.path, copy)
+            yield copy
+
+
+def reads_sound_data(subject: ReaderSubject) -> str:
+    return assert_dataset(subject.ready.read(subject.path, context=subject.context))
+
+
+def knows_its_format(subject: ReaderSubject) -> str:
+    reader = subject.ready
+    require(reader.matches(subject.path) is True, f"matches() is not True for {subject.path.name}")
+    with tempfile.TemporaryDirectory() as name:
+        empty, junk, hidden = Path(name) / "empty", Path(name) / "junk.bin", Path(name) / "folder"
+        empty.mkdir()
+        junk.write_bytes(JUNK)
+        hidden.mkdir()
+        (hidden / "train").write_bytes(JUNK)
+        for path in (Path(name) / "nothing", empty, junk, hidden):
+            found = reader.matches(path)
+            require(found is False, f"matches() is {found!r} for a path that is not in its format ({path.name})")
+    return ""
+
+
+def names_all_files_that_it_opens(subject: ReaderSubject) -> str:
+    """A change in a file that is not named would go unnoticed, and old results be used again."""
+    path = subject.path.resolve()
+    named = [Path(file).resolve() for file in subject.ready.files(subject.path)]
+    require(bool(named), "files() names none")
+    missing = [file.name for file in named if not file.is_file()]
+    require(not missing, f"files() names {', '.join(missing)}, which is not there")
+    with tempfile.TemporaryDirectory() as scratch, watched(Path(scratch)) as seen:
+        subject.ready.read(subject.path, context=subject.context)
+    opened = {file.resolve() for file in seen.reads if file.resolve().is_relative_to(path) and file.is_file()}
+    unnamed = sorted(str(file.relative_to(path)) for file in opened - set(named))
+    require(not unnamed, f"read() opens {', '.join(unnamed)}, which files() does not name")
+    return counted(len(named), "file")
+
+
+def reads_what_it_wrote(subject: ReaderSubject) -> str:
+    if not hasattr(subject.cls, "write"):
+        raise NotApplicable("it does not offer write()")
+    with tempfile.TemporaryDirectory() as name:
+        wrote = subject._write(Path(name))
+        found = subject.component().read(Path(name), context=subject.context)
+    for part, one, other in (("train", wrote.train, found.train), ("test", wrote.test, found.test)):
+        assert_close(one.Y, other.Y, f"{part}: labels")
+        if one.X is not None:
+            assert_close(one.matrix, other.matrix, f"{part}: features")
+        if one.texts is not None:
+            require(list(one.texts) == list(other.texts or ()), f"{part}: other texts")
+    return f"{found.train.rows} + {found.test.rows} rows"
+
+
+def explains_damaged_files(subject: ReaderSubject) -> str:
+    """What is left of a file is refused by an error that names it, or read as sound data; nothing else happens."""
+    refused = tried = 0
+    with subject.copied() as copy:
+        for file in [Path(name) for name in subject.ready.files(copy)]:
+            content = file.read_bytes()
+            for damage in (content[: len(content) // 2], b"", JUNK):
+                file.write_bytes(damage)
+                tried += 1
+                try:
+                    assert_dataset(subject.component().read(copy, context=subject.context))
+                except XmckitError as error:
+                    refused += 1
+                    require(str(copy) in str(error), f"the error about {file.name} does not say where: {error}")
+                except Exception as error:  # whatever it raises is the finding
+                    raise AssertionError(f"{file.name} is damaged: {type(error).__name__}: {error}") from error
+            file.write_bytes(content)
+    require(refused > 0, "every damaged file was read as if nothing were wrong")
+    return f"{refused} of {tried} refused, the others sound"
+
+
+def explains_what_is_not_there(subject: ReaderSubject) -> str:
+    missing = subject.path.with_name("no-such-file")
+    for call in (subject.ready.files, lambda path: subject.ready.read(path, context=subject.context)):
+        try:
+            call(missing)
+        except XmckitError as error:
+            require("no-such-file" in str(error), f"the error does not name what is missing: {error}")
+            continue
+        raise AssertionError("read a path that does not exist")
+    return ""
+
+
+CHECKS: tuple[Callable[[ReaderSubject], str], ...] = (
+    *common.FIRST,
+    reads_sound_data,
+    knows_its_format,
+    names_all_files_that_it_opens,
+    reads_what_it_wrote,
+    explains_damaged_files,
+    explains_what_is_not_there,
+    *common.ALWAYS,
+)
+
+
+def _unnamed(data: Dataset) -> Dataset:
+    return Dataset(data.name, data.train, data.test)

@@ -1,0 +1,128 @@
+"""What is checked: a component with its parameters, what it is given, and what it answers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from xmckit.context import Context
+from xmckit.testing.assertions import flat, same_bits
+from xmckit.testing.fresh import SAVED
+from xmckit.testing.watching import shared_state, watched
+
+
+def kept_folder(owner: Any) -> Path:
+    """A temporary folder that goes when its owner does."""
+    folder = tempfile.mkdtemp()
+    weakref.finalize(owner, shutil.rmtree, folder, True)
+    return Path(folder)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What changed, and what was tried, while a component did all that it does."""
+
+    inputs: list[str]
+    state: list[str]
+    writes: list[str]
+    hosts: list[str]
+
+
+class Subject(ABC):
+    """A component under test. `ready` has done its work (a fitted head, a built index); checks that only read share it.
+
+    `example` is input in a form of its own, where a kind has such: the path of a reader.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        cls: type,
+        params: Mapping[str, Any],
+        context: Context,
+        *,
+        indexers: Sequence[Any] = (),
+        example: Any = None,
+    ):
+        self.cls: Any = cls
+        self.params, self.context, self.indexers, self.example = dict(params), context, indexers, example
+
+    @abstractmethod
+    def made(self, context: Context) -> Any:
+        """A new one that has done its work."""
+
+    @abstractmethod
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        """All it says about what it is given, as arrays that can be compared bit for bit."""
+
+    @abstractmethod
+    def inputs(self) -> dict[str, Any]:
+        """What it is given, by name."""
+
+    @cached_property
+    def ready(self) -> Any:
+        return self.made(self.context)
+
+    def component(self) -> Any:
+        return self.cls(**self.params)
+
+    def results(self, context: Context | None = None) -> dict[str, np.ndarray]:
+        context = context or self.context
+        return self.answers(self.made(context), context)
+
+    def save(self, ready: Any, folder: Path) -> None:
+        if hasattr(ready, "save"):
+            ready.save(folder)
+
+    def restored(self, folder: Path) -> Any:
+        """As `save` left it, or made anew where a component keeps nothing."""
+        if any(folder.iterdir()):
+            return self.cls.load(folder, context=self.context)
+        return self.component()
+
+    @contextmanager
+    def saved(self) -> Iterator[Path]:
+        """A temporary folder whose `SAVED` holds what is saved."""
+        with tempfile.TemporaryDirectory() as name:
+            (Path(name) / SAVED).mkdir()
+            self.save(self.ready, Path(name) / SAVED)
+            yield Path(name)
+
+    @cached_property
+    def observed(self) -> Observation:
+        """One life of a component under observation: made, asked, saved, loaded."""
+        context = self.context
+        twin = type(self)(self.cls, self.params, context, indexers=self.indexers, example=self.example)
+        given = flat(twin.inputs(), "")
+        before, state = {name: array.copy() for name, array in given.items()}, shared_state()
+        with tempfile.TemporaryDirectory() as name, watched(Path(name)) as seen:
+            folder, scratch = Path(name) / SAVED, Path(name) / "scratch"
+            folder.mkdir()
+            scratch.mkdir()
+            try:
+                context = twin.context.using(folder=scratch)
+                ready = twin.made(context)
+                twin.answers(ready, context)
+                twin.save(ready, folder)
+                twin.restored(folder)
+            except Exception:
+                if not seen.writes and not seen.hosts:  # otherwise it failed because it was refused something
+                    raise
+        now, after = shared_state(), flat(twin.inputs(), "")
+        return Observation(
+            inputs=[name for name, old in before.items() if name not in after or not same_bits(old, after[name])],
+            state=[what for what, old in state.items() if now[what] != old],
+            writes=seen.writes,
+            hosts=seen.hosts,
+        )

@@ -1,0 +1,254 @@
+"""What every verifier is held to besides the checks of all components."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit.context import Context
+from xmckit.errors import XmckitError
+from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdicts
+from xmckit.testing import common
+from xmckit.testing.assertions import counted, flat, require
+from xmckit.testing.brute_force import outputs, possible_sets
+from xmckit.testing.subjects import Subject
+
+RESIDUAL = 1e-9  # of a combination that should vanish, relative to its terms
+PROOFS = ("float-certified", "exact", "none")
+
+
+def tiny_decision(labels: int, width: int, *, rule: Any = "sign", bias: bool = False, seed: int = 0) -> LinearDecision:
+    """Whole numbers in general position, as the float32 of a head; `replay` scores them."""
+    for draw in itertools.count():
+        rng = np.random.default_rng([seed, draw])
+        W = rng.integers(-9, 10, (labels, width)).astype(np.float32)
+        b = rng.integers(-9, 10, labels).astype(np.float32) if bias else None
+        decision = LinearDecision(W, b, rule)
+        try:
+            possible_sets(decision)
+        except ValueError:
+            continue
+        return replace(decision, replay=_scorer(decision))
+    raise AssertionError("unreachable")
+
+
+def all_sets(labels: int) -> csr_matrix:
+    return csr_matrix(np.array(list(itertools.product([0, 1], repeat=labels)), dtype=np.float32))
+
+
+def _scorer(decision: LinearDecision) -> Callable[..., csr_matrix]:
+    def replay(vectors: np.ndarray, counts: np.ndarray | None = None) -> csr_matrix:
+        scores = np.asarray(vectors, dtype=np.float64) @ decision.W.astype(np.float64).T
+        scores = scores if decision.b is None else scores + decision.b
+        if counts is None:
+            return csr_matrix((scores > 0).astype(np.float32))
+        ranks = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
+        return csr_matrix((ranks < np.asarray(counts)[:, None]).astype(np.float32))
+
+    return replay
+
+
+class VerifierSubject(Subject):
+    """A verifier, asked about every label set of layers so small that the answers are known."""
+
+    kind = "verifier"
+
+    @cached_property
+    def decisions(self) -> dict[str, LinearDecision]:
+        return {
+            "sign, 6 labels in 2 dimensions": tiny_decision(6, 2),
+            "sign with a bias, 5 labels in 2 dimensions": tiny_decision(5, 2, bias=True, seed=1),
+            "topk, 6 labels in 2 dimensions": tiny_decision(6, 2, rule="topk", seed=2),
+            "topk with a bias, 5 labels in 1 dimension": tiny_decision(5, 1, rule="topk", bias=True, seed=3),
+        }
+
+    def inputs(self) -> dict[str, Any]:
+        return {name: (decision.W, decision.b) for name, decision in self.decisions.items()}
+
+    def made(self, context: Context) -> Any:
+        return self.component()
+
+    def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
+        found = {}
+        for name, decision in self.decisions.items():
+            verdicts = ready.verify(decision, all_sets(len(decision.W)), context=context)
+            told = [replace(verdict, seconds=0.0) for verdict in verdicts.verdicts]
+            found[name] = {str(row): verdict for row, verdict in enumerate(told)}
+        return flat(found, "")
+
+    def verify(
+        self, decision: LinearDecision, assignments: csr_matrix, candidates: csr_matrix | None = None
+    ) -> Verdicts:
+        verdicts = self.ready.verify(decision, assignments, candidates=candidates, context=self.context)
+        require(isinstance(verdicts, Verdicts), f"verify() is a {type(verdicts).__name__}, expected Verdicts")
+        told, asked = len(verdicts), assignments.shape[0]
+        require(told == asked, f"{told} verdicts for {asked} label sets")
+        wrong = {verdict.status for verdict in verdicts.verdicts} - set(STATUSES)
+        require(not wrong, f"the status {', '.join(map(repr, wrong))}, expected {', '.join(STATUSES)}")
+        return verdicts
+
+    @cached_property
+    def verdicts(self) -> dict[str, Verdicts]:
+        return {name: self.verify(decision, all_sets(len(decision.W))) for name, decision in self.decisions.items()}
+
+
+def agrees_with_brute_force(subject: VerifierSubject) -> str:
+    decided = total = 0
+    for name, decision in subject.decisions.items():
+        possible = possible_sets(decision)
+        for active, verdict in _by_set(decision, subject.verdicts[name]):
+            total += 1
+            if verdict.status in (ARGMAXABLE, UNARGMAXABLE):
+                decided += 1
+                right = (verdict.status == ARGMAXABLE) == (tuple(active.tolist()) in possible)
+                require(right, f"{name}: {_named(active)} is {verdict.status} by the verdict and is not")
+    require(decided > 0, "no label set was decided")
+    return f"{decided} of {total} label sets decided, all rightly"
+
+
+def proves_what_it_says(subject: VerifierSubject) -> str:
+    """Witnesses in exact arithmetic; combinations, where no auxiliary variable is hidden in them, in float64."""
+    proofs = 0
+    for name, decision in subject.decisions.items():
+        everything = np.arange(len(decision.W))
+        for active, verdict in _by_set(decision, subject.verdicts[name]):
+            where = f"{name}: {_named(active)}"
+            require(verdict.proof in PROOFS, f"{where}: the proof is {verdict.proof!r}, expected {', '.join(PROOFS)}")
+            if verdict.status == ARGMAXABLE:
+                require(verdict.witness is not None, f"{where} is argmaxable, and there is no witness")
+                x = np.asarray(verdict.witness, dtype=np.float64)
+                require(outputs(decision, x, active, everything), f"{where}: the witness does not give this set")
+                proofs += 1
+            elif verdict.status == UNARGMAXABLE:
+                require(verdict.certificate is not None, f"{where} is unargmaxable, and there is no certificate")
+                if decision.rule == "sign" and decision.b is None:
+                    _assert_combination(decision.W, active, verdict.certificate, where)
+                proofs += 1
+    return counted(proofs, "proof")
+
+
+def replays_its_witnesses(subject: VerifierSubject) -> str:
+    """`replayed` is what the head's own scorer says, not what the verifier believes."""
+    decision = next(iter(subject.decisions.values()))
+    sets = all_sets(len(decision.W))
+    nothing = csr_matrix((1, len(decision.W)), dtype=np.float32)
+    lying = replace(decision, replay=lambda vectors, *counts: csr_matrix(np.repeat(nothing.toarray(), len(vectors), 0)))
+    said = 0
+    for (active, honest), (_, lied) in zip(
+        _by_set(decision, subject.verify(decision, sets)), _by_set(decision, subject.verify(lying, sets)), strict=True
+    ):
+        require(honest.replayed is not False, f"{_named(active)}: the scorer gives it, `replayed` is False")
+        told = lied.replayed is True and active.any()
+        require(not told, f"{_named(active)}: the scorer gives nothing, `replayed` is True")
+        said += honest.replayed is True
+    return counted(said, "replay")
+
+
+def keeps_the_order(subject: VerifierSubject) -> str:
+    name, decision = next(iter(subject.decisions.items()))
+    sets = all_sets(len(decision.W))
+    order = np.random.default_rng(0).permutation(sets.shape[0])
+    found = subject.verify(decision, sets[order])
+    for place, row in enumerate(order):
+        expected, told = subject.verdicts[name][row].status, found[place].status
+        require(told == expected, f"set {row} is {expected}, and {told} when sets come in another order")
+    return counted(len(order), "label set")
+
+
+def answers_one_set_like_many(subject: VerifierSubject) -> str:
+    name, decision = next(iter(subject.decisions.items()))
+    sets = all_sets(len(decision.W))
+    for row in range(0, sets.shape[0], 7):
+        expected, told = subject.verdicts[name][row].status, subject.verify(decision, sets[row])[0].status
+        require(told == expected, f"set {row} is {expected} among others and {told} alone")
+    require(len(subject.verify(decision, sets[:0])) == 0, "verdicts for no label set at all")
+    return ""
+
+
+def knows_what_candidates_mean(subject: VerifierSubject) -> str:
+    """Only candidates can be output, and only their rows count."""
+    decision = tiny_decision(6, 2, seed=5)
+    sets = all_sets(6)
+    among = np.array([0, 2, 3, 5])
+    candidates = np.zeros(sets.shape, dtype=np.float32)
+    candidates[:, among] = 1
+    possible = possible_sets(decision, among)
+    for active, verdict in _by_set(decision, subject.verify(decision, sets, csr_matrix(candidates))):
+        missed = tuple(label for label in np.flatnonzero(active).tolist() if label not in among)
+        told = tuple(int(label) for label in verdict.missed)
+        require(told == missed, f"{_named(active)}: missed is {told}, expected {missed}")
+        if missed:
+            require(
+                verdict.status == UNARGMAXABLE, f"{_named(active)} is {verdict.status}: it has no candidate {missed}"
+            )
+        elif verdict.status in (ARGMAXABLE, UNARGMAXABLE):
+            right = (verdict.status == ARGMAXABLE) == (tuple(active.tolist()) in possible)
+            require(right, f"among the candidates {_named(active)} is not {verdict.status}")
+    return f"{sets.shape[0]} label sets"
+
+
+def handles_a_single_label(subject: VerifierSubject) -> str:
+    decision = LinearDecision(np.array([[2.0]], dtype=np.float32), None)
+    found = subject.verify(decision, all_sets(1))
+    wrong = [verdict.status for verdict in found.verdicts if verdict.status == UNARGMAXABLE]
+    require(not wrong, "one label with one weight can be on and off, and a verdict denies it")
+    return ", ".join(verdict.status for verdict in found.verdicts)
+
+
+def refuses_what_does_not_fit(subject: VerifierSubject) -> str:
+    decision = tiny_decision(4, 2, seed=6)
+    sets = all_sets(4)
+    spoilt = decision.W.copy()
+    spoilt[1, 0] = np.nan
+    bad: dict[str, tuple[LinearDecision, csr_matrix, csr_matrix | None]] = {
+        "sets of more labels than W has rows": (decision, all_sets(5), None),
+        "a W with NaN": (replace(decision, W=spoilt), sets, None),
+        "a b of another length": (replace(decision, b=np.zeros(3, dtype=np.float32)), sets, None),
+        "candidates for fewer sets": (decision, sets, sets[:2]),
+    }
+    for what, (asked, assignments, candidates) in bad.items():
+        try:
+            subject.ready.verify(asked, assignments, candidates=candidates, context=subject.context)
+        except XmckitError:
+            continue
+        except Exception as error:  # noqa: BLE001  # whatever it raises is the finding
+            raise AssertionError(f"{what}: {type(error).__name__}: {error}, expected a DataError") from None
+        raise AssertionError(f"{what}: answered without an error")
+    return counted(len(bad), "mistake")
+
+
+CHECKS: tuple[Callable[[VerifierSubject], str], ...] = (
+    *common.FIRST,
+    agrees_with_brute_force,
+    proves_what_it_says,
+    replays_its_witnesses,
+    keeps_the_order,
+    answers_one_set_like_many,
+    knows_what_candidates_mean,
+    handles_a_single_label,
+    refuses_what_does_not_fit,
+    *common.ALWAYS,
+)
+
+
+def _by_set(decision: LinearDecision, verdicts: Verdicts) -> list[tuple[np.ndarray, Any]]:
+    return list(zip(all_sets(len(decision.W)).toarray() != 0, verdicts.verdicts, strict=True))
+
+
+def _named(active: np.ndarray) -> str:
+    return f"the set {{{', '.join(map(str, np.flatnonzero(active).tolist()))}}}"
+
+
+def _assert_combination(W: np.ndarray, active: np.ndarray, certificate: Any, where: str) -> None:
+    """Σ λ_i y_i w_i = 0 with λ ≥ 0, not all 0: no x has y_i w_i·x > 0 for all i (Gordan)."""
+    labels, multipliers = certificate[0], np.asarray(certificate[1], dtype=np.float64)
+    require((multipliers >= 0).all() and (multipliers > 0).any(), f"{where}: multipliers below 0, or none above")
+    terms = multipliers[:, None] * np.where(active[labels], 1.0, -1.0)[:, None] * W[labels].astype(np.float64)
+    size = np.abs(terms).sum()
+    require(np.abs(terms.sum(axis=0)).max() <= RESIDUAL * size, f"{where}: the certificate does not vanish")

@@ -1,0 +1,115 @@
+"""What a component does besides its work: files it opens, connections it makes, state that all share.
+
+Python reports such steps to audit hooks, which stay for the life of the process; ours looks only while a check does.
+What C code does by itself is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# the arguments that are paths which come to be, change or go, each with the one that is the folder it starts from
+_PATHS: dict[str, dict[int, int | None]] = {
+    "os.mkdir": {0: 2}, "os.rename": {0: 2, 1: 3}, "os.remove": {0: 1}, "os.rmdir": {0: 1}, "os.link": {1: 3},
+    "os.symlink": {1: 2}, "os.truncate": {0: None}, "shutil.rmtree": {0: 1},
+}  # fmt: skip
+_HOSTS = {"socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.connect": 1, "socket.sendto": 1}
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass
+class Seen:
+    """`folder` is where writing is allowed; what was tried elsewhere, and every step to a host, was refused."""
+
+    folder: Path
+    reads: list[Path] = field(default_factory=list)
+    writes: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+
+
+_watcher: Seen | None = None
+_installed = False
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[Seen]:
+    """See what happens in the block. Temporary files of its code go into `folder` too."""
+    global _watcher, _installed
+    if not _installed:
+        sys.addaudithook(_heard)
+        _installed = True
+    scratch, before = folder / "tmp", tempfile.tempdir
+    scratch.mkdir(exist_ok=True)
+    seen = Seen(folder.resolve())
+    tempfile.tempdir, _watcher = str(scratch), seen
+    try:
+        yield seen
+    finally:
+        tempfile.tempdir, _watcher = before, None
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    seen = _watcher
+    if seen is None:
+        return
+    if event == "open":
+        path, mode, flags = arguments
+        writes = any(letter in mode for letter in "wax+") if mode else bool((flags or 0) & _WRITING)
+        _touched(seen, path, writes=writes)
+    elif event in _PATHS:
+        for place, start in _PATHS[event].items():
+            # below an open folder: how it was opened, or the removal that it is a step of, was heard before
+            if start is None or len(arguments) <= start or arguments[start] in (-1, None):
+                _touched(seen, arguments[place], writes=True)
+    elif event in _HOSTS:
+        address = arguments[_HOSTS[event]]
+        host = address[0] if isinstance(address, tuple) else address if event != "socket.connect" else None
+        if host is not None and str(host) not in _THIS_MACHINE:
+            seen.hosts.append(str(host))
+            raise PermissionError(f"a check allows no network, and {host} was to be reached")
+
+
+def _touched(seen: Seen, path: Any, *, writes: bool) -> None:
+    if not isinstance(path, (str, bytes, os.PathLike)):  # an open file, by its number
+        return
+    full = Path(os.path.abspath(os.fsdecode(path)))
+    if not writes:
+        seen.reads.append(full)
+    elif not _allowed(full, seen.folder):
+        seen.writes.append(str(full))
+        raise PermissionError(f"a check allows no writing here: {full}")
+
+
+def _allowed(path: Path, folder: Path) -> bool:
+    """Its folder, devices, and what Python and numba keep of compiled code."""
+    if path.is_relative_to(folder) or path.resolve().is_relative_to(folder) or path.is_relative_to("/dev"):
+        return True
+    return any(part == "__pycache__" or part.startswith("numba") for part in path.parts)
+
+
+def shared_state() -> dict[str, object]:
+    """What another component in the same process would notice."""
+    state: dict[str, object] = {
+        "the generator of random": random.getstate(),
+        "the generator of numpy.random": str(np.random.get_state(legacy=False)["state"]),
+        "numpy's handling of floating-point errors": np.geterr(),
+        "the working folder": os.getcwd(),
+        "the environment variables": dict(os.environ),
+    }
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        state["torch's generator"] = torch.random.get_rng_state().numpy().tobytes()
+        state["torch's number of threads"] = torch.get_num_threads()
+        state["torch's default type"] = torch.get_default_dtype()
+    return state
