@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from xmckit import provenance, store
+from xmckit import exhibits, provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
-from xmckit.errors import DataError, UsageError, XmckitError
+from xmckit.errors import DataError, PluginError, UsageError, XmckitError
 from xmckit.hookspecs import API_VERSION
 from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
-from xmckit.registry import Registered, Registry, default_registry
-from xmckit.report import write_report
+from xmckit.registry import Registry, default_registry
+from xmckit.report import ORIGINS, write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def run(
                 machine=provenance.machine(),
                 title=recipe.report_title or recipe.title,
             )
+            if not (folder.path / ORIGINS).is_file():
+                store.write_json(folder.path / ORIGINS, recipe.written())
             folder.event("start")
             last = pipeline.stages_in_order()
             for stage, names in _AT_THE_TOP.items():
@@ -236,7 +238,7 @@ class _Pipeline:
         return {
             "kind": section.kind,
             "use": section.use,
-            "from": _source(registered[0]),
+            "sources": {f"{item.kind}:{item.component.name}": item.plugin.source for item in registered},
             "params": section.params,
             "api_version": API_VERSION,
             "inputs": list(inputs),
@@ -252,9 +254,26 @@ class _Pipeline:
         produce: Callable[[Path, Context], Value],
         restore: Callable[[Path], Value],
     ) -> Stage[Value]:
-        return self.stages.do(
-            name, identity, lambda folder, scratch: produce(folder, self.context.using(folder=scratch)), restore
-        )
+        def made(folder: Path, scratch: Path) -> Value:
+            try:
+                return produce(folder, self.context.using(folder=scratch))
+            except PluginError as error:
+                raise PluginError(f"{error}{self._homes(str(error))}") from error
+
+        return self.stages.do(name, identity, made, restore)
+
+    def _homes(self, message: str) -> str:
+        """Plugin, file and line of each component that an error is about."""
+        recipe = self.recipe
+        verify = [recipe.verify] if recipe.verify else []
+        sections = [recipe.data, recipe.features, *recipe.labels, *recipe.index, *recipe.heads, *verify]
+        used = {
+            (section.kind, section.use): None
+            for section in sections
+            if any(f"{section.kind.replace('-', ' ')} {name} " in message for name in (section.use, section.name))
+        }
+        homes = [(self.registry.component(*one).described, self.registry.locate(*one)) for one in used]
+        return "".join(f" ({described}, {at})" for described, at in homes)
 
     def _build(self, section: Section) -> Any:
         return self.registry.resolve(section.kind, section.use)(**section.params)
@@ -293,14 +312,15 @@ class _Pipeline:
         return self._do("data", identity, produce, load_dataset)
 
     def _features(self, data: Stage[Dataset]) -> Stage[_Featured]:
-        from xmckit.handover import checked_features
+        from xmckit.handover import check_saved, checked_features, untouched
 
         section = self.recipe.features
 
         def produce(folder: Path, context: Context) -> _Featured:
             seeded = context.using(seed=self.data_seed)
             featurizer = self._build(section)
-            featurizer.fit(data.value.train, context=seeded)
+            with untouched(f"featurizer {section.use}", data.value.train):
+                featurizer.fit(data.value.train, context=seeded)
             train, test = (
                 checked_features(featurizer.transform(split, context=seeded), split, section.use)
                 for split in (data.value.train, data.value.test)
@@ -308,6 +328,7 @@ class _Pipeline:
             featured = _Featured(featurizer, train, test)
             (folder / "featurizer").mkdir()
             featurizer.save(folder / "featurizer")
+            check_saved(folder / "featurizer", f"featurizer {section.use}")
             same = featured.train is data.value.train.X and featured.test is data.value.test.X
             store.write_json(folder / "features.json", {"use": section.use, "as_in_data": same})
             if not same:
@@ -378,15 +399,19 @@ class _Pipeline:
     def _index(
         self, position: int, section: Section, train_key: str, train: _Lazy[Split], validation: _Lazy[Split | None]
     ) -> Stage[Any]:
-        from xmckit.handover import named_index
+        from xmckit.handover import check_saved, named_index, untouched
 
         def produce(folder: Path, context: Context) -> Any:
-            index = self._build(section).build(
-                train.value, context=self._trained(context, "indexer", position, validation)
-            )
+            who = f"indexer {section.use}"
+            with untouched(who, train.value):
+                index = self._build(section).build(
+                    train.value, context=self._trained(context, "indexer", position, validation)
+                )
             named_index(index, section.use)
             (folder / "index").mkdir()
             index.save(folder / "index")
+            check_saved(folder / "index", who)
+            store.write_json(folder / "index.json", _told_by_index(index, section.use))
             return index
 
         return self._do(
@@ -405,18 +430,22 @@ class _Pipeline:
         train: _Lazy[Split],
         validation: _Lazy[Split | None],
     ) -> Stage[Any]:
+        from xmckit.handover import check_saved, untouched
+
         names = [index.name for index in self.recipe.index]
         used = [indexes[names.index(name)] for name in section.extra.get("index", names)]
 
         def produce(folder: Path, context: Context) -> Any:
-            head = self._build(section)
-            head.fit(
-                train.value,
-                indexes=[_for_one_head(index) for index in used],
-                context=self._trained(context, "head", position, validation),
-            )
+            head, who = self._build(section), f"head {section.use}"
+            with untouched(who, train.value):
+                head.fit(
+                    train.value,
+                    indexes=[_for_one_head(index) for index in used],
+                    context=self._trained(context, "head", position, validation),
+                )
             (folder / "head").mkdir()
             head.save(folder / "head")
+            check_saved(folder / "head", who)
             return head
 
         return self._do(
@@ -483,6 +512,14 @@ def _test_rows(data: Stage[Dataset], features: Stage[_Featured]) -> Split:
     return replace(data.value.test, X=features.value.test)
 
 
+def _told_by_index(index: Any, use: str) -> dict[str, Any]:
+    """What an index tells about itself, and the sizes of its clusters where it has some."""
+    shown = exhibits.stored(index, use)
+    if hasattr(index, "clusters") and hasattr(index, "label_of") and not hasattr(index, "exhibits"):
+        shown = exhibits.stored_all(exhibits.leaf_exhibits(index.clusters, index.label_of), use)
+    return {"facts": dict(index.facts()) if hasattr(index, "facts") else {}, "exhibits": shown}
+
+
 def _for_one_head(index: Stage[Any]) -> Any:
     """The index, one of its own where a head fills it with its vectors: two heads must not share that."""
     return index.another() if getattr(index.value, "query_space", None) == "head" else index.value
@@ -507,11 +544,3 @@ class _Lazy(Generic[Value]):
         if not self._value:
             self._value.append(self._make())
         return self._value[0]
-
-
-def _source(registered: Registered) -> str:
-    """What somebody has to install or name to have this component."""
-    plugin = registered.plugin
-    return (
-        f"--plugin {Path(plugin.file).name}" if plugin.origin == "file" else f"the distribution {plugin.distribution}"
-    )

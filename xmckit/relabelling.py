@@ -8,11 +8,11 @@ from typing import Any
 
 from scipy.sparse import csr_matrix
 
-from xmckit import store
+from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.data.saved import save_split
-from xmckit.handover import relabelled
+from xmckit.handover import relabelled, untouched
 from xmckit.protocols import LabelPreprocessor
 from xmckit.runs import Run
 
@@ -27,13 +27,16 @@ def relabel(
 
     `own` are the labels that the data itself has for the rows, which experiments compare with.
     """
-    after = relabelled(before, preprocessor.apply(before, context=context), use)
+    with untouched(f"label preprocessor {use}", before):
+        applied = preprocessor.apply(before, context=context)
+    after = relabelled(before, applied, use)
     save_split(replace(after, X=None, texts=None, names=None), folder)
     if hasattr(preprocessor, "save"):
         (folder / "preprocessor").mkdir()
         preprocessor.save(folder / "preprocessor")
     facts = dict(preprocessor.facts()) if hasattr(preprocessor, "facts") else {}
-    store.write_json(folder / FACTS, {"facts": facts, "agreement": agreement(after.Y, own)})
+    shown = exhibits.stored(preprocessor, use)
+    store.write_json(folder / FACTS, {"facts": facts, "agreement": agreement(after.Y, own), "exhibits": shown})
     return after
 
 
@@ -46,6 +49,6 @@ def agreement(Y: csr_matrix, own: csr_matrix) -> dict[str, float] | None:
 
 
 def label_stages(run: Run) -> list[dict[str, Any]]:
-    """What each label stage of a run told, in order: `name`, `facts`, `agreement`."""
+    """What each label stage of a run told, in order: `name`, `facts`, `agreement`, `exhibits`."""
     names = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith(STAGE)]
     return [{"name": name.removeprefix(STAGE), **store.read_json(run.stage_folder(name) / FACTS)} for name in names]

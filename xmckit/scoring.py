@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
-from xmckit import store
+from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, PluginError
 from xmckit.handover import checked_ranking
-from xmckit.metrics import precision_by_frequency, propensity_constants, rank_metrics
+from xmckit.insights import examples, insights
+from xmckit.metrics import propensity_constants
 from xmckit.protocols import Evaluation, Head, TopK
 from xmckit.recipe import ENSEMBLE, Recipe, Section
 
-FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)
 BLOCK = 4096  # rows predicted between two steps of the progress bar
 
 
@@ -88,10 +88,11 @@ def score(
     store.write_csr(folder / "sets.npz", model_sets)
     store.write_json(folder / "metrics.json", metrics)
     store.write_json(folder / "facts.json", _facts(names, heads, dataset.test.Y))
-    compared = [outputs[0], *(output for output in outputs if output[1] == "baseline")]
-    rankings = [(name, topk) for name, _, topk, _ in compared]
-    store.write_json(folder / "curves.json", curves(rankings, dataset, train_counts, max(recipe.score.k)))
-    store.write_json(folder / "examples.json", examples(model, dataset, max(recipe.score.k), context))
+    rankings = [(name, role, topk) for name, role, topk, _ in outputs]
+    deepest, logits = max(recipe.score.k), len(heads) == 1 or recipe.ensemble != "rank"
+    numbers = insights(rankings, dataset, train_counts, constants, deepest, logits=logits)
+    store.write_json(folder / "insights.json", numbers)
+    store.write_json(folder / "examples.json", examples(model, dataset, deepest, context))
     return metrics
 
 
@@ -102,6 +103,7 @@ def _facts(names: Sequence[str], heads: Sequence[Head], truth: csr_matrix) -> li
             "name": name,
             "facts": dict(head.facts(truth)) if hasattr(head, "facts") else {},
             "training": [epoch._asdict() for epoch in getattr(head, "history", ())],
+            "exhibits": exhibits.stored(head, name),
         }
         for name, head in zip(names, heads, strict=True)
     ]
@@ -118,55 +120,6 @@ def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]
         if not isinstance(value, Real) or not math.isfinite(value):
             raise PluginError(f"metric {what} gave {value!r} as {name} of {of}, expected a finite number")
     return {str(name): float(value) for name, value in values.items()}
-
-
-def curves(rankings: Sequence[tuple[str, TopK]], dataset: Dataset, train_counts: np.ndarray, k: int) -> dict[str, Any]:
-    """The numbers behind the report's pictures: a few hundred at most, whatever the size of the data."""
-    by_rank = np.sort(train_counts[train_counts > 0])[::-1]
-    ranks = np.unique(np.geomspace(1, max(len(by_rank), 1), 200).astype(np.int64))[: len(by_rank)]
-    systems = []
-    for name, topk in rankings:
-        deepest = min(20, topk.k)
-        at = rank_metrics(topk, dataset.test.Y, ks=range(1, deepest + 1), filtered=dataset.test.filter)
-        bins = precision_by_frequency(
-            topk, dataset.test.Y, train_counts, k, FREQUENCY_EDGES, filtered=dataset.test.filter
-        )
-        relevant = bins.relevant.tolist()
-        systems.append(
-            {
-                "name": name,
-                "precision_at": [at[f"P@{place}"] for place in range(1, deepest + 1)],
-                "recall": [
-                    found / of if of else None for found, of in zip(bins.correct.tolist(), relevant, strict=True)
-                ],
-            }
-        )
-    return {
-        "frequency": {"rank": ranks.tolist(), "count": by_rank[ranks - 1].tolist()},
-        "edges": list(FREQUENCY_EDGES),
-        "relevant": relevant,
-        "bins_k": k,
-        "systems": systems,
-    }
-
-
-def examples(topk: TopK, dataset: Dataset, k: int, context: Context, count: int = 12) -> list[dict[str, Any]]:
-    """A few test rows as people would look at them, drawn by seed."""
-    test = dataset.test
-    rows = np.sort(context.rng("examples").choice(test.rows, size=min(count, test.rows), replace=False))
-    found = []
-    for row in rows.tolist():
-        truth = test.Y.indices[test.Y.indptr[row] : test.Y.indptr[row + 1]].tolist()
-        name = test.names[row] if test.names is not None else str(row)
-        predicted = [label for label in topk.indices[row, :k].tolist() if label >= 0]
-        found.append(
-            {
-                "row": f"{name}: {test.texts[row][:200]}" if test.texts is not None else name,
-                "predicted": [{"label": dataset.label(label), "hit": label in truth} for label in predicted],
-                "truth": [dataset.label(label) for label in truth],
-            }
-        )
-    return found
 
 
 def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -> tuple[TopK, csr_matrix]:

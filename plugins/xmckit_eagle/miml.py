@@ -7,7 +7,7 @@ thousands of labels: with more, let the label preprocessor `eagle` give labels t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -84,6 +84,7 @@ class MIMLHead(TorchHead):
     """
 
     Params: ClassVar[type[Params]] = MIMLParams
+    conformance: ClassVar[Mapping[str, Any]] = {"params": {"alone": True}}  # rows of the checks are in no groups
 
     def __init__(self, **params: Any):
         super().__init__(**params)

@@ -13,6 +13,8 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, Groups, Params, Split, store
 from xmckit.data.model import as_csr
+from xmckit.exhibits import Exhibit
+from xmckit_eagle.assignment_exhibits import assignment_exhibits
 from xmckit_eagle.kernels import Choice, check_sound
 from xmckit_eagle.normalise import normalised, zero_rows
 from xmckit_eagle.placing import CLEAR, place
@@ -112,12 +114,18 @@ class Eagle(Configured):
     """
 
     Params: ClassVar[type[Params]] = EagleParams
+    conformance: ClassVar[Mapping[str, Any]] = {
+        "expected_failures": {
+            "takes_dense_and_sparse_rows_alike": "dense rows have every feature, so that idf says nothing about them"
+        }
+    }
 
     def __init__(self, **params: Any):
         super().__init__(**params)
         self.choice: Choice | None = None
         self.confidence: np.ndarray | None = None
         self._facts: dict[str, Any] = {}
+        self._exhibits: list[Exhibit] = []
 
     def apply(self, train: Split, *, context: Context) -> Split:
         groups = _checked_groups(train)
@@ -142,11 +150,16 @@ class Eagle(Configured):
             **placed.facts,
             **_facts(train.Y, groups, empty, own, choice, self.confidence),
         }
+        self._exhibits = assignment_exhibits(choice, self.confidence, groups, train.names)
         return replace(train, Y=Y, weights=weights if self.params.soft else None)
 
     def facts(self) -> dict[str, Any]:
         """What the last `apply` placed, where, and what it could not place."""
         return self._facts
+
+    def exhibits(self) -> list[Exhibit]:
+        """How sure the last `apply` was, and its surest and least sure choices."""
+        return self._exhibits
 
     def save(self, folder: Path) -> None:
         super().save(folder)

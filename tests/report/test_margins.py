@@ -1,14 +1,17 @@
-"""The picture of margins, and its place in a report."""
+"""The picture of margins."""
 
 from __future__ import annotations
 
+import itertools
+import re
 import xml.etree.ElementTree as ElementTree
 from typing import Any
 
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from xmckit.report import margins
 from xmckit.report.margins import margin_histogram
+from xmckit.report.run_charts import decades
 
 
 def verdict(status: str = "argmaxable", margin: float | None = None, replayed: bool | None = None) -> dict[str, Any]:
@@ -24,38 +27,52 @@ VERDICTS = [
 ]
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is drawn, before it becomes SVG."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(margins, "as_svg", lambda figure: drawn.append(figure) or "")
-    return drawn
+def tips(svg: str) -> list[str]:
+    return [str(title.text) for title in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
 
 
-@pytest.mark.parametrize("verdicts", [VERDICTS, VERDICTS[:1], []])
-def test_it_is_one_svg_and_the_same_each_time(verdicts: list[dict[str, Any]]) -> None:
-    svg = margin_histogram(verdicts)
-    assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
-    assert "<metadata>" not in svg
-    assert svg == margin_histogram(verdicts)
+def counted(verdicts: list[dict[str, Any]]) -> dict[str, int]:
+    """Sets by group, as the marks say."""
+    chart = margin_histogram("margins", "Margins", verdicts)
+    assert chart is not None
+    found: dict[str, int] = {}
+    for tip in tips(str(chart.svg)):
+        count, group = re.fullmatch(r".*: ([\d,]+) label sets(?:, (.*))?", tip).groups()  # type: ignore[union-attr]
+        found[group or ""] = found.get(group or "", 0) + int(count.replace(",", ""))
+    return found
 
 
-def test_every_set_is_counted_once(figures: list[Any]) -> None:
-    margin_histogram(VERDICTS)
-    (axes,) = figures[0].axes
-    names = [text.get_text() for text in figures[0].legends[0].get_texts()]
-    heights = [sum(bar.get_height() for bar in bars) for bars in axes.containers]
-    assert dict(zip(names, heights, strict=True)) == {
+def test_every_set_is_counted_once() -> None:
+    assert counted(VERDICTS) == {
         "replayed by the head": 6,
         "proved, not replayed": 1,
         "lost in the head's own arithmetic": 3,
     }
-    assert axes.get_xlabel() == "margin\n(without one: 1 argmaxable, 2 unargmaxable)"
+    chart = margin_histogram("margins", "Margins", VERDICTS)
+    assert chart is not None
+    assert chart.note == "Without a margin: 1 argmaxable, 2 unargmaxable."
 
 
-def test_the_bars_of_a_margin_stand_at_its_place(figures: list[Any]) -> None:
-    margin_histogram([verdict(margin=margin) for margin in (2e-5, 2.1e-5, 3e-2)])
-    bars = [(bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height()) for bar in figures[0].axes[0].patches]
-    assert [height for low, high, height in bars if low <= 2e-5 < high] == [2]
-    assert [height for low, high, height in bars if low <= 3e-2 < high] == [1]
-    assert sum(height for _, _, height in bars) == 3
+def test_sets_without_margins_are_no_picture() -> None:
+    assert margin_histogram("margins", "Margins", [verdict(), verdict("unargmaxable")]) is None
+    assert margin_histogram("margins", "Margins", []) is None
+
+
+def test_the_bars_of_a_margin_stand_at_its_place() -> None:
+    chart = margin_histogram("margins", "Margins", [verdict(margin=margin) for margin in (2e-5, 2.1e-5, 3e-2)])
+    assert chart is not None
+    bars = []
+    for tip in tips(str(chart.svg)):
+        low, high, count = re.fullmatch(r"(\S+) to (\S+): (\d+) label sets", tip).groups()  # type: ignore[union-attr]
+        bars.append((float(low), float(high), int(count)))
+    assert [count for low, high, count in bars if low <= 2e-5 < high] == [2]
+    assert [count for low, high, count in bars if low <= 3e-2 < high] == [1]
+
+
+@settings(deadline=None, max_examples=60, derandomize=True)
+@given(st.lists(st.floats(1e-300, 1e3), min_size=1, max_size=30))
+def test_any_margins_can_be_drawn_and_none_is_lost(margins: list[float]) -> None:
+    assert counted([verdict(margin=margin) for margin in margins]) == {"": len(margins)}
+    edges = decades(min(margins), max(margins), 60)
+    assert all(low < high for low, high in itertools.pairwise(edges))
+    assert edges[0] <= min(margins) <= max(margins) <= edges[-1]

@@ -1,0 +1,222 @@
+"""Pages as texts: what is in them, what is kept out, and how large they get."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import HOSTILE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import COMPARISON, NAMES, SUITE
+
+from xmckit import pipeline, store
+from xmckit.report import write_comparison, write_report, write_suite
+from xmckit.report.comparison_page import comparison_page
+from xmckit.report.page import render
+from xmckit.report.suite_page import suite_page
+from xmckit.report.tables import Cell, Column, Table, metric_tables, texts
+from xmckit.report.texts import number, short, size, visible
+from xmckit.runs import Run
+
+OWN_TAGS = {
+    *("html", "head", "meta", "title", "link", "style", "script", "body", "header", "nav", "main", "section", "footer"),
+    *("h1", "h2", "h3", "h4", "p", "a", "b", "i", "span", "bdi", "code", "pre", "div", "article", "details", "summary"),
+    *("table", "thead", "tbody", "tr", "th", "td", "ol", "ul", "li", "dl", "dt", "dd"),
+    *("figure", "figcaption", "svg", "path", "text", "tspan", "circle", "rect"),
+}
+
+
+class Parsed(HTMLParser):
+    """The tags and attributes of a page, and its visible text."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def check_own(page: str) -> Parsed:
+    """No tag, attribute or address that is not ours, one script, one style, and a policy that allows only these."""
+    parsed = Parsed(page)
+    assert set(parsed.tags) <= OWN_TAGS
+    assert not {name for name in parsed.attributes if name.startswith("on") or name in ("src", "style", "srcset")}
+    assert parsed.tags.count("script") == parsed.tags.count("style") == 1
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert "default-src &#39;none&#39;" in policy
+    assert "unsafe" not in policy
+    return parsed
+
+
+@pytest.fixture(scope="session")
+def page(run: pipeline.Result) -> str:
+    return run.report.read_text("utf-8")
+
+
+def test_nothing_of_the_data_becomes_a_tag(page: str) -> None:
+    parsed = check_own(page)
+    assert HOSTILE[0] in parsed.text
+    assert HOSTILE[9] in parsed.text
+    assert "{{ 7 * 7 }}" in parsed.text
+
+
+def test_what_cannot_be_seen_is_spelled_out(page: str) -> None:
+    assert not set(page) & set("\u202e\u0007\u001b\u0000")
+    assert "\\u202egnp.exe" in page
+    assert "bell \\u0007 escape \\u001b[31m null \\u0000" in page
+
+
+def test_long_labels_are_cut(page: str) -> None:
+    assert "x" * 700 not in page
+    assert len(page) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["results", "frequency", "calibration", "examples", "training", "labels", "index", "heads", "verdicts", "data",
+     "stages", "recipe", "repeat"],
+)  # fmt: skip
+def test_every_section_is_there_and_is_named_above(page: str, section: str) -> None:
+    assert page.count(f'<section id="{section}">') == 1
+    assert page.count(f'<a href="#{section}">') == 1
+
+
+def test_what_components_show_is_there(page: str, run: pipeline.Result) -> None:
+    text = Parsed(page).text
+    for said in (
+        "How sure the assignments are",
+        "Some assignments",
+        "Levels of the tree",
+        "Labels in a leaf",
+        "The label tree",
+        "label sets that can never be predicted",
+        "What was written, and where",
+        "hostile.toml:",
+        "xmckit run resolved.toml",
+    ):
+        assert said in text, said
+    never = store.read_json(run.path / "verdicts.json")["results"][0]["never"]
+    assert never, "three dimensions cannot produce all sets"
+
+
+def test_the_same_run_gives_the_same_page(page: str, run: pipeline.Result) -> None:
+    assert write_report(Run.open(run.path)).read_text("utf-8") == page
+
+
+def test_charts_are_kept_as_files_too(run: pipeline.Result) -> None:
+    names = {path.name for path in (run.path / "plots").iterdir()}
+    assert {"precision-at-k.svg", "calibration.svg", "training.svg", "margins-bsl-full.svg"} <= names
+    assert {"labels-eagle-how-sure-the-assignments-are.svg", "index-tree-labels-in-a-leaf.svg"} <= names
+
+
+def test_examples_are_right_and_wrong_and_the_same_each_time(run: pipeline.Result) -> None:
+    examples = json.loads((run.run.stage_folder("score") / "examples.json").read_text())
+    kinds = {example["kind"] for example in examples}
+    assert {"all right", "sure and wrong"} <= kinds
+    for example in examples:
+        hits = [item["hit"] for item in example["predicted"]]
+        if example["kind"] == "all right":
+            assert sum(hits) == min(5, example["true_labels"])
+        if example["kind"] == "sure and wrong":
+            assert not hits[0]
+        if example["kind"] == "nothing right":
+            assert not any(hits)
+
+
+def test_the_page_of_a_comparison(tmp_path: Path) -> None:
+    parsed = check_own(comparison_page(COMPARISON))
+    assert NAMES[1] in parsed.text
+    assert "-1.00" in parsed.text
+    assert "may be chance" in parsed.text
+    assert "significant" in parsed.text
+    write_comparison(COMPARISON, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8") == comparison_page(COMPARISON)
+
+
+def test_the_page_of_a_suite(tmp_path: Path) -> None:
+    parsed = check_own(suite_page(SUITE))
+    for said in (
+        "60.5 ± 0.7",
+        "published",
+        "61.3",
+        "better",
+        "ValueError: <script>window.hit=1</script>",
+        "Nothing is done yet",
+    ):
+        assert said in parsed.text, said
+    write_suite(SUITE, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8") == suite_page(SUITE)
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(st.text())
+def test_any_text_can_be_written_and_stays_text(text: str) -> None:
+    table = Table(text, [Column(text), Column("n", True)], [[texts(text), Cell(text, text, hint=text)]], note=text)
+    page = render("comparison.html.j2", **_with(table, text))
+    check_own(page)
+    page.encode("utf-8")
+
+
+def _with(table: Table, text: str) -> dict[str, object]:
+    return {
+        "title": text, "sections": [("x", text)], "comparison": COMPARISON, "tables": [table], "charts": [],
+        "differences": table, "costs": [], "cost_table": table, "recipes": table, "systems": table, "checksums": table,
+    }  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(st.text(alphabet=st.characters()))
+def test_visible_texts_hold_nothing_that_steers(text: str) -> None:
+    shown = visible(text)
+    shown.encode("utf-8")
+    assert not any("\u202a" <= mark <= "\u202e" or (mark < " " and mark not in "\n\t") for mark in shown)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (0.12345, "0.1235"),
+        (3.0, "3"),
+        (float("nan"), "–"),
+        (None, "–"),
+        (True, "yes"),
+    ],
+)
+def test_numbers_as_they_are_read(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_short_texts_and_sizes() -> None:
+    assert short("abc", 3) == "abc"
+    assert short("abcd", 3) == "ab…"
+    assert [size(2**power) for power in (3, 15, 21, 34)] == ["8 B", "32 KiB", "2.0 MiB", "16.0 GiB"]
+
+
+def test_metrics_go_into_two_tables_and_the_best_is_marked() -> None:
+    results = [{"metrics": {"P@1": 0.5, "R@1": 0.2, "micro-F1": 0.1}}, {"metrics": {"P@1": 0.4, "R@1": 0.3}}]
+    first, second = metric_tables(results, ["a", "b"])
+    assert [column.title for column in first.columns] == ["system", "@1"]
+    assert [column.title for column in second.columns] == ["system", "@1", "micro-F1"]
+    assert [row[1].style for row in first.rows] == ["best", ""]
+    assert [row[1].style for row in second.rows] == ["", "best"]
+    assert second.rows[1][2].text == "–"
+
+
+def test_a_table_says_what_it_leaves_out() -> None:
+    table = Table("", [Column("a")], [[Cell("x")]] * 12, of=1000)
+    assert table.filtered
+    assert table.left_out == 988
