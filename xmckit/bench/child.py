@@ -1,0 +1,193 @@
+"""What runs in the child process of a cell: `python -m xmckit.bench.child JOB.json`.
+
+It leaves `found.json` and `rows.npz` beside the job. A system that cannot run says so in `found.json` and exits with 0;
+anything else that goes wrong ends the process, and the parent reads its output.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from xmckit import store
+from xmckit.errors import XmckitError
+from xmckit.measure import Measured
+
+NOT_INSTALLED, ERROR = "not installed", "error"
+_PREDICTED_TWICE = 2
+
+
+def main(arguments: list[str]) -> None:
+    job = store.read_json(Path(arguments[0]))
+    folder = Path(arguments[0]).parent
+    sys.path[:] = job["sys_path"]
+    _end_with_parent(job["parent"])
+    try:
+        found = _run(job, folder)
+    except ImportError as error:
+        found = {"reason": NOT_INSTALLED, "error": str(error)}
+    except XmckitError as error:
+        found = {"reason": ERROR, "error": str(error)}
+    store.write_json(folder / "found.json", found)
+
+
+def _run(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    with Measured() as cost:
+        found = run_peer(job, folder) if job["kind"] == "peer" else run_recipe(job, folder)
+    found["cpu_seconds"] = round(cost.cpu_seconds, 3)
+    # Stages of a run set the mark back and keep their own peaks.
+    found["peak_bytes"] = max(cost.peak_bytes, found.get("peak_bytes", 0))
+    return found
+
+
+def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    from xmckit import pipeline
+    from xmckit.comparison import cost_of, score_rows
+    from xmckit.data.saved import load_dataset
+    from xmckit.model import load
+    from xmckit.protocols import TopK
+    from xmckit.recipe import load_recipe
+    from xmckit.registry import registry_from_environment
+
+    registry = registry_from_environment([Path(file) for file in job["plugins"]])
+    recipe = load_recipe(folder / "cell.toml", sets=job["changes"], registry=registry)
+    result = pipeline.run(recipe, root=Path(job["root"]), registry=registry)
+    run, stages = result.run, result.run.manifest["stages"]
+    dataset = load_dataset(run.stage_folder("data"))
+    arrays = store.read_arrays(run.path / "predictions.npz", "indices", "scores")
+    constants = (result.metrics["propensity"]["A"], result.metrics["propensity"]["B"])
+    _keep_rows(folder, score_rows(TopK(arrays["indices"], arrays["scores"]), dataset, job["k"], constants))
+    model = load(run, workers=job["threads"], registry=registry)
+    X = test_features(run, dataset)
+    return {
+        "metrics": result.metrics["results"][0]["metrics"],
+        "train_seconds": round(sum(one["seconds"] for one in stages if _is_training(one["name"])), 3),
+        "predict_seconds": _better_of_two(lambda: _rank(model, X, max(job["k"]))),
+        "bytes": cost_of(run).bytes,
+        "peak_bytes": max(one["peak_bytes"] for one in stages if not (one["reused"] and _is_input(one["name"]))),
+        "versions": run.manifest["versions"],
+        "prints": run.manifest["data"],
+        "data": facts_of(dataset, X),
+        "propensity": list(constants),
+        "run": str(run.path),
+    }
+
+
+def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """On the rows and features of the baseline's run, whose propensities are used too."""
+    from xmckit.bench.peers import peer_class
+    from xmckit.comparison import score_rows
+    from xmckit.data.saved import load_dataset
+    from xmckit.metrics import inverse_propensity, rank_metrics
+    from xmckit.provenance import library_versions
+    from xmckit.runs import Run
+
+    run = Run.open(Path(job["baseline"]))
+    dataset = load_dataset(run.stage_folder("data"))
+    train, Y = run.training_rows()
+    test = test_features(run, dataset)
+    peer = peer_class(job["use"])(**job["options"])
+    model = folder / "model"
+    model.mkdir()
+    began = time.perf_counter()
+    peer.fit(train, Y, seed=job["seed"], threads=job["threads"], folder=model)
+    train_seconds = time.perf_counter() - began
+    depth = max(job["k"])
+    topk = peer.predict(test, depth)
+    counts = _counts(dataset)
+    weights = inverse_propensity(counts, dataset.train.rows, *job["propensity"])
+    metrics = rank_metrics(topk, dataset.test.Y, ks=job["k"], inverse_propensity=weights, filtered=dataset.test.filter)
+    _keep_rows(folder, score_rows(topk, dataset, job["k"], tuple(job["propensity"])))
+    return {
+        "metrics": metrics,
+        "train_seconds": round(train_seconds, 3),
+        "predict_seconds": _better_of_two(lambda: peer.predict(test, depth)),
+        "bytes": peer.size(),
+        "versions": {**library_versions(), **_versions(peer.distributions)},
+        "prints": run.manifest["data"],
+        "data": facts_of(dataset, test),
+        "propensity": job["propensity"],
+    }
+
+
+def test_features(run: Any, dataset: Any) -> Any:
+    """The features of the test rows as heads saw them."""
+    features = run.stage_folder("features")
+    if store.read_json(features / "features.json")["as_in_data"]:
+        return dataset.test.matrix
+    return store.read_matrix(features / "X.tst.npz")
+
+
+def facts_of(dataset: Any, X: Any) -> dict[str, int]:
+    return {
+        "rows": int(dataset.train.rows),
+        "test_rows": int(dataset.test.rows),
+        "features": int(X.shape[1]),
+        "labels": int(dataset.labels),
+    }
+
+
+def _rank(model: Any, X: Any, k: int) -> None:
+    """The ranking of rows that are features already, as peers are asked for it."""
+    from xmckit.scoring import BLOCK
+
+    deep = k if len(model.heads) == 1 else model.top
+    for head in model.heads:
+        for start in range(0, X.shape[0], BLOCK):
+            head.predict(X[start : start + BLOCK], deep)
+
+
+def _is_input(stage: str) -> bool:
+    return stage in ("data", "features")
+
+
+def _is_training(stage: str) -> bool:
+    return stage.startswith(("labels-", "index-", "head-"))
+
+
+def _better_of_two(work: Callable[[], Any]) -> float:
+    """Seconds; the first time also loads and compiles."""
+    seconds = []
+    for _ in range(_PREDICTED_TWICE):
+        began = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - began)
+    return round(min(seconds), 3)
+
+
+def _counts(dataset: Any) -> Any:
+    import numpy as np
+
+    return np.bincount(dataset.train.Y.indices, minlength=dataset.labels)
+
+
+def _keep_rows(folder: Path, rows: Any) -> None:
+    from xmckit.bench.cells import write_rows
+
+    write_rows(folder / "rows.npz", rows)
+
+
+def _versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in distributions}
+
+
+def _end_with_parent(parent: int) -> None:
+    """A killed suite must not leave its cell running, also where it was killed before this process came so far."""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        die_with_parent = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the suite that started this cell is gone")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

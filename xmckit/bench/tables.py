@@ -1,0 +1,207 @@
+"""Results of a suite as tables: for the terminal, and as Markdown between the markers of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from xmckit import store
+from xmckit.bench.results import Change, DataResults, Duel, Results
+from xmckit.errors import StorageError, UsageError
+
+BEST, SAME, CHANGED = "*", "=", "!"
+METRICS = ("P", "PSP")
+_MIB = 2**20
+
+
+def columns(results: Results) -> list[str]:
+    return [f"{name}@{k}" for name in METRICS for k in results.k]
+
+
+def data_rows(results: Results, data: DataResults) -> list[list[str]]:
+    """A line for each system that has something to show: metrics with their marks, times and sizes."""
+    rows = []
+    for system in results.systems:
+        name = system["name"]
+        cells = results.of(data.name, name)
+        if not cells:
+            continue
+        metrics = [_metric(results, data, name, metric) for metric in columns(results)]
+        rows.append([system["title"], *metrics, *_costs(results, data.name, name), str(len(cells))])
+    return rows
+
+
+COST_COLUMNS = ("train s", "predict s", "CPU s", "peak MiB", "model MiB", "seeds")
+
+
+def _metric(results: Results, data: DataResults, system: str, metric: str) -> str:
+    found = results.mean(data.name, system, metric)
+    if found is None:
+        return "–"
+    mean, deviation = found
+    text = f"{100 * mean:.1f}" + (f" ± {100 * deviation:.1f}" if len(results.of(data.name, system)) > 1 else "")
+    standing = data.standings.get(metric, {}).get(system)
+    if standing is None:
+        return text
+    return text + (BEST if standing.best == system else SAME if standing.same else "")
+
+
+def _costs(results: Results, data: str, system: str) -> list[str]:
+    shown = []
+    for cost, unit, places in (
+        ("train_seconds", 1, 1), ("predict_seconds", 1, 2), ("cpu_seconds", 1, 1), ("peak_bytes", _MIB, 0),
+        ("bytes", _MIB, 1),
+    ):  # fmt: skip
+        found = results.mean(data, system, cost)
+        shown.append("–" if found is None else f"{found[0] / unit:,.{places}f}")
+    return shown
+
+
+def title_of(data: DataResults) -> str:
+    facts = data.facts
+    if not facts:
+        return f"{data.name}: nothing is done"
+    return (
+        f"{data.name}: {facts['rows']:,} training and {facts['test_rows']:,} test rows, {facts['features']:,} "
+        f"features, {facts['labels']:,} labels; data {data.checksum[:12]}"
+    )
+
+
+def verdicts(results: Results) -> list[list[str]]:
+    """For each data set, P and PSP at the largest k: the best recipe against the best peer."""
+    deepest = max(results.k)
+    titles = {system["name"]: system["title"] for system in results.systems}
+    rows = []
+    for data in results.data:
+        for duel in data.duels:
+            if duel.metric not in {f"{name}@{deepest}" for name in METRICS}:
+                continue
+            values = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
+            ours, theirs = (f"{100 * value[0]:.1f}" if value else "–" for value in values)
+            rows.append(
+                [
+                    data.name, duel.metric, f"{titles[duel.recipe]} {ours}", f"{titles[duel.peer]} {theirs}",
+                    f"{100 * duel.difference:+.1f} ({100 * duel.low:+.1f} … {100 * duel.high:+.1f})", _verdict(duel),
+                ]
+            )  # fmt: skip
+    return rows
+
+
+def _verdict(duel: Duel) -> str:
+    if not duel.significant:
+        return "matches"
+    return "better" if duel.difference > 0 else f"behind by {-100 * duel.difference:.1f}"
+
+
+VERDICT_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmckit")
+
+
+def failures(results: Results) -> list[list[str]]:
+    return [
+        [cell["data_set"], cell["system"], str(cell["seed"]), cell["reason"], _one_line(cell["error"])]
+        for cell in results.failed()
+    ]
+
+
+def _one_line(text: str) -> str:
+    return text.strip().splitlines()[-1][:200] if text.strip() else ""
+
+
+LEGEND = (
+    f"Percentages, mean ± deviation over seeds. {BEST} the best of the data set, {SAME} not told apart from it: paired "
+    "bootstrap over test rows, Holm's correction over all pairs, level 95%. Times and memory are those of a child "
+    "process of its own, the same for all."
+)
+
+
+def markdown(results: Results) -> str:
+    """All tables of a suite."""
+    machine = results.machine
+    lines = [f"### {results.title or results.suite}", ""]
+    if machine:
+        where = f"{machine.get('processor', '')}, {machine.get('system', '')}".strip(", ")
+        lines += [f"{results.threads} threads for every system; {where}; {machine.get('python', '')}.", ""]
+    lines += [LEGEND, ""]
+    if rows := verdicts(results):
+        lines += ["The best recipe against the best peer (recipe minus peer, 95% of draws):", ""]
+        lines += [*_markdown_table(VERDICT_COLUMNS, rows, left=4), ""]
+    for data in results.data:
+        lines += [f"#### {title_of(data)}", ""]
+        if rows := data_rows(results, data):
+            rows += _published_rows(results, data)
+            lines += [*_markdown_table(["", *columns(results), *COST_COLUMNS], rows), ""]
+            lines += [f"{note[:1].upper()}{note[1:]}." for note in _published_notes(data)]
+            lines += [f"Note: {note}." for note in data.notes]
+            if lines[-1]:
+                lines.append("")
+    if rows := failures(results):
+        lines += ["What did not run:", ""]
+        lines += [*_markdown_table(["data", "system", "seed", "why", ""], rows, left=5), ""]
+    if results.missing:
+        lines += [f"Not run yet: {len(results.missing)} cells.", ""]
+    shown = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    lines += [f"Versions: {shown}."] if shown else []
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _published_rows(results: Results, data: DataResults) -> list[list[str]]:
+    rows = []
+    for one in data.published:
+        values = [f"{one['metrics'][name]:.1f}" if name in one["metrics"] else "–" for name in columns(results)]
+        rows.append([f"published: {one['system']}", *values, *["–"] * len(COST_COLUMNS)])
+    return rows
+
+
+def _published_notes(data: DataResults) -> list[str]:
+    return [
+        f"{one['system']}: {one['source']}" + ("" if one["same_split"] else "; on other rows of the same source")
+        for one in data.published
+    ]
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    rule = ["---" if place < left else "---:" for place in range(len(header))]
+    return [_line(row) for row in (header, rule, *rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def write_between_markers(page: Path, name: str, text: str) -> None:
+    """Replace what is between the markers of this name; everything else on the page stays."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    try:
+        content = page.read_text("utf-8")
+    except FileNotFoundError:
+        raise StorageError(f"{page}: no such file") from None
+    if content.count(begin) != 1 or content.count(end) != 1 or content.index(begin) > content.index(end):
+        raise UsageError(f"{page} needs the line {begin} and below it the line {end}, each once")
+    head, tail = content[: content.index(begin) + len(begin)], content[content.index(end) :]
+    store.write_text(page, f"{head}\n{text}{tail}")
+
+
+CHANGE_COLUMNS = ("train", "predict", "memory")
+
+
+def change_rows(found: Sequence[Change], metrics: Sequence[str]) -> list[list[str]]:
+    """What got better, worse, slower: the later value, its difference, and ratios of costs."""
+    rows = []
+    for change in found:
+        ratios = (change.train_ratio, change.predict_ratio, change.memory_ratio)
+        rows.append(
+            [
+                f"{change.data} / {change.system}",
+                *(_changed(change, metric) for metric in metrics),
+                *("–" if ratio is None else f"{ratio:.2f}×" for ratio in ratios),
+            ]
+        )
+    return rows
+
+
+def _changed(change: Change, metric: str) -> str:
+    if metric not in change.metrics:
+        return "–"
+    before, after = change.metrics[metric]
+    mark = "" if change.significant is None else CHANGED if change.significant.get(metric) else SAME
+    return f"{100 * after:.1f} ({100 * (after - before):+.1f}){mark}"

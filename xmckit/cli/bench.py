@@ -1,0 +1,246 @@
+"""`xmckit bench`"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xmckit.cli import common
+
+if TYPE_CHECKING:
+    from xmckit.bench.results import Results
+    from xmckit.bench.suite import Suite
+
+_work_option = click.option(
+    "--work", type=click.Path(), metavar="DIR", help="Folder for cells and runs; by default runs/bench/SUITE."
+)
+
+
+@click.group()
+def bench() -> None:
+    """Run suites of recipes and peers over data sets and seeds, and compare them."""
+
+
+def _seeds(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int]:
+    try:
+        return [int(seed) for seed in value.split(",")] if value else []
+    except ValueError:
+        raise click.BadParameter("expected numbers with commas, such as 0,1,2") from None
+
+
+@bench.command("run")
+@click.argument("suite", type=click.Path())
+@common.data_option
+@click.option("--seeds", callback=_seeds, metavar="0,1,2", help="Instead of the suite's.")
+@click.option("--executor", default="serial", show_default=True, help="What spreads cells; times want serial.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at the same time.")
+@click.option("--retry-failed", is_flag=True, help="Run cells again that failed.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no cell after this time; go on another day.")
+@click.option("--only", multiple=True, metavar="TEXT", help="Only cells with this in their key; may be repeated.")
+@_work_option
+@common.json_option
+def run(
+    suite: str,
+    data_folders: tuple[str, ...],
+    seeds: list[int],
+    executor: str,
+    jobs: int,
+    retry_failed: bool,
+    minutes: float | None,
+    only: tuple[str, ...],
+    work: str | None,
+    as_json: bool,
+) -> None:
+    """Run the cells of SUITE, a .toml file, that are not done; what is finished is kept whatever happens.
+
+    Writes the suite's results and its part of the page, where it names them.
+    """
+    from xmckit.bench.results import collect
+    from xmckit.bench.runner import run_suite
+    from xmckit.bench.suite import load_suite
+
+    if jobs > 1 and executor == "serial":
+        raise click.UsageError("several --jobs need an executor that spreads them: --executor threads")
+    registry = common.get_registry()
+    found = load_suite(Path(suite), registry)
+    folder = _work(found, work)
+    try:
+        summary = run_suite(
+            found,
+            folder,
+            registry=registry,
+            roots=common.data_roots(data_folders),
+            seeds=seeds,
+            retry_failed=retry_failed,
+            minutes=math.inf if minutes is None else minutes,
+            executor=executor,
+            jobs=jobs,
+            only=only,
+            announce=_announce,
+        )
+    except KeyboardInterrupt:
+        common.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
+        raise
+    results = collect(found, folder, seeds)
+    _write(found, results)
+    if as_json:
+        common.print_json({"summary": vars(summary), **results.to_json()})
+        return
+    _print(results)
+    click.echo(
+        f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
+        f"{len(summary.later)} left for later."
+    )
+
+
+def _announce(key: str, outcome: dict[str, Any] | None) -> None:
+    if common.quiet():
+        return
+    now = time.strftime("%H:%M:%S")
+    if outcome is None:
+        click.echo(f"{now} {key} …", err=True)
+    elif outcome["status"] == "done":
+        click.echo(f"{now} {key}: {outcome['seconds']:.0f} s", err=True)
+    else:
+        told = outcome["error"].strip().splitlines()
+        click.echo(f"{now} {key}: {outcome['reason']}: {told[-1] if told else ''}", err=True)
+
+
+def _work(suite: Suite, given: str | None) -> Path:
+    return (Path(given) if given else Path("runs") / "bench" / suite.name).resolve()
+
+
+def _write(suite: Suite, results: Results) -> None:
+    from xmckit.bench.results import write_results
+    from xmckit.bench.tables import markdown, write_between_markers
+
+    if suite.results is not None:
+        write_results(results, suite.results)
+    if suite.page is not None:
+        write_between_markers(suite.page, suite.name, markdown(results))
+
+
+@bench.command("table")
+@click.argument("suite", metavar="SUITE|RESULTS")
+@_work_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+@click.option("--write", is_flag=True, help="Write a suite's results and its part of the page anew.")
+@click.option("--html", type=click.Path(), metavar="FILE", help="Also write one self-contained page.")
+@common.json_option
+def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: str | None, as_json: bool) -> None:
+    """Print the results of SUITE (.toml), or those in RESULTS (.json), as tables."""
+    from xmckit.bench.tables import markdown
+
+    results, own = _results(suite, work)
+    if write:
+        if own is None:
+            raise click.UsageError("--write needs the suite itself, a .toml file")
+        _write(own, results)
+    if html is not None:
+        from xmckit.report import write_suite
+
+        write_suite(results, Path(html))
+    if as_json:
+        common.print_json(results.to_json())
+    elif as_markdown:
+        click.echo(markdown(results), nl=False)
+    else:
+        _print(results)
+
+
+def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
+    """Of a results file, or of a suite's own folder."""
+    from xmckit.bench.results import collect, read_results
+    from xmckit.bench.suite import load_suite
+
+    if source.endswith(".json"):
+        return read_results(Path(source)), None
+    suite = load_suite(Path(source), common.get_registry())
+    folder = _work(suite, work)
+    if not (folder / "cells").is_dir() and suite.results is not None and suite.results.is_file():
+        return read_results(suite.results), suite
+    return collect(suite, folder), suite
+
+
+def _print(results: Results) -> None:
+    from xmckit.bench import tables
+    from xmckit.cli.tables import print_table
+
+    for data in results.data:
+        if rows := tables.data_rows(results, data):
+            header = ["", *tables.columns(results), *tables.COST_COLUMNS]
+            print_table(rows, header, title=tables.title_of(data))
+        else:
+            click.echo(tables.title_of(data))
+        for note in data.notes:
+            click.echo(f"note: {note}")
+        click.echo()
+    click.echo(tables.LEGEND)
+    if rows := tables.verdicts(results):
+        click.echo()
+        print_table(rows, tables.VERDICT_COLUMNS, left=6, title="the best recipe against the best peer")
+    if rows := tables.failures(results):
+        click.echo()
+        print_table(rows, ["data", "system", "seed", "why", ""], left=5, title="what did not run")
+    if results.missing:
+        click.echo(f"not run yet: {len(results.missing)} cells")
+
+
+@bench.command("plot")
+@click.argument("suite", metavar="SUITE|RESULTS")
+@_work_option
+@click.option("--metric", default="P@5", show_default=True, help="What is drawn over time.")
+@click.option("--output", type=click.Path(), metavar="FILE.svg", help="By default SUITE.svg in this folder.")
+def plot(suite: str, work: str | None, metric: str, output: str | None) -> None:
+    """Draw the results of SUITE (.toml), or those in RESULTS (.json): quality against time to train and to predict."""
+    from xmckit import store
+    from xmckit.bench.plots import draw
+
+    results, _ = _results(suite, work)
+    file = Path(output or f"{results.suite}.svg")
+    store.write_text(file, draw(results, metric))
+    click.echo(f"picture: {file}")
+
+
+@bench.command("compare")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--work-a", type=click.Path(), metavar="DIR", help="Folder of cells, where A is a suite.")
+@click.option("--work-b", type=click.Path(), metavar="DIR", help="Folder of cells, where B is a suite.")
+@common.json_option
+def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_json: bool) -> None:
+    """What got better, worse or slower from A to B: two suites (.toml) or results (.json).
+
+    Where both are suites whose cells are there, differences are tested by a paired bootstrap over test rows.
+    """
+    from xmckit.bench.results import changes, kept_rows
+
+    (old, old_suite), (new, new_suite) = _results(before, work_a), _results(after, work_b)
+    rows = None
+    if old_suite is not None and new_suite is not None:
+        kept = [kept_rows(old_suite, _work(old_suite, work_a)), kept_rows(new_suite, _work(new_suite, work_b))]
+        rows = {key: (kept[0][key], kept[1][key]) for key in kept[0].keys() & kept[1].keys()}
+    found = changes(old, new, rows)
+    if as_json:
+        common.print_json([vars(change) for change in found])
+        return
+    _print_changes(found, new)
+
+
+def _print_changes(found: Sequence[Any], results: Results) -> None:
+    from xmckit.bench import tables
+    from xmckit.cli.tables import print_table
+
+    metrics = tables.columns(results)
+    print_table(tables.change_rows(found, metrics), ["", *metrics, *tables.CHANGE_COLUMNS])
+    click.echo(
+        f"Percentages, with the difference in brackets ({tables.CHANGED} significant, {tables.SAME} may be chance,"
+    )
+    click.echo("nothing: rows not at hand), and how many times as long or as large.")
+    if other := [change.data for change in found if change.other_data]:
+        click.echo(f"note: the data has changed in between: {', '.join(dict.fromkeys(other))}")

@@ -1,0 +1,339 @@
+"""Finished runs side by side on the same test rows, and which of their differences are more than chance.
+
+Significance is a paired bootstrap over test rows: rows are drawn with replacement, the same for all systems, and every
+metric is computed again from the rows that were drawn. A p-value is the share of draws whose difference is as far from
+the observed one as that is from 0. Of each metric all pairs of systems are compared, and Holm's correction is over
+these pairs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmckit import store
+from xmckit.data.model import Dataset
+from xmckit.errors import DataError, UsageError
+from xmckit.metrics import RowScores, inverse_propensity, row_scores
+from xmckit.run_ensembles import check_done, common_data, distinct_names, member_of
+from xmckit.runs import Run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DRAWS, LEVEL = 4000, 0.95
+FEWEST_ROWS = 20  # of fewer test rows nothing is called significant
+_BUFFER = 1 << 23  # numbers held at once while rows are drawn
+_NOT_IN_RESULTS = ("name", "title", "description", "report", "workers", "executor")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a system took: `bytes` is what the trained model takes on disk; `stages` has the seconds of each stage."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+    bytes: int
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class System:
+    """One of the things compared. `metrics` are all that it was scored with, `intervals` those of the compared ones."""
+
+    name: str
+    metrics: Mapping[str, float]
+    cost: Cost
+    title: str = ""
+    path: Path | None = None
+    seed: int | None = None
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`one` minus `other` in one metric, with its interval; `adjusted` is the p-value after Holm's correction."""
+
+    metric: str
+    one: str
+    other: str
+    value: float
+    low: float
+    high: float
+    p: float
+    adjusted: float
+    significant: bool
+
+    @property
+    def turned(self) -> Difference:
+        """The same, seen from the other side."""
+        return Difference(
+            self.metric, self.other, self.one, -self.value, -self.high, -self.low, self.p, self.adjusted,
+            self.significant,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RecipeDifference:
+    """A key that is not the same in all recipes, and its value in each, by system; None: not there."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Systems on the same test rows. `metrics` are the names of those that are compared by row."""
+
+    dataset: str
+    rows: int
+    labels: int
+    propensity: Mapping[str, Any]
+    checksums: Mapping[str, str]
+    systems: tuple[System, ...]
+    metrics: tuple[str, ...]
+    differences: tuple[Difference, ...]
+    recipes: tuple[RecipeDifference, ...]
+    draws: int
+    level: float
+    seed: int
+
+    def best(self, metric: str) -> tuple[str, ...]:
+        """The systems with the highest value, several where they are equal."""
+        values = {system.name: system.metrics[metric] for system in self.systems if metric in system.metrics}
+        return tuple(name for name, value in values.items() if value == max(values.values()))
+
+    def difference(self, metric: str, one: str, other: str) -> Difference:
+        """`one` minus `other`."""
+        for found in self.differences:
+            if found.metric == metric and {found.one, found.other} == {one, other}:
+                return found if found.one == one else found.turned
+        raise UsageError(f"{one} and {other} were not compared by {metric}")
+
+    def equals_best(self, metric: str, name: str) -> bool:
+        """Whether a system is the best, or cannot be told apart from it."""
+        best = self.best(metric)
+        return name in best or not self.difference(metric, best[0], name).significant
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "labels": self.labels,
+            "propensity": dict(self.propensity),
+            "checksums": dict(self.checksums),
+            "bootstrap": {"draws": self.draws, "level": self.level, "seed": self.seed, "correction": "Holm"},
+            "systems": [_system_json(system) for system in self.systems],
+            "best": {metric: list(self.best(metric)) for metric in self.metrics},
+            "differences": [vars(difference) for difference in self.differences],
+            "recipe_differences": [{"key": found.key, "values": list(found.values)} for found in self.recipes],
+        }
+
+
+def _system_json(system: System) -> dict[str, Any]:
+    return {
+        "name": system.name,
+        "title": system.title,
+        "path": None if system.path is None else str(system.path),
+        "seed": system.seed,
+        "metrics": dict(system.metrics),
+        "intervals": {metric: list(interval) for metric, interval in system.intervals.items()},
+        "cost": {**vars(system.cost), "stages": dict(system.cost.stages)},
+    }
+
+
+def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Comparison:
+    """Finished runs on the same rows. The depths and propensities of the first run are used for all."""
+    if len(runs) < 2:
+        raise UsageError("a comparison needs two runs or more")
+    check_done(runs)
+    dataset = common_data(runs, "compared")
+    first = store.read_json(runs[0].path / "metrics.json")
+    constants = (first["propensity"]["A"], first["propensity"]["B"])
+    scores = [score_rows(member_of(run, dataset).topk, dataset, first["k"], constants) for run in runs]
+    systems = [
+        System(
+            name=name,
+            metrics={**store.read_json(run.path / "metrics.json")["results"][0]["metrics"], **rows.totals},
+            cost=cost_of(run),
+            title=run.manifest.get("title", ""),
+            path=run.path,
+            seed=run.manifest.get("seed"),
+        )
+        for name, run, rows in zip(distinct_names(runs), runs, scores, strict=True)
+    ]
+    found = compare_rows([system.name for system in systems], scores, draws=draws, level=level, seed=seed)
+    return Comparison(
+        dataset=dataset.name,
+        rows=dataset.test.rows,
+        labels=dataset.labels,
+        propensity=first["propensity"],
+        checksums=runs[0].manifest.get("data", {}),
+        systems=tuple(
+            System(**{**vars(system), "intervals": intervals})
+            for system, intervals in zip(systems, found.intervals, strict=True)
+        ),
+        metrics=scores[0].names,
+        differences=found.differences,
+        recipes=recipe_differences([run.path / "resolved.toml" for run in runs]),
+        draws=draws,
+        level=level,
+        seed=seed,
+    )
+
+
+def score_rows(topk: Any, dataset: Dataset, ks: Sequence[int], constants: tuple[float, float]) -> RowScores:
+    """What each test row adds to the metrics of a ranking; propensities are those of the training labels."""
+    counts = np.bincount(dataset.train.Y.indices, minlength=dataset.labels)
+    weights = inverse_propensity(counts, dataset.train.rows, *constants)
+    return row_scores(topk, dataset.test.Y, weights, ks=ks, filtered=dataset.test.filter)
+
+
+def cost_of(run: Run) -> Cost:
+    """Of all stages, whoever ran them first: a stage that came from the cache costs what it cost then."""
+    stages = run.manifest["stages"]
+    model = [stage for stage in stages if stage["name"].startswith(("index-", "head-"))]
+    return Cost(
+        seconds=sum(stage["seconds"] for stage in stages),
+        cpu_seconds=sum(stage.get("cpu_seconds", 0.0) for stage in stages),
+        peak_bytes=max((stage["peak_bytes"] for stage in stages), default=0),
+        bytes=sum(stage.get("bytes", 0) for stage in model),
+        stages={stage["name"]: stage["seconds"] for stage in stages},
+    )
+
+
+# -- significance ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowComparison:
+    """All pairs of systems in each metric, and the interval of each system's own value."""
+
+    differences: tuple[Difference, ...]
+    intervals: tuple[Mapping[str, tuple[float, float]], ...]
+
+
+def compare_rows(
+    names: Sequence[str], scores: Sequence[RowScores], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
+) -> RowComparison:
+    """Every pair of systems, given what each row adds to their metrics."""
+    first = scores[0]
+    for name, other in zip(names, scores, strict=True):
+        if other.names != first.names or other.parts.shape != first.parts.shape:
+            raise DataError(f"{name} was scored on other rows or with other metrics than {names[0]}")
+        if not np.array_equal(other.norms, first.norms):
+            raise DataError(f"{name} was scored with other true labels or propensities than {names[0]}")
+    if draws < 1 or not 0 < level < 1:
+        raise UsageError(f"expected at least one draw and a level between 0 and 1, found {draws} and {level}")
+    drawn = bootstrap([one.parts for one in scores], first.norms, draws, seed)
+    observed = np.array([list(one.totals.values()) for one in scores])
+    tail = 100 * np.array([(1 - level) / 2, (1 + level) / 2])
+    own = np.percentile(drawn, tail, axis=0)
+    intervals = tuple(
+        {metric: (float(low), float(high)) for metric, low, high in zip(first.names, *own[:, place], strict=True)}
+        for place in range(len(names))
+    )
+    pairs = list(itertools.combinations(range(len(names)), 2))
+    differences: list[Difference] = []
+    for column, metric in enumerate(first.names):
+        values = [float(observed[left, column] - observed[right, column]) for left, right in pairs]
+        spread = [drawn[:, left, column] - drawn[:, right, column] for left, right in pairs]
+        p = np.array([_p_value(*pair) for pair in zip(values, spread, strict=True)])
+        if len(first.parts) < FEWEST_ROWS:
+            p = np.ones(len(pairs))
+        for place, adjusted in enumerate(holm(p).tolist()):
+            left, right = pairs[place]
+            low, high = np.percentile(spread[place], tail).tolist()
+            differences.append(
+                Difference(
+                    metric,
+                    names[left],
+                    names[right],
+                    values[place],
+                    low,
+                    high,
+                    float(p[place]),
+                    adjusted,
+                    significant=adjusted < 1 - level,
+                )
+            )
+    return RowComparison(tuple(differences), intervals)
+
+
+def _p_value(observed: float, drawn: np.ndarray) -> float:
+    """Two-sided: how often chance moves the difference as far as it is from 0. Never 0: the draws are only so many."""
+    as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12
+    return float((1 + as_far.sum()) / (1 + len(drawn)))
+
+
+def bootstrap(parts: Sequence[np.ndarray], norms: np.ndarray, draws: int, seed: int) -> np.ndarray:
+    """Draws × systems × metrics: Σ parts / Σ norms over as many rows as there are, drawn with replacement.
+
+    How often each row is drawn is a vector, and the sums are its product with all columns at once; of these vectors
+    only so many are held as fit into a buffer.
+    """
+    rows, metrics = norms.shape
+    rng = np.random.default_rng(seed)
+    columns = np.hstack([*parts, norms])
+    sums = np.empty((draws, columns.shape[1]))
+    block = max(1, min(draws, _BUFFER // max(rows, 1)))
+    times = np.empty((block, rows))
+    for start in range(0, draws, block):
+        here = times[: min(block, draws - start)]
+        for line in here:
+            line[:] = np.bincount(rng.integers(0, rows, rows), minlength=rows)
+        sums[start : start + len(here)] = here @ columns
+    found = sums[:, :-metrics].reshape(draws, len(parts), metrics)
+    norm = sums[:, None, -metrics:]
+    return np.divide(found, norm, out=np.zeros_like(found), where=norm > 0)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values corrected for being many: the smallest times their number, the next times one less, never falling."""
+    order = np.argsort(p, kind="stable")
+    factors = len(p) - np.arange(len(p))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(factors * p[order]), 1.0)
+    return adjusted
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
+    """The keys of complete recipes that do not have the same value in all of them, but for titles and the like."""
+    recipes = [_flat(_document(file)) for file in files]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    found = (RecipeDifference(key, tuple(recipe.get(key) for recipe in recipes)) for key in keys)
+    return tuple(one for one in found if any(value != one.values[0] for value in one.values))
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise store.damaged(file, "it is not there") from None
+    except ValueError as error:
+        raise store.damaged(file, f"not TOML: {error}") from None
+    return {key: value for key, value in document.items() if key not in _NOT_IN_RESULTS}
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    """Dotted keys; a list of one table needs no number."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        value = value[0] if len(value) == 1 else {str(place): item for place, item in enumerate(value)}
+    if not isinstance(value, dict):
+        return {path: value}
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        flat |= _flat(item, f"{path}.{key}" if path else key)
+    return flat
