@@ -23,6 +23,10 @@ class LazyGroup(click.Group):
         return list(dict.fromkeys(name.partition(".")[0] for name in _summaries()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "doctor":  # it looks at plugins in other processes, because one may hang
+            from xmckit.cli.doctor import doctor
+
+            return accept_everywhere(doctor)
         if cmd_name not in self.list_commands(ctx):
             return None
         command = accept_everywhere(_with_all_below(cmd_name))
@@ -95,12 +99,21 @@ def xmckit() -> None:
     """Extreme multi-label classification from plugins, with proofs of what a model can never output."""
 
 
+def _prepare_for_the_tab_key() -> None:
+    """A shell asks what could come next: in the middle of a line, nothing else may be written to the terminal."""
+    from xmckit.cli import completion  # noqa: F401  it tells click how bash asks
+
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for as long as the process lasts
+
+
 def main() -> None:
     """Entry point: errors become one paragraph and an exit code, never a traceback for a user's mistake."""
     for stream in (sys.stdout, sys.stderr):
         # A terminal that lacks a character shows its escape; that is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    if "_XMCKIT_COMPLETE" in os.environ:
+        _prepare_for_the_tab_key()
     try:
         # Without standalone mode click hands back the code of `ctx.exit(code)` instead of leaving with it.
         code = xmckit(standalone_mode=False)
@@ -117,8 +130,9 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        common.fail("interrupted", 130)
+    except (KeyboardInterrupt, click.Abort) as stop:
+        told = str(stop.__cause__ or stop)  # click puts its own in the place of Python's
+        common.fail(f"interrupted: {told}" if told else "interrupted", 130)
     except BrokenPipeError:
         # The same, noticed by us; nothing may be flushed any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

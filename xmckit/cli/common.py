@@ -58,6 +58,11 @@ def global_options() -> list[click.Parameter]:
     ]
 
 
+def plugin_files() -> list[Path]:
+    """What `--plugin` named so far."""
+    return list(_state["files"])
+
+
 def quiet() -> bool:
     return bool(_state["quiet"])
 
@@ -74,7 +79,7 @@ def get_registry(*, tolerant: bool = False) -> Registry:
     if not tolerant:
         for plugin in registry.problems:
             if plugin.origin == "file":
-                raise PluginError(f"--plugin {plugin.file}: {plugin.problem}")
+                raise PluginError(f"--plugin {plugin.where}: {plugin.problem}")
     return registry
 
 

@@ -24,39 +24,105 @@ _param_option = click.option(
 
 @click.group()
 def data() -> None:
-    """List, describe and convert data sets."""
+    """List, fetch, describe and convert data sets."""
 
 
 @data.command("ls")
 @common.data_option
 @common.json_option
 def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
-    """List the data sets by name, and those found below --data and XMCKIT_DATA."""
+    """List the data sets by name, whether they are there, and what else is below --data and XMCKIT_DATA."""
+    from xmckit.errors import UsageError
+
     registry = common.get_registry()
-    named = [
-        {"name": item.component.name, "kind": "built in", "what": item.component.summary}
+    roots = common.data_roots(data_folders)
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError(f"{root} is not a folder")
+    sets = [
+        {"name": item.component.name, "kind": "built in", "state": "", "what": item.component.summary}
         for item in registry.all()
         if item.kind == "dataset"
     ]
+    sets += _published(roots)
+    taken = {found["path"] for found in sets if found.get("path")}
     readers = {name: registry.resolve("reader", name)() for name in registry.names("reader")}
-    stored = []
-    for root in common.data_roots(data_folders):
-        if not root.is_dir():
-            from xmckit.errors import UsageError
-
-            raise UsageError(f"{root} is not a folder")
-        for path in sorted(root.iterdir()):
-            formats = [name for name, reader in readers.items() if reader.matches(path)]
-            if formats:
-                stored.append({"name": str(path), "kind": " or ".join(formats), "what": ""})
+    for path in (path for root in roots for path in sorted(root.iterdir())):
+        formats = [name for name, reader in readers.items() if reader.matches(path)]
+        if formats and str(path) not in taken:
+            sets.append({"name": str(path), "kind": " or ".join(formats), "state": "there", "what": ""})
     if as_json:
-        common.print_json([*named, *stored])
+        common.print_json(sets)
         return
     from xmckit.cli.tables import print_table
 
-    print_table(
-        [[item["name"], item["kind"], item["what"]] for item in [*named, *stored]], ["name", "kind", ""], left=3
-    )
+    columns = ["name", "kind", "state", "what"]
+    print_table([[item[column] for column in columns] for item in sets], ["name", "kind", "", ""], left=4)
+
+
+def _published(roots: list[Path]) -> list[dict[str, Any]]:
+    """The sets of the catalogue, each with the folder of `roots` that has it, or has some of it."""
+    from xmckit.data.catalogue import catalogue, state
+
+    found = []
+    for name, entry in catalogue().items():
+        places = [(root / name, *state(entry, root / name)) for root in roots]
+        present = [place for place in places if place[1] == "there"] or [
+            place for place in places if place[1] != "missing"
+        ]
+        path, is_there, wrong = present[0] if present else (None, "missing", [])
+        sizes = {key: getattr(entry, key) for key in ("rows", "test_rows", "features", "labels")}
+        found.append(
+            {
+                "name": name,
+                "kind": "published" if entry.sources else "by hand",
+                "state": is_there,
+                "what": f"{entry.about}{'; ' + '; '.join(wrong) if wrong else ''}",
+                "path": None if path is None else str(path),
+                **sizes,
+                "licence": entry.licence,
+                "citation": entry.citation,
+                "page": entry.page,
+            }
+        )
+    return found
+
+
+@data.command("fetch")
+@click.argument("name")
+@click.option("--to", "folder", type=click.Path(), help="Where to put its folder [default: XMCKIT_DATA, or else data].")
+@click.option(
+    "--timeout", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds to wait for a server."
+)
+@common.json_option
+def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
+    """Download the published set NAME; a download that broke off is gone on with."""
+    from xmckit.cli.progress import TerminalProgress
+    from xmckit.data.catalogue import find_entry
+    from xmckit.data.download import Patience
+    from xmckit.data.fetch import fetch as fetch_set
+
+    entry = find_entry(name)
+    root = Path(folder).resolve() if folder else next(iter(common.data_roots()), Path("data").resolve())
+    with TerminalProgress(quiet=common.quiet()) as progress:
+        done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_say)
+    if as_json:
+        facts = {"address": done.address, "bytes": done.bytes, "checked": done.checked}
+        about = {"licence": entry.licence, "citation": entry.citation, "page": entry.page}
+        common.print_json(
+            {"name": entry.name, "folder": str(done.folder), "fetched": bool(done.address), **facts, **about}
+        )
+        return
+    if done.address is None:
+        click.echo(f"{entry.name} is there already")
+    elif not done.checked:
+        _say(f"no checksum of {entry.name} is published; that of what came is kept in {done.folder}")
+    click.echo(f"licence: {entry.licence}\ncitation: {entry.citation}\n{done.folder}")
+
+
+def _say(message: str) -> None:
+    if not common.quiet():
+        click.echo(f"note: {message}", err=True)
 
 
 @data.command("info")
@@ -78,7 +144,7 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
     from xmckit.cli.tables import print_table
     from xmckit.report.facts import flat_facts
 
-    print_table(flat_facts(facts), ["", dataset.name], left=1)
+    print_table(flat_facts(facts), ["", dataset.name], left=2)
 
 
 @data.command("convert")
@@ -112,15 +178,31 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
     click.echo(str(destination))
 
 
+def _section(source: str, known: list[str]) -> dict[str, Any]:
+    """What a recipe's [data] would say for a name or a path."""
+    from xmckit.data.catalogue import catalogue
+
+    if source in known:
+        return {"use": source}
+    if source.lower() in catalogue() and not Path(source).exists():
+        return {"use": "repository", "name": source.lower()}
+    return {"use": "files", "path": source}
+
+
 def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], progress: Any) -> Dataset:
-    """A data set by its registered name, or the files at a path."""
-    from xmckit.recipe import load_section
-    from xmckit.recipe.layers import merge, node_of, read_sets
     from xmckit.registry import make_context
 
+    context = make_context(progress=progress, registry=common.get_registry())
+    return read_dataset(source, params, data_folders, context)
+
+
+def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], context: Context) -> Dataset:
+    """A data set by its name, or the files at a path."""
+    from xmckit.recipe import load_section
+    from xmckit.recipe.layers import merge, node_of, read_sets
+
     registry = common.get_registry()
-    context: Context = make_context(progress=progress, registry=registry)
-    named = {"use": source} if source in registry.names("dataset") else {"use": "files", "path": source}
+    named = _section(source, registry.names("dataset"))
     given = read_sets(params, "--param")
     values = merge(node_of(named, given.origin), given).plain()
     section = load_section("data", values, registry=registry, data_roots=common.data_roots(data_folders))

@@ -88,6 +88,12 @@ class JsonLines(Configured):
         )
         return reading.whole(dataset, files[0], files[-1])
 
+    def read_file(self, path: Path, *, context: Context) -> tuple[Split, list[str]]:
+        """All rows of one file, not cut, and the names of their labels."""
+        rows = self._read_rows(path, context)
+        names = _label_names(None, [path], [rows])
+        return _split(path, rows, {name: label for label, name in enumerate(names)}), names
+
     def _read_rows(self, path: Path, context: Context) -> _Rows:
         rows = _Rows()
         lines = reading.content_lines(path)

@@ -128,10 +128,15 @@ def shown_number(number: int) -> str:
     return f"a number above {kernels.LARGEST_INTEGER - 1}" if number == kernels.LARGEST_INTEGER else str(number)
 
 
-def fail(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
+def meaning(text: np.ndarray, error: parse.TextError, expected: str = "") -> str:
+    """What is wrong at the place of an error, in words."""
     found = "" if error.code in _UNQUOTED else f", found {shown(text, error.position)}"
     hint = f" ({expected})" if expected else ""
-    raise DataError(f"{_MEANING[error.code]}{found}{hint}", path=path, line=line_of(text, error.position)) from None
+    return f"{_MEANING[error.code]}{found}{hint}"
+
+
+def fail(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
+    raise DataError(meaning(text, error, expected), path=path, line=line_of(text, error.position)) from None
 
 
 def read_rows(

@@ -1,0 +1,100 @@
+"""`xmckit evaluate`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from xmckit.cli import common
+
+if TYPE_CHECKING:
+    from xmckit.context import Context
+    from xmckit.evaluation import FeatureRows, Labelled
+
+
+@click.command()
+@click.argument("run")
+@click.argument("source", metavar="DATA")
+@click.option(
+    "--split",
+    "part",
+    type=click.Choice(["test", "train", "all"]),
+    help="Which rows of DATA [default: test; all of a single file].",
+)
+@click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the data set.")
+@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
+@common.data_option
+@common.json_option
+def evaluate(
+    run: str,
+    source: str,
+    part: str | None,
+    params: tuple[str, ...],
+    root: str,
+    data_folders: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Score the model of RUN on DATA, which it was not trained on: a data set's name, a folder or a labelled file.
+
+    Labels are matched by name. Those that the model does not know are misses, and are counted. Propensities are those
+    of the rows that the model was trained on.
+    """
+    from xmckit.cli.progress import TerminalProgress
+    from xmckit.evaluation import evaluate as score
+    from xmckit.evaluation import feature_rows, training_run
+    from xmckit.model import load
+    from xmckit.registry import make_context
+
+    registry = common.get_registry()
+    trained = training_run(run, Path(root))
+    with TerminalProgress(quiet=common.quiet()) as progress:
+        context = make_context(progress=progress, registry=registry)
+        rows = _labelled(source, part, params, data_folders, feature_rows(trained), context)
+        model = load(run, root=root, registry=registry)
+        name = (
+            Path(run).name if Path(run).is_dir() and trained.path != Path(run).resolve() else trained.manifest["name"]
+        )
+        metrics = score(model, trained, rows, name=name, context=context)
+    if as_json:
+        common.print_json(metrics)
+        return
+    from xmckit.cli.tables import print_metrics
+
+    print_metrics(metrics)
+    if told := _strangers(metrics["unknown"]):
+        click.echo(told)
+
+
+def _labelled(
+    source: str,
+    part: str | None,
+    params: tuple[str, ...],
+    data_folders: tuple[str, ...],
+    features: FeatureRows | None,
+    context: Context,
+) -> Labelled:
+    from xmckit.cli.data import read_dataset
+    from xmckit.evaluation import Labelled, joined, read_file
+
+    if Path(source).is_file() and part is None and not params:
+        found = read_file(Path(source), features, context=context)
+        if found is not None:
+            return found
+    dataset = read_dataset(source, params, data_folders, context)
+    rows = {"test": lambda: dataset.test, "train": lambda: dataset.train}.get(
+        part or "test", lambda: joined(dataset.train, dataset.test)
+    )()
+    return Labelled(dataset.name, rows, dataset.label_names)
+
+
+def _strangers(unknown: dict[str, Any]) -> str:
+    if not unknown["labels"]:
+        return ""
+    examples = ", ".join(unknown["examples"]) + (" …" if unknown["labels"] > len(unknown["examples"]) else "")
+    return (
+        f"{unknown['labels']:,} labels are unknown to the model ({examples}): {unknown['pairs']:,} of "
+        f"{unknown['of_pairs']:,} true labels ({100 * unknown['share']:.1f} %), which count as misses. "
+        f"{unknown['rows']:,} rows have one, {unknown['rows_with_no_other']:,} of them have no other."
+    )

@@ -1,0 +1,262 @@
+"""Data sets by name: what is published about them, what of them is there, and the data set `repository`.
+
+`catalogue.toml` says what is known. A set lives in a folder of its name; `xmckit data fetch` makes that folder, with
+`fetched.json` in it: size and checksum of every file, so that a change is noticed even where none are published.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.errors import DataError, UsageError, nearest
+from xmckit.params import Configured, InputPath, Params
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from xmckit.data.files import Files
+    from xmckit.data.model import Dataset
+
+RECORD = "fetched.json"
+State = Literal["there", "half-downloaded", "damaged", "missing"]
+
+
+Size = Annotated[int, Field(ge=0)]
+Md5 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Fact(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class KnownFile(_Fact):
+    """What a file must be, where that is known."""
+
+    bytes: Size | None = None
+    sha256: Sha256 | None = None
+
+
+class Source(_Fact):
+    """An archive that is published, with its size and a checksum where they are known."""
+
+    address: str
+    bytes: Size | None = None
+    md5: Md5 | None = None
+    sha256: Sha256 | None = None
+
+    @property
+    def checksum(self) -> tuple[str, str] | None:
+        """The algorithm and its result; the stronger one of several."""
+        found = [(kind, value) for kind, value in (("sha256", self.sha256), ("md5", self.md5)) if value]
+        return found[0] if found else None
+
+
+class Entry(_Fact):
+    """A data set as `catalogue.toml` describes it; numbers are those that were published with it."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    title: str
+    about: str
+    licence: str
+    citation: str
+    page: str
+    by_hand: str
+    rows: int | None = None
+    test_rows: int | None = None
+    features: int | None = None
+    labels: int | None = None
+    propensity: str | None = None
+    sources: tuple[Source, ...] = ()
+    unpack: Mapping[str, str] = Field(default_factory=dict)
+    files: Mapping[str, KnownFile] = Field(default_factory=dict)
+
+    @property
+    def needed(self) -> dict[str, KnownFile]:
+        """The files of the set's folder, and what is known of each."""
+        return {**{name: KnownFile() for name in self.unpack}, **self.files}
+
+
+@functools.cache
+def catalogue() -> Mapping[str, Entry]:
+    """All sets that are known by name."""
+    content = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text("utf-8"))
+    return {name: Entry(name=name, **facts) for name, facts in content.items()}
+
+
+def find_entry(name: str) -> Entry:
+    """The set of this name, however its letters are written."""
+    known = catalogue()
+    entry = known.get(name.lower())
+    if entry is None:
+        raise UsageError(f"there is no data set '{name}'{nearest(name.lower(), known)} (known: {', '.join(known)})")
+    return entry
+
+
+def unfinished(folder: Path) -> Path:
+    """Where a download waits, beside the folder that it will become."""
+    return folder.with_name(f".{folder.name}.download")
+
+
+def downloaded_bytes(folder: Path) -> int:
+    """How much of a download waits for more."""
+    waiting = unfinished(folder)
+    return sum(part.stat().st_size for part in waiting.glob("*.part")) if waiting.is_dir() else 0
+
+
+def known_files(entry: Entry, folder: Path) -> dict[str, KnownFile]:
+    """What each file must be: as published, or else as it was when it was fetched."""
+    known = entry.needed
+    if (folder / RECORD).is_file():
+        content = store.read_json(folder / RECORD)
+        recorded = content.get("files", {}) if isinstance(content, dict) else {}
+        for name in known.keys() & recorded.keys():
+            if known[name] == KnownFile():
+                known[name] = _recorded(folder / RECORD, recorded[name])
+    return known
+
+
+def _recorded(path: Path, facts: Any) -> KnownFile:
+    try:
+        return KnownFile.model_validate(facts)
+    except ValueError as error:
+        raise store.damaged(path, f"not what a file was when it was fetched: {error}") from None
+
+
+def faults(entry: Entry, folder: Path) -> list[str]:
+    """What is wrong with the set's files, as far as names and sizes tell."""
+    found = []
+    for name, known in known_files(entry, folder).items():
+        if not (folder / name).is_file():
+            found.append(f"{name} is missing")
+            continue
+        size = (folder / name).stat().st_size
+        if known.bytes is not None and size != known.bytes:
+            found.append(f"{name} has {size:,} bytes, expected {known.bytes:,}")
+    return found
+
+
+def state(entry: Entry, folder: Path) -> tuple[State, list[str]]:
+    """Whether the set is in `folder`, and what is wrong with it if not; checksums are not compared."""
+    if folder.is_dir():
+        wrong = faults(entry, folder)
+        return ("damaged", wrong) if wrong else ("there", [])
+    if waiting := downloaded_bytes(folder):
+        return "half-downloaded", [f"{waiting:,} bytes are there"]
+    return "missing", []
+
+
+def by_hand(entry: Entry, folder: Path) -> str:
+    """What a person does to get the set without `xmckit data fetch`."""
+    names = ", ".join(entry.needed)
+    if not entry.files:
+        return f"put {names} into {folder}. {entry.by_hand} See {entry.page}"
+    # Files of the same content, made again, have other bytes.
+    return f"copy {names} into {folder}, or make such files and read them as `files`. {entry.by_hand} See {entry.page}"
+
+
+def how_to_get(name: str, folders: Sequence[Path]) -> str:
+    """What to do about a set that was found in none of the data folders."""
+    entry = catalogue().get(name.lower())
+    if entry is None:
+        return f"no data set has that name{nearest(name.lower(), catalogue())} (`xmckit data ls` lists them)"
+    if name != entry.name:
+        return f"the name of that set is written '{entry.name}'"
+    root = folders[0] if folders else Path("data")
+    hand = by_hand(entry, root / name)
+    if not entry.sources:
+        return f"it cannot be fetched: {hand}"
+    command = f"`xmckit data fetch {name} --to {root}`"
+    half = [folder for folder in folders if downloaded_bytes(folder / name)]
+    if half:
+        return f"it is half-downloaded: go on with `xmckit data fetch {name} --to {half[0]}`"
+    return f"fetch it with {command}, or {hand}"
+
+
+class Repository(Configured):
+    class Params(Params):
+        name: Annotated[Path, InputPath(missing=how_to_get)] = Field(
+            description="The set's name, as `xmckit data ls` lists it; its folder is looked for in the data folders.",
+        )
+        split: int = Field(0, ge=0, description="Which of the set's random splits to use, where it has several.")
+
+    def __init__(self, **params: Any):
+        super().__init__(**params)
+        self._checked = False
+
+    @property
+    def entry(self) -> Entry:
+        return find_entry(self.params.name.name)
+
+    def fingerprint(self, *, context: Context) -> Mapping[str, str]:
+        """The checksum of every file that would be read, once all are those that they must be."""
+        folder = self.params.name
+        wrong = faults(self.entry, folder) if folder.is_dir() else [how_to_get(folder.name, [folder.parent])]
+        if wrong:
+            raise self._not_the_set(wrong)
+        prints = self._files.fingerprint(context=context)
+        known = known_files(self.entry, folder)
+        changed = [
+            f"{name} has changed: its SHA-256 is {prints[name]}, expected {known[name].sha256}"
+            for name in prints.keys() & known.keys()
+            if known[name].sha256 not in (None, prints[name])
+        ]
+        if changed:
+            raise self._not_the_set(sorted(changed))
+        self._checked = True
+        return prints
+
+    def read(self, *, context: Context) -> Dataset:
+        if not self._checked:
+            self.fingerprint(context=context)
+        dataset, entry = self._files.read(context=context), self.entry
+        published = {name: getattr(entry, name) for name in ("rows", "test_rows", "features", "labels")}
+        found = {
+            "rows": dataset.train.rows,
+            "test_rows": dataset.test.rows,
+            "features": sum(int(block.shape[1]) for block in dataset.train.blocks.values()),
+            "labels": dataset.labels,
+        }
+        wrong = [
+            f"{found[name]:,} {name.replace('_', ' ')}, published are {published[name]:,}"
+            for name in found
+            if published[name] not in (None, found[name])
+        ]
+        if wrong:
+            raise self._not_the_set(wrong)
+        facts = {"title": entry.title, "licence": entry.licence, "citation": entry.citation, "page": entry.page}
+        return replace(
+            dataset,
+            name=entry.name,
+            propensity=dataset.propensity or entry.propensity,
+            info={**dataset.info, **facts},
+        )
+
+    @property
+    def _files(self) -> Files:
+        from xmckit.data.files import Files
+
+        reader = {"reader": {"use": "xmc", "split": self.params.split}} if self.params.split else {}
+        return Files(path=self.params.name, **reader)
+
+    def _not_the_set(self, reasons: Sequence[str]) -> DataError:
+        name, folder = self.entry.name, self.params.name
+        again = f"delete the folder and `xmckit data fetch {name} --to {folder.parent}`" if self.entry.sources else ""
+        way_out = again or by_hand(self.entry, folder)
+        return DataError(
+            f'this is not the set {name}: {"; ".join(reasons)}. To use the files as they are, say use = "files" and '
+            f'path = "{folder}"; to have the set, {way_out}',
+            path=folder,
+        )

@@ -1,0 +1,225 @@
+"""`fetch`: a set of the catalogue, downloaded and unpacked into the folder of its name.
+
+An archive is not trusted: nothing in it decides where a file is written, links are refused, and what it may grow to is
+bounded. The folder appears when it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from xmckit import store
+from xmckit.context import Bar, Progress, silent
+from xmckit.data.catalogue import RECORD, Entry, KnownFile, Source, by_hand, faults, unfinished
+from xmckit.data.download import Patience, TransferError, download
+from xmckit.errors import DataError, UsageError
+
+# An archive may grow to this many times its size, and a little more: text is packed to a tenth, a bomb to a thousandth.
+LARGEST_GROWTH = 100
+ALWAYS_ALLOWED = 1 << 26
+_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What `fetch` did. `checked`: the archive was compared with a published checksum; None when nothing was done."""
+
+    name: str
+    folder: Path
+    address: str | None = None
+    bytes: int = 0
+    checked: bool | None = None
+
+
+def fetch(
+    entry: Entry,
+    root: Path,
+    *,
+    progress: Progress = silent,
+    patience: Patience | None = None,
+    log: Callable[[str], None] = lambda message: None,
+) -> Fetched:
+    """Put the set into `root`, in a folder of its name; one that is there already and whole is left as it is."""
+    folder = root / entry.name
+    if folder.exists():
+        if wrong := faults(entry, folder):
+            raise DataError(
+                f"there is something else than the set, or half of it: {'; '.join(wrong)}. Move it away", path=folder
+            )
+        return Fetched(entry.name, folder)
+    if not entry.sources:
+        raise DataError(f"{entry.name} cannot be fetched: {by_hand(entry, folder)}")
+    with _waiting_place(folder) as waiting:
+        archive, source = _first_that_works(entry, folder, waiting, progress, patience, log)
+        with store.atomic_folder(folder) as temporary:
+            with progress("unpacking", total=len(entry.unpack)) as bar:
+                try:
+                    files = unpack(archive, entry.unpack, temporary, bar)
+                except DataError:
+                    archive.unlink()  # there is no use in unpacking it again
+                    raise
+            _compare(entry, files)
+            store.write_json(temporary / RECORD, _record(entry, source, archive, files))
+        size = archive.stat().st_size
+        shutil.rmtree(waiting)
+    return Fetched(entry.name, folder, source.address, size, source.checksum is not None)
+
+
+@contextlib.contextmanager
+def _waiting_place(folder: Path) -> Iterator[Path]:
+    """The folder for what is half-downloaded, for one process at a time."""
+    waiting = unfinished(folder)
+    waiting.mkdir(parents=True, exist_ok=True)
+    with open(waiting / ".lock", "w") as stream:
+        try:
+            import fcntl
+
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no file locks on this system; two processes at one set are then the user's to avoid
+            pass
+        except BlockingIOError:
+            raise UsageError(f"{folder.name} is being fetched by another process; wait for it or stop it") from None
+        try:
+            yield waiting
+        finally:
+            if waiting.is_dir() and [entry.name for entry in waiting.iterdir()] == [".lock"]:
+                shutil.rmtree(waiting)  # nothing came
+
+
+def _first_that_works(
+    entry: Entry,
+    folder: Path,
+    waiting: Path,
+    progress: Progress,
+    patience: Patience | None,
+    log: Callable[[str], None],
+) -> tuple[Path, Source]:
+    failures = []
+    for source in entry.sources:
+        try:
+            return download(source, waiting, progress=progress, patience=patience), source
+        except TransferError as error:
+            failures.append(str(error))
+            if source is not entry.sources[-1]:
+                log(f"{error}; trying another address")
+    raise DataError(f"{entry.name} could not be fetched.\n{_lines(failures)}\nBy hand: {by_hand(entry, folder)}")
+
+
+def _lines(failures: list[str]) -> str:
+    return "\n".join(f"- {failure}" for failure in failures)
+
+
+def _compare(entry: Entry, files: Mapping[str, KnownFile]) -> None:
+    """Raise unless the files are those of the catalogue, where it knows them."""
+    for name, found in files.items():
+        known = entry.needed[name]
+        if known.bytes not in (None, found.bytes) or known.sha256 not in (None, found.sha256):
+            raise DataError(f"{name} of the archive is another file than the one that is known as {entry.name}'s")
+
+
+def _record(entry: Entry, source: Source, archive: Path, files: Mapping[str, KnownFile]) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "address": source.address,
+        "bytes": archive.stat().st_size,
+        "sha256": store.file_sha256(archive),
+        "licence": entry.licence,
+        "citation": entry.citation,
+        "files": {name: known.model_dump() for name, known in files.items()},
+    }
+
+
+# -- archives ------------------------------------------------------------------------------------------------------
+
+
+def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | None = None) -> dict[str, KnownFile]:
+    """Write what `wanted` names (file → the end of its path in the archive) into `folder`, and nothing else."""
+    room = LARGEST_GROWTH * archive.stat().st_size + ALWAYS_ALLOWED
+    try:
+        if zipfile.is_zipfile(archive):
+            members = _zip_members(archive, wanted)
+        elif tarfile.is_tarfile(archive):
+            members = _tar_members(archive, wanted)
+        else:
+            raise DataError(f"this is neither a zip nor a tar archive{_web_page(archive)}", path=archive)
+        written: dict[str, KnownFile] = {}
+        for name, stream in members:
+            if name in written:
+                raise DataError(f"the archive has several files {wanted[name]}", path=archive)
+            written[name] = _write(stream, folder / name, room, archive)
+            room -= written[name].bytes or 0
+            if bar is not None:
+                bar.advance(1)
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # of the disk; EINVAL is a place before the beginning, as a damaged archive may name it
+        raise DataError(f"the archive is damaged: {error}", path=archive) from None
+    if missing := [path for name, path in wanted.items() if name not in written]:
+        raise DataError(f"the archive has no file {', '.join(missing)}", path=archive)
+    return written
+
+
+def _web_page(archive: Path) -> str:
+    with open(archive, "rb") as stream:
+        start = stream.read(512).lstrip().lower()
+    page = start.startswith((b"<!doctype html", b"<html"))
+    return ": the server sent a web page, perhaps one that asks for something" if page else ""
+
+
+def _name_of(member: str, wanted: Mapping[str, str]) -> str | None:
+    """Which of the files a path in an archive is, if any; letters may be large or small."""
+    parts = PurePosixPath(member.replace("\\", "/").lower()).parts
+    for name, end in wanted.items():
+        tail = PurePosixPath(end.lower()).parts
+        if parts[-len(tail) :] == tail:
+            return name
+    return None
+
+
+def _zip_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(archive) as content:
+        for member in content.infolist():
+            name = None if member.is_dir() else _name_of(member.filename, wanted)
+            if name is None:
+                continue
+            if stat.S_ISLNK(member.external_attr >> 16):
+                raise DataError(f"{member.filename} is a link, expected a file", path=archive)
+            with content.open(member) as stream:
+                yield name, stream
+
+
+def _tar_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, IO[bytes]]]:
+    # As a stream: a compressed archive cannot be gone back in.
+    with tarfile.open(archive, "r|*") as content:
+        for member in content:
+            name = None if member.isdir() else _name_of(member.name, wanted)
+            if name is None:
+                continue
+            stream = content.extractfile(member) if member.isreg() else None
+            if stream is None:
+                raise DataError(f"{member.name} is a link or a device, expected a file", path=archive)
+            with stream:
+                yield name, stream
+
+
+def _write(stream: IO[bytes], path: Path, room: int, archive: Path) -> KnownFile:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb") as target:
+        while block := stream.read(1 << 20):
+            size += len(block)
+            if size > room:
+                raise DataError(f"it would grow to more than {LARGEST_GROWTH} times its size", path=archive)
+            digest.update(block)
+            target.write(block)
+    return KnownFile(bytes=size, sha256=digest.hexdigest())

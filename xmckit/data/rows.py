@@ -1,0 +1,315 @@
+"""Rows to predict for, from a stream of any length: read, cut into chunks and forgotten, so that memory stays the same.
+
+Formats: `text` (one a line), `jsonl` (an object with a text and perhaps an id, or a string), `csv` and `tsv` (with a
+line of column names), `xmc` and `svmlight` (features; labels before them are not looked at). A chunk ends when it is
+large enough, or when nothing more has come yet: who writes a line into a pipe gets its answer without writing another.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Literal, get_args
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from xmckit.data import reading
+from xmckit.data.model import Matrix
+from xmckit.errors import DataError, UsageError
+from xmckit.sparse.parse import Grammar, SparseRows, TextError, parse_rows
+
+Format = Literal["text", "jsonl", "csv", "tsv", "xmc", "svmlight"]
+FORMATS: tuple[str, ...] = get_args(Format)
+OF_FEATURES = ("xmc", "svmlight")
+SUFFIXES: dict[str, Format] = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".svm": "svmlight", ".svmlight": "svmlight",
+}  # fmt: skip
+
+BLOCK = 1 << 20
+ROWS_AT_ONCE = 2048
+BYTES_AT_ONCE = 8 << 20
+LONGEST_LINE = 1 << 26
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HEADER = re.compile(rb"\s*\d+\s+(\d+)(?:\s+\d+)?\s*")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that are predicted together: texts or features, with the line that each came from and the id it has."""
+
+    lines: Sequence[int]
+    ids: Sequence[str | None]
+    texts: Sequence[str] | None = None
+    X: Matrix | None = None
+
+    @property
+    def inputs(self) -> Any:
+        """What a model takes."""
+        return self.texts if self.X is None else self.X
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+class Lines:
+    """The numbered lines of a stream of bytes. `dry`: no further line has come yet."""
+
+    def __init__(self, stream: IO[bytes], name: str, advance: Callable[[float], None] = lambda bytes_: None):
+        self.name, self._stream, self._advance = name, stream, advance
+        self._ready: deque[bytes] = deque()
+        self._parts: list[bytes] = []
+
+    @property
+    def dry(self) -> bool:
+        return not self._ready
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        number = 0
+        while self._ready or self._more(number + 1):
+            number += 1
+            line = self._ready.popleft().removesuffix(b"\r")
+            yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+
+    def _more(self, number: int) -> bool:
+        """Wait for a whole line, the last one perhaps without its end; False when there is none."""
+        while not self._ready:
+            block = self._read()
+            self._parts.append(block)
+            if b"\n" in block or not block:
+                *lines, rest = b"".join(self._parts).split(b"\n")
+                self._ready.extend(lines if block else [*lines, rest] if rest else lines)
+                self._parts = [rest] if block else []
+            if not block:
+                break
+            if sum(map(len, self._parts)) > LONGEST_LINE:
+                raise DataError(f"a line is longer than {LONGEST_LINE >> 20} MiB", path=self.name, line=number)
+        return bool(self._ready)
+
+    def _read(self) -> bytes:
+        try:
+            block: bytes = self._stream.read1(BLOCK)  # type: ignore[attr-defined]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"this gzip file is damaged or breaks off: {error}", path=self.name) from None
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror or error}", path=self.name) from None
+        self._advance(len(block))
+        return block
+
+
+@dataclass
+class Skipped:
+    """Lines that could not be used: how many, and the first few reasons."""
+
+    count: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, error: DataError) -> None:
+        self.count += 1
+        if len(self.first) < 5:
+            self.first.append(str(error))
+
+
+def read_chunks(
+    lines: Lines, form: Format, *, width: int | None = None, column: str = "text", skipped: Skipped | None = None
+) -> Iterator[Rows]:
+    """The rows in chunks. A bad line is an error once the rows before it were given, or, with `skipped`, counted there.
+
+    `width` is how many features the model takes; `column` is the field, or the column, with the text.
+    """
+    if form in OF_FEATURES and width is None:
+        raise UsageError("this model takes texts, not features")
+    records = _records(lines, form, column, width)
+    chunk: list[_Record] = []
+    size, wrong = 0, None
+    while wrong is None and (record := _next(records)) is not None:
+        if isinstance(record, _Record):
+            chunk.append(record)
+            size += len(record.content)
+        elif skipped is not None and record.line is not None:
+            skipped.add(record)
+        else:
+            wrong = record
+        if chunk and (lines.dry or len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
+            yield from _rows(chunk, form, width, lines.name, skipped)
+            chunk, size = [], 0
+    if chunk:
+        yield from _rows(chunk, form, width, lines.name, skipped)
+    if wrong is not None:
+        raise wrong
+
+
+def _next(records: Iterator[_Record | DataError]) -> _Record | DataError | None:
+    """The next record, or what is wrong with it; an error of the stream itself, which has no line, ends it."""
+    try:
+        return next(records, None)
+    except DataError as error:
+        return DataError(str(error))
+
+
+@dataclass(frozen=True)
+class _Record:
+    line: int
+    content: Any  # str for texts, bytes for features
+    id: str | None = None
+
+
+def _records(lines: Lines, form: Format, column: str, width: int | None) -> Iterator[_Record | DataError]:
+    if form == "text":
+        return (_text_record(lines.name, number, line) for number, line in lines)
+    if form == "jsonl":
+        return (_json_record(lines.name, number, line, column) for number, line in lines if line.strip())
+    if form in ("csv", "tsv"):
+        return _table_records(lines, form, column)
+    return _feature_records(lines, form, width)
+
+
+def _text_record(name: str, number: int, line: bytes) -> _Record | DataError:
+    try:
+        return _Record(number, reading.decoded(Path(name), line, number))
+    except DataError as error:
+        return error
+
+
+def _json_record(name: str, number: int, line: bytes, column: str) -> _Record | DataError:
+    def wrong(why: str) -> DataError:
+        return DataError(why, path=name, line=number)
+
+    try:
+        content = json.loads(reading.decoded(Path(name), line, number))
+    except DataError as error:
+        return error
+    except (ValueError, RecursionError) as error:
+        return wrong(f"not JSON: {error}")
+    identity = content.get("id") if isinstance(content, dict) else None
+    text = content.get(column) if isinstance(content, dict) else content
+    if not isinstance(text, str):
+        return wrong(f"expected a string, or an object with a string '{column}'")
+    if identity is not None and not isinstance(identity, (str, int)):
+        return wrong("an id must be a string or a whole number")
+    try:
+        return _Record(number, reading.encodable(text, Path(name), number), None if identity is None else str(identity))
+    except DataError as error:
+        return error
+
+
+def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Record | DataError]:
+    csv.field_size_limit(LONGEST_LINE)
+    # Bytes that are no text go through the csv reader, which cannot go on after an error below it.
+    texts = (line.decode("utf-8", "surrogateescape") + "\n" for _, line in lines)
+    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if form == "tsv" else {"strict": True}
+    reader = csv.reader(texts, **dialect)
+    columns: list[str] | None = None
+    while True:
+        begin = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield DataError(f"not {form}: {error}", path=lines.name, line=begin)
+            continue
+        if not fields:
+            continue
+        if columns is None:
+            columns = fields
+            if column not in columns:
+                raise DataError(
+                    f"there is no column '{column}', only {', '.join(columns)}; name the one with the texts",
+                    path=lines.name,
+                    line=begin,
+                )
+            continue
+        yield _table_record(lines.name, begin, fields, columns, column)
+
+
+def _table_record(name: str, number: int, fields: list[str], columns: list[str], column: str) -> _Record | DataError:
+    if len(fields) != len(columns):
+        return DataError(f"{len(fields)} columns, expected {len(columns)}", path=name, line=number)
+    values = dict(zip(columns, fields, strict=True))
+    text, identity = values[column], values.get("id")
+    try:
+        f"{text}{identity}".encode()
+    except UnicodeEncodeError:
+        return DataError("not UTF-8", path=name, line=number)
+    return _Record(number, text, identity)
+
+
+def _feature_records(lines: Lines, form: Format, width: int | None) -> Iterator[_Record | DataError]:
+    for number, line in lines:
+        if form == "xmc" and number == 1 and (header := _HEADER.fullmatch(line)):
+            if int(header[1]) != width:
+                raise DataError(f"the file has {int(header[1])} features, the model takes {width}", path=lines.name)
+            continue
+        if form == "svmlight" and not line.partition(b"#")[0].strip():
+            continue
+        yield _Record(number, line)
+
+
+def _rows(
+    chunk: Sequence[_Record], form: Format, width: int | None, name: str, skipped: Skipped | None
+) -> Iterator[Rows]:
+    if form not in OF_FEATURES:
+        yield Rows([row.line for row in chunk], [row.id for row in chunk], texts=[row.content for row in chunk])
+        return
+    assert width is not None
+    grammar = Grammar(features=width, first_feature=1 if form == "svmlight" else 0, annotated=form == "svmlight")
+    good, wrong = chunk, None
+    try:
+        parsed = _parsed(chunk, grammar)
+    except TextError:
+        good, wrong = _sifted(chunk, grammar, width, name, skipped)
+        parsed = _parsed(good, grammar)
+    if good:
+        yield Rows([row.line for row in good], [row.id for row in good], X=parsed.features(width))
+    if wrong is not None:
+        raise wrong
+
+
+def _sifted(
+    chunk: Sequence[_Record], grammar: Grammar, width: int, name: str, skipped: Skipped | None
+) -> tuple[list[_Record], DataError | None]:
+    """The lines that can be read, up to the first that cannot, which is the error; with `skipped`, all that can."""
+    good = []
+    for record in chunk:
+        wrong = _fault(record, grammar, width, name)
+        if wrong is None:
+            good.append(record)
+        elif skipped is None:
+            return good, wrong
+        else:
+            skipped.add(wrong)
+    return good, None
+
+
+def _parsed(chunk: Sequence[_Record], grammar: Grammar) -> SparseRows:
+    return parse_rows(_bytes(chunk), 0, grammar, rows=None if grammar.annotated else len(chunk))
+
+
+def _bytes(chunk: Sequence[_Record]) -> np.ndarray:
+    return np.frombuffer(b"".join(record.content + b"\n" for record in chunk), dtype=np.uint8)
+
+
+def _fault(record: _Record, grammar: Grammar, width: int, name: str) -> DataError | None:
+    try:
+        _parsed([record], grammar)
+    except TextError as error:
+        expected = f"features are numbered from {grammar.first_feature} and there are {width}"
+        return DataError(reading.meaning(_bytes([record]), error, expected), path=name, line=record.line)
+    return None
+
+
+def matrix_chunks(X: Matrix) -> Iterator[Rows]:
+    """The rows of a matrix in chunks."""
+    for start in range(0, int(X.shape[0]), ROWS_AT_ONCE):
+        block = X[start : start + ROWS_AT_ONCE]
+        block = block if isinstance(block, csr_matrix) else np.ascontiguousarray(block)
+        count = int(block.shape[0])
+        yield Rows(range(start + 1, start + count + 1), [None] * count, X=block)

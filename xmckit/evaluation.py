@@ -1,0 +1,265 @@
+"""A finished run's model on labelled rows that it was not made for: whose labels they are, and how good it is on them.
+
+Labels are matched by their names. What the model does not know it cannot predict: such labels count as misses, and how
+many there are is told beside the scores.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, hstack, vstack
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Split
+from xmckit.errors import DataError
+from xmckit.extensions import is_extension, read_extension
+from xmckit.protocols import Evaluation, TopK
+from xmckit.run_ensembles import members_of
+from xmckit.runs import Run, find_run
+from xmckit.sparse.parse import Grammar
+
+if TYPE_CHECKING:
+    from xmckit.model import CombinedModel, Model
+
+BLOCK = 4096
+
+
+def training_run(run: str | Path, root: Path) -> Run:
+    """The run whose training rows a model has: that run itself, the one it extends, or the first that it combines."""
+    folder = Path(run)
+    if (folder / "ensemble.json").is_file():
+        return members_of(folder)[1][0][0]
+    if is_extension(folder):
+        return read_extension(folder).run
+    return find_run(run, root)
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """What feature rows a model was trained on: how many columns they have, and whether these are dense."""
+
+    width: int
+    dense: bool
+
+
+def feature_rows(run: Run) -> FeatureRows | None:
+    """The rows of the run's data; None where they are texts, or several blocks side by side."""
+    folder = run.stage_folder("data") / "train"
+    if not store.read_json(folder / "split.json").get("one_matrix"):
+        return None
+    path = folder / "X0.npz"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if "dense.npy" not in archive.namelist():
+                return FeatureRows(int(store.read_arrays(path, "shape")["shape"][1]), dense=False)
+            with archive.open("dense.npy") as stream:
+                np.lib.format.read_magic(stream)
+                shape = np.lib.format.read_array_header_1_0(stream)[0]
+                return FeatureRows(int(shape[1]), dense=True)
+    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
+        raise store.damaged(path, str(error)) from None
+
+
+# -- labelled rows -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Rows with the labels that they should have; `label_names` is None where labels are numbers."""
+
+    name: str
+    split: Split
+    label_names: Sequence[str] | None
+
+
+def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> Labelled | None:
+    """All rows of one file of JSON lines, XMC text or svmlight text; None for a file of another kind."""
+    from xmckit.data import reading
+    from xmckit.data.jsonl import JsonLines
+    from xmckit.data.xmc_text import read_data_rows
+
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix == ".jsonl":
+        return Labelled(path.name, *JsonLines().read_file(path, context=context))
+    if suffix in (".svm", ".svmlight"):
+        grammar = Grammar(features=features.width if features else None, first_feature=1, annotated=True)
+        parsed = reading.read_rows(path, reading.read_bytes(path), 0, grammar, context=context)
+        width = features.width if features else parsed.features_seen
+        return Labelled(path.name, Split(X=parsed.features(width), Y=parsed.labels(max(parsed.labels_seen, 1))), None)
+    if suffix == ".txt":
+        X, Y = read_data_rows(path, context)
+        return Labelled(path.name, Split(X=X, Y=Y), None)
+    return None
+
+
+def joined(one: Split, other: Split) -> Split:
+    """The rows of both; what only one of them has is left out."""
+
+    def stacked(a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return None
+        if isinstance(a, Mapping):
+            return {name: stacked(a[name], b[name]) for name in a}
+        return vstack([a, b], format="csr") if hasattr(a, "indptr") else np.concatenate([a, b])
+
+    def appended(a: Sequence[str] | None, b: Sequence[str] | None) -> list[str] | None:
+        return None if a is None or b is None else [*a, *b]
+
+    return Split(
+        X=stacked(one.X, other.X),
+        Y=csr_matrix(vstack([one.Y, other.Y], format="csr")),
+        texts=appended(one.texts, other.texts),
+        filter=stacked(one.filter, other.filter),
+        names=appended(one.names, other.names),
+    )
+
+
+# -- labels --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Truth in the model's columns, with further columns for labels that the model does not know."""
+
+    truth: csr_matrix
+    filtered: csr_matrix | None
+    unknown: Sequence[str]
+
+    def told(self, known: int) -> dict[str, Any]:
+        """How many labels, and how many of the pairs of row and label, the model cannot know."""
+        strange = self.truth[:, known:]
+        per_row, all_per_row = np.diff(strange.indptr), np.diff(self.truth.indptr)
+        pairs, of = int(strange.nnz), int(self.truth.nnz)
+        return {
+            "labels": len(self.unknown),
+            "pairs": pairs,
+            "of_pairs": of,
+            "share": pairs / of if of else 0.0,
+            "rows": int(np.count_nonzero(per_row)),
+            "rows_with_no_other": int(np.count_nonzero((per_row > 0) & (per_row == all_per_row))),
+            "examples": list(self.unknown[:5]),
+        }
+
+
+def match(labelled: Labelled, known: Sequence[str]) -> Matched:
+    """The rows' labels as the model numbers them. DataError where no label is one of the model's."""
+    Y = labelled.split.Y
+    columns = _columns(labelled, known)
+    seen = np.unique(Y.indices)
+    strange = seen[columns[seen] < 0]
+    if len(strange) and len(strange) == len(seen):
+        theirs = ", ".join(repr(_name(labelled, int(label))) for label in seen[:3])
+        ours = ", ".join(repr(name) for name in known[:3])
+        raise DataError(
+            f"{labelled.name}: the model knows none of these labels: they are {theirs} …, the model's are {ours} …"
+        )
+    columns = columns.copy()
+    columns[strange] = len(known) + np.arange(len(strange))
+    total = len(known) + len(strange)
+    filtered = labelled.split.filter
+    return Matched(
+        truth=_renumbered(Y, columns, total),
+        filtered=None if filtered is None else _renumbered(filtered, columns, total),
+        unknown=[_name(labelled, int(label)) for label in strange],
+    )
+
+
+def _name(labelled: Labelled, label: int) -> str:
+    return labelled.label_names[label] if labelled.label_names is not None else str(label)
+
+
+def _columns(labelled: Labelled, known: Sequence[str]) -> np.ndarray:
+    """For each label of the data the model's number of it, or −1."""
+    count = int(labelled.split.Y.shape[1])
+    numbered = all(name == str(number) for number, name in enumerate(known))
+    if labelled.label_names is None and not numbered and count != len(known):
+        raise DataError(
+            f"{labelled.name}: these labels are numbers up to {count - 1:,}, and the model has {len(known):,} labels "
+            "with names: put the names into labels.txt beside the data"
+        )
+    if labelled.label_names is None or list(labelled.label_names) == list(known):
+        numbers = np.arange(count)
+        return np.where(numbers < len(known), numbers, -1)
+    own = {name: number for number, name in enumerate(known)}
+    if len(own) < len(known) or len(set(labelled.label_names)) < count:
+        raise DataError(f"{labelled.name}: two labels have the same name, so that labels cannot be told by their names")
+    return np.array([own.get(name, -1) for name in labelled.label_names], dtype=np.int64)
+
+
+def _renumbered(matrix: csr_matrix, columns: np.ndarray, total: int) -> csr_matrix:
+    """The matrix with its columns moved; those that have no place are dropped."""
+    places = columns[matrix.indices]
+    kept = places >= 0
+    ends = np.append(0, np.cumsum(kept))[matrix.indptr]
+    result = csr_matrix((matrix.data[kept], places[kept], ends), shape=(matrix.shape[0], total))
+    result.sort_indices()
+    return result
+
+
+# -- scores --------------------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    model: Model | CombinedModel, run: Run, labelled: Labelled, *, name: str, context: Context
+) -> dict[str, Any]:
+    """Scores of the model, which is shown as `name`, on these rows, and what it does not know of them.
+
+    Depths, metrics and propensities are those of the run: propensities are about the labels' training rows.
+    """
+    matched = match(labelled, model.label_names)
+    scored = store.read_json(run.path / "metrics.json")
+    total, known = int(matched.truth.shape[1]), len(model.label_names)
+    train = store.read_csr(run.stage_folder("data") / "train" / "Y.npz")
+    top = max(int(run.manifest.get("top", 0)), *scored["k"])
+    topk, sets = _predicted(model, labelled.split, top, context)
+    evaluation = Evaluation(
+        topk=topk,
+        truth=matched.truth,
+        train_counts=np.bincount(train.indices, minlength=total).astype(np.int64),
+        train_rows=int(train.shape[0]),
+        propensity=(scored["propensity"]["A"], scored["propensity"]["B"]),
+        sets=csr_matrix(hstack([sets, csr_matrix((sets.shape[0], total - known), dtype=sets.dtype)], format="csr")),
+        filtered=matched.filtered,
+        workers=context.workers,
+    )
+    values: dict[str, float] = {}
+    for measure in _measures(run, scored["k"], context):
+        values.update({str(name): float(value) for name, value in measure.compute(evaluation).items()})
+    return {
+        "dataset": labelled.name,
+        "rows": labelled.split.rows,
+        "labels": known,
+        "k": scored["k"],
+        "propensity": scored["propensity"],
+        "unknown": matched.told(known),
+        "results": [{"name": name, "role": "head", "metrics": values}],
+    }
+
+
+def _measures(run: Run, ks: Sequence[int], context: Context) -> list[Any]:
+    """The metrics that the run was scored by."""
+    score = next(record for record in run.manifest["stages"] if record["name"] == "score")
+    metrics = [part for part in score["identity"]["components"] if part["kind"] == "metric"]
+    return [context.resolve("metric", part["use"])(**part["params"]) for part in metrics]
+
+
+def _predicted(model: Model | CombinedModel, split: Split, top: int, context: Context) -> tuple[TopK, csr_matrix]:
+    rankings, sets = [], []
+    with context.progress("predicting", total=split.rows) as bar:
+        for start in range(0, split.rows, BLOCK):
+            block: Any = split.take(np.arange(start, min(start + BLOCK, split.rows)))
+            rankings.append(model.topk(block, top))
+            sets.append(model.sets(block))
+            bar.advance(block.rows)
+    topk = TopK(
+        np.concatenate([ranking.indices for ranking in rankings]),
+        np.concatenate([ranking.scores for ranking in rankings]),
+    )
+    return topk, csr_matrix(vstack(sets, format="csr"))
