@@ -1,11 +1,11 @@
-# make demo · make test · make lint · make bench; each installs what it needs into .venv
+# make demo · make test · make lint · make bench · make docs; each installs what it needs into .venv
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench clean
+.PHONY: demo test test-slow lint format bench docs clean
 
 demo: $(VENV)/.core
 	$(BIN)/xmckit run quickstart
@@ -29,6 +29,10 @@ format: $(VENV)/.lint
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/speed.py
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+	@echo "open build/docs/index.html"
+
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
@@ -41,6 +45,10 @@ $(VENV)/.core: $(VENV)/bin/python $(SOURCES)
 
 $(VENV)/.test: $(VENV)/.core
 	$(PIP) --editable ".[test]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(PIP) --editable ".[docs]"
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.test

@@ -1,14 +1,15 @@
-"""Write the numbers and the picture of README.md anew.
+"""Write anew what documents show of the program: the numbers and the picture of README.md, the pictures of papers.md.
 
-    python docs/make.py
+    python docs/make.py readme      # runs the quickstart recipe: a minute
+    python docs/make.py pictures
 
-Runs the quickstart recipe in a temporary folder, puts its table between the marks in README.md, and takes the picture
-docs/report.png from its report with a headless Chromium (or Chrome) from the PATH.
+`readme` runs the quickstart recipe in a temporary folder, puts its table between the marks in README.md, and takes the
+picture docs/report.png from its report with a headless Chromium (or Chrome) from the PATH. Without a word both are
+done. The pages themselves are built by `make docs`.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,23 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def main() -> None:
+    parts = {"readme": write_readme, "pictures": write_pictures}
+    asked = sys.argv[1:] or list(parts)
+    for name in asked:
+        if name not in parts:
+            raise SystemExit(f"'{name}' is none of {', '.join(parts)}")
+        parts[name]()
+
+
+def write_pictures() -> None:
+    sys.path.insert(0, str(ROOT / "docs" / "site"))
+    from pictures import write_pictures
+
+    for file in write_pictures(ROOT / "docs"):
+        print(f"wrote {file}")
+
+
+def write_readme() -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         raise SystemExit(f"no browser for the picture: install one of {', '.join(BROWSERS)}")
@@ -31,9 +49,9 @@ def main() -> None:
         )  # fmt: skip
         *table, report = done.stdout.rstrip().splitlines()
         text = README.read_text("utf-8")
-        block = "\n".join("    " + line.rstrip() for line in [*table, "report: runs/quickstart/…/report.html"])
+        block = "\n".join(line.rstrip() for line in [*table, "report: runs/quickstart/…/report.html"])
         start, end = text.index("-->", text.index("<!-- quickstart:")) + 3, text.index("<!-- /quickstart -->")
-        README.write_text(f"{text[:start]}\n\n{block}\n\n{text[end:]}", "utf-8")
+        README.write_text(f"{text[:start]}\n\n```text\n{block}\n```\n\n{text[end:]}", "utf-8")
         page = report.removeprefix("report: ")
         subprocess.run(
             [
@@ -44,7 +62,7 @@ def main() -> None:
             ],
             check=True, capture_output=True,
         )  # fmt: skip
-    print(re.sub(r"^    ", "", block, flags=re.MULTILINE))
+    print(block)
 
 
 if __name__ == "__main__":

@@ -115,9 +115,9 @@ def test_the_report_is_one_file_and_escapes_what_it_shows(write_recipe, tmp_path
     page = result.report.read_text()
     assert "A &lt;small&gt; recipe" in page
     assert "<small>" not in page
-    assert page.count("<svg") == 4
-    for outside in ("http://", "https://", "<script", "src=", "<link"):
-        assert outside not in page.replace("http://www.w3.org", "").replace("https://matplotlib.org", ""), outside
+    assert page.count('class="chart"') == len(list((result.path / "plots").iterdir()))
+    for outside in ("http://", "https://", "src=", "@import", "url("):
+        assert outside not in page.replace("http://www.w3.org/2000/svg", ""), outside
     assert f"{100 * result.metrics['results'][0]['metrics']['P@1']:.2f}" in page
 
 
@@ -166,7 +166,7 @@ def test_a_label_stage_tells_what_it_did_and_how_it_agrees_with_the_data(write_r
     assert result.warnings == ["drop: rare labels are lost"]
     page = result.report.read_text()
     assert "Labels of the training rows" in page
-    assert f"<dd>{told['facts']['dropped']}</dd>" in page
+    assert f"<dd><bdi>{told['facts']['dropped']}</bdi></dd>" in page
 
 
 def test_a_second_run_takes_every_stage_from_the_cache_and_a_copy_repeats_it(write_recipe, tmp_path, registry):
@@ -418,11 +418,3 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_half_written(write_recipe, 
     assert leftovers(root) == []
     assert list((root / ".cache").iterdir()) == []
     assert [run.status for run in find_runs(root)] == ["failed"]
-
-
-def test_the_picture_of_a_training_without_any_loss_can_be_drawn():
-    """Where nothing is to be learned there is no logarithm to draw."""
-    from xmckit.report.plots import draw
-
-    epochs = [{"number": 1, "loss": 0.0, "score": None, "seconds": 0.1}]
-    assert draw("training", {"training": [{"name": "idle", "training": epochs}]}, []).startswith("<svg")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from xmckit.errors import VerificationError as VerificationError
     from xmckit.errors import XmckitError as XmckitError
     from xmckit.hookspecs import API_VERSION as API_VERSION
+    from xmckit.hookspecs import OLDEST_API_VERSION as OLDEST_API_VERSION
     from xmckit.hookspecs import Component as Component
     from xmckit.hookspecs import hookimpl as hookimpl
     from xmckit.model import Model as Model
@@ -52,7 +53,7 @@ _WHERE = {
     "xmckit.errors": [
         "DataError", "PluginError", "RecipeError", "StorageError", "UsageError", "VerificationError", "XmckitError",
     ],
-    "xmckit.hookspecs": ["API_VERSION", "Component", "hookimpl"],
+    "xmckit.hookspecs": ["API_VERSION", "OLDEST_API_VERSION", "Component", "hookimpl"],
     "xmckit.model": ["Model", "load"],
     "xmckit.params": ["Configured", "DataPath", "EncoderSpec", "HeadSpec", "Params", "Spec"],
     "xmckit.pipeline": ["run"],

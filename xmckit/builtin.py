@@ -20,6 +20,11 @@ def xmckit_heads() -> Iterator[Component]:
 def xmckit_datasets() -> Iterator[Component]:
     yield Component("files", "xmckit.data.files:Files", summary="A file or folder in any format that a reader knows.")
     yield Component(
+        "repository",
+        "xmckit.data.catalogue:Repository",
+        summary="A published data set by its name, checked against what is known of its files.",
+    )
+    yield Component(
         "stdlib-calls",
         "xmckit.data.python_source:StdlibCalls",
         summary="Functions of the running Python's standard library, labelled with the names they call.",
@@ -92,9 +97,18 @@ def xmckit_commands() -> Iterator[Component]:
     yield Component(
         "run", "xmckit.cli.run:run", summary="Run a recipe: data, features, labels, index, head, score, verify, report."
     )
-    yield Component("predict", "xmckit.cli.predict:predict", summary="Label texts with the model of a run.")
+    yield Component(
+        "predict", "xmckit.cli.predict:predict", summary="Label texts or feature rows with the model of a run."
+    )
+    yield Component("evaluate", "xmckit.cli.evaluate:evaluate", summary="Score the model of a run on other data.")
     yield Component(
         "ensemble", "xmckit.cli.ensemble:ensemble", summary="Combine finished runs, and see how good they are together."
+    )
+    yield Component(
+        "compare", "xmckit.cli.compare:compare", summary="Finished runs side by side, with what is significant."
+    )
+    yield Component(
+        "bench", "xmckit.cli.bench:bench", summary="Run suites of recipes and peers over data sets and seeds."
     )
     yield Component(
         "verify",
@@ -103,7 +117,7 @@ def xmckit_commands() -> Iterator[Component]:
     )
     yield Component("runs", "xmckit.cli.runs:runs", summary="List runs, look at one, and free the cache.")
     yield Component("recipes", "xmckit.cli.recipes:recipes", summary="List, show, copy and check recipes.")
-    yield Component("data", "xmckit.cli.data:data", summary="List, describe and convert data sets.")
+    yield Component("data", "xmckit.cli.data:data", summary="List, fetch, describe and convert data sets.")
     yield Component(
         "plugins", "xmckit.cli.plugins:plugins", summary="List plugins, look at one, start one of your own."
     )

@@ -153,6 +153,57 @@ def row_precision(
     return scoring.hits_per_row(ranked.indptr, ranked.ranks, k) / k
 
 
+class RowScores(NamedTuple):
+    """What every row adds to P, nDCG and PSP at each k: a metric is the sum of its column of `parts` divided by that of
+    `norms`, which are rows × names and depend on the truth only.
+    """
+
+    names: tuple[str, ...]
+    parts: np.ndarray
+    norms: np.ndarray
+
+    @property
+    def totals(self) -> dict[str, float]:
+        values = _ratio(self.parts.sum(axis=0), self.norms.sum(axis=0))
+        return dict(zip(self.names, values.tolist(), strict=True))
+
+
+def row_scores(
+    predictions: TopK | csr_matrix,
+    truth: csr_matrix,
+    inverse_propensity: np.ndarray,
+    *,
+    ks: Sequence[int] = (1, 3, 5),
+    filtered: csr_matrix | None = None,
+) -> RowScores:
+    """The scores of every row, for paired comparisons of models by P, nDCG and PSP."""
+    ks = _cutoffs(ks)
+    weights = _label_weights(inverse_propensity, truth.shape[1])
+    ranked = _Ranked.of(predictions, truth, filtered, deepest=ks[-1])
+    sizes = np.diff(ranked.indptr)
+    row_of = np.repeat(np.arange(ranked.rows), sizes)
+    weight = weights[ranked.labels]
+    heaviest = np.lexsort((-weight, row_of))  # by rows, as the labels are, and the heaviest labels of each first
+    place = np.arange(len(row_of)) - np.repeat(ranked.indptr[:-1], sizes)
+    gained = 1 / np.log2(np.minimum(ranked.ranks, ks[-1]) + 2.0)
+    ideal = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, min(ks[-1], sizes.max(initial=0)) + 2))))
+
+    def sums(values: np.ndarray) -> np.ndarray:
+        return np.bincount(row_of, weights=values, minlength=ranked.rows)
+
+    columns: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    always = np.ones(ranked.rows)
+    for k in ks:
+        columns[f"P@{k}"] = sums(ranked.ranks < k) / k, always
+    for k in ks:
+        best = ideal[np.minimum(sizes, k).clip(max=len(ideal) - 1)]
+        columns[f"nDCG@{k}"] = _ratio(sums(gained * (ranked.ranks < k)), best), always
+    for k in ks:
+        columns[f"PSP@{k}"] = sums(weight * (ranked.ranks < k)), sums(weight[heaviest] * (place < k))
+    parts, norms = (np.stack(column, axis=1) for column in zip(*columns.values(), strict=True))
+    return RowScores(tuple(columns), parts, norms)
+
+
 class FrequencyBins(NamedTuple):
     """Counts over labels whose training frequency is at least `edges[i]` and below `edges[i + 1]` (the last: open).
 

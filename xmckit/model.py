@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -12,7 +12,7 @@ from xmckit import store
 from xmckit.errors import DataError, PluginError, UsageError
 from xmckit.extensions import is_extension, read_extension
 from xmckit.pipeline import DEFAULT_ROOT
-from xmckit.registry import Registry, make_context
+from xmckit.registry import Registry, how_to_have, make_context
 from xmckit.runs import Run, find_run
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ def _as_split(inputs: Any) -> Split:
 
     from xmckit.data.model import Split, rows_of
 
+    if isinstance(inputs, Split):
+        return inputs
     if isinstance(inputs, str):
         raise UsageError('give a list of texts, for instance ["some text"], not one string')
     if hasattr(inputs, "shape") or isinstance(inputs, dict):
@@ -204,18 +206,19 @@ def _load_extended(folder: Path, context: Context) -> Model:
     model = _load_run(extension.run, context)
     stages = extension.run.manifest["stages"]
     uses = [stage["identity"]["use"] for stage in stages if stage["identity"]["kind"] == "head"]
-    heads = [context.load("head", uses[head], extension.head_folder(head)) for head in extension.heads]
+    heads = [model.context.load("head", uses[head], extension.head_folder(head)) for head in extension.heads]
     return replace(model, heads=heads, label_names=[*model.label_names, *extension.labels])
 
 
 def _load_run(folder: Run, context: Context) -> Model:
     from xmckit.data.saved import load_label_names
 
+    context = context.using(resolve=_resolver(context, folder))
     featurizer_stage = folder.stage_folder("features")
     featurizer_use = store.read_json(featurizer_stage / "features.json")["use"]
-    featurizer = _load_component(context, folder, "featurizer", featurizer_use, featurizer_stage / "featurizer")
+    featurizer = context.load("featurizer", featurizer_use, featurizer_stage / "featurizer")
     heads = [
-        _load_component(context, folder, "head", record["identity"]["use"], folder.path / record["folder"] / "head")
+        context.load("head", record["identity"]["use"], folder.path / record["folder"] / "head")
         for record in folder.manifest["stages"]
         if record["identity"]["kind"] == "head"
     ]
@@ -230,14 +233,21 @@ def _load_run(folder: Run, context: Context) -> Model:
     return Model(featurizer, heads, names, context, **kept)
 
 
-def _load_component(context: Context, folder: Run, kind: str, use: str, path: Path) -> Any:
-    try:
-        return context.load(kind, use, path)
-    except PluginError as error:
-        origins = {
-            record["identity"].get("from")
-            for record in folder.manifest["stages"]
-            if (record["identity"].get("kind"), record["identity"].get("use")) == (kind, use)
-        }
-        source = ", ".join(sorted(filter(None, origins)))
-        raise PluginError(f"this model needs {kind}:{use}, which came from {source}: {error}") from error
+def _resolver(context: Context, folder: Run) -> Callable[[str, str], Any]:
+    """`context.resolve` that knows where the run's components came from, those inside others too."""
+    sources: dict[str, str] = {}
+    for record in folder.manifest["stages"]:
+        sources.update(record["identity"].get("sources", {}))
+
+    def resolve(kind: str, name: str) -> Any:
+        try:
+            return context.resolve(kind, name)
+        except PluginError as error:
+            source = sources.get(f"{kind}:{name}")
+            if source is None:
+                raise
+            raise PluginError(
+                f"this model needs {kind}:{name}, which came from {how_to_have(source)}. {error}"
+            ) from error
+
+    return resolve

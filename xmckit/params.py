@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -42,7 +42,12 @@ class KindOf:
 
 @dataclass(frozen=True)
 class InputPath:
-    """Marks a path that a recipe may give relative to its own file, to the working folder or to a data folder."""
+    """Marks a path that a recipe may give relative to its own file, to the working folder or to a data folder.
+
+    `missing` says, for what was written and the data folders, what to do about a path that is in none of them.
+    """
+
+    missing: Callable[[str, Sequence[Path]], str] | None = None
 
 
 EncoderSpec = Annotated[Spec, KindOf("encoder")]

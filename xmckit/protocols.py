@@ -187,7 +187,8 @@ class LabelPreprocessor(Protocol):
     """New labels, and optionally weights, for the same training rows.
 
     It may also offer, for use after `apply`: `facts()`, what the report says about the labels, by name (texts under
-    "warnings" are also shown when a run ends), and `save(folder)`, to keep with the run what a command then reads.
+    "warnings" are also shown when a run ends), `exhibits()`, the tables and pictures that go with them (see
+    `xmckit.exhibits`), and `save(folder)`, to keep with the run what a command then reads.
     """
 
     def apply(self, train: Split, *, context: Context) -> Split: ...
@@ -199,7 +200,8 @@ class LabelIndex(Protocol):
 
     An index in head space also has `rebuild(label_vectors)`: one row a label, whose product with a query is the logit.
     The pipeline sets `indexer` to the name of the component, by which a head that keeps an index can load it. A tree
-    also has `clusters` (pseudo-labels × clusters, one non-zero a row) and `label_of` (pseudo-label → label).
+    also has `clusters` (pseudo-labels × clusters, one non-zero a row) and `label_of` (pseudo-label → label). For the
+    report it may offer `facts()` and `exhibits()`, as label preprocessors do.
     """
 
     query_space: Literal["input", "head"]
@@ -229,8 +231,9 @@ class Head(Protocol):
     any says so by `index_optional`.
 
     It may also offer `facts(truth)`: what the report says about it, by name; `truth` holds the test rows' label sets,
-    and texts under "warnings" are also shown when a run ends. And `rank_and_label(X, k)`: what `predict(X, k)` and
-    `labels(X)` give, as a pair, where both share most of the work.
+    and texts under "warnings" are also shown when a run ends; and `exhibits()`, tables and pictures (see
+    `xmckit.exhibits`). And `rank_and_label(X, k)`: what `predict(X, k)` and `labels(X)` give, as a pair, where both
+    share most of the work.
     """
 
     needs: ClassVar[frozenset[str]]

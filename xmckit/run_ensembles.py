@@ -87,20 +87,16 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
     """The predictions of all runs as one. The depths and propensities of the first run are used for all."""
     if len(runs) < 2:
         raise UsageError("an ensemble needs two runs or more")
-    for place, run in enumerate(runs):
-        if run.path in {other.path for other in runs[:place]}:
-            raise UsageError(f"{run.path} is there twice: it would only count twice")
-    for run in runs:
-        if run.status != "done":
-            raise UsageError(f"{run.path} is {run.status}, not done: go on with `xmckit run --resume {run.path}`")
-    dataset = _common_data(runs)
-    members = [_member(run, dataset) for run in runs]
+    check_done(runs)
+    dataset = common_data(runs, "combined")
+    members = [member_of(run, dataset) for run in runs]
     topk = combine_rankings([member.topk for member in members], max(member.topk.k for member in members), rule)
     kept = [member.sets for member in members if member.sets is not None]
     sets = combine_sets(kept) if len(kept) == len(members) else None
     first = store.read_json(runs[0].path / "metrics.json")
     outputs = [(ENSEMBLE, "ensemble", topk, sets)]
-    outputs += [(name, "run", member.topk, member.sets) for name, member in zip(_names(runs), members, strict=True)]
+    named = zip(distinct_names(runs), members, strict=True)
+    outputs += [(name, "run", member.topk, member.sets) for name, member in named]
     constants = (first["propensity"]["A"], first["propensity"]["B"])
     metrics = {
         **{key: first[key] for key in ("dataset", "rows", "labels", "k", "propensity")},
@@ -144,8 +140,21 @@ def _about(folder: Path) -> dict[str, Any]:
     return about
 
 
-def _common_data(runs: Sequence[Run]) -> Dataset:
-    """The data of all runs, which must have the same labels on the same rows. Features may differ."""
+def check_done(runs: Sequence[Run]) -> None:
+    """UsageError where a run is there twice, or is not done."""
+    for place, run in enumerate(runs):
+        if run.path in {other.path for other in runs[:place]}:
+            raise UsageError(f"{run.path} is there twice: it would only count twice")
+    for run in runs:
+        if run.status != "done":
+            raise UsageError(f"{run.path} is {run.status}, not done: go on with `xmckit run --resume {run.path}`")
+
+
+def common_data(runs: Sequence[Run], done: str) -> Dataset:
+    """The data of all runs, which must have the same labels on the same rows. Features may differ.
+
+    `done` says in an error what is to be done with the runs.
+    """
     first, *others = runs
     key = _data_key(first)
     dataset = load_dataset(first.stage_folder("data"))
@@ -153,7 +162,7 @@ def _common_data(runs: Sequence[Run]) -> Dataset:
         if _data_key(run) != key:
             other = load_dataset(run.stage_folder("data"))
             if differs := _difference(dataset, other):
-                raise DataError(f"{run.path} cannot be combined with {first.path}: {differs}")
+                raise DataError(f"{run.path} cannot be {done} with {first.path}: {differs}")
     return dataset
 
 
@@ -202,7 +211,8 @@ def _unlike(one: csr_matrix, other: csr_matrix) -> int | None:
     return same if len(lengths) else None
 
 
-def _member(run: Run, dataset: Dataset) -> Member:
+def member_of(run: Run, dataset: Dataset) -> Member:
+    """A run with its predictions, which must be of the test rows of `dataset`."""
     arrays = store.read_arrays(run.path / "predictions.npz", "indices", "scores")
     topk = TopK(arrays["indices"], arrays["scores"])
     shape = (dataset.test.rows, topk.indices.shape[-1] if topk.indices.ndim else 0)
@@ -219,7 +229,7 @@ def _member(run: Run, dataset: Dataset) -> Member:
     return Member(run, topk, sets)
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
+def distinct_names(runs: Sequence[Run]) -> list[str]:
     """The names of the recipes; with the folder's name where two runs are of the same one."""
     recipes = [str(run.manifest["name"]) for run in runs]
     return [

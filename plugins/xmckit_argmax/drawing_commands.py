@@ -56,7 +56,7 @@ def hasse(source: str, head: str | None, chosen: tuple[str, ...], root: str, plo
 @PLOT
 @JSON
 def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) -> None:
-    """How many of the same label sets heads of several widths can output: one verified run for each width.
+    """How many of the same label sets heads of several widths can output: RUNS has one verified run for each width.
 
     `xmckit run mine.toml --sweep head.dim=8,16,32` with [verify] in the recipe makes them.
     """

@@ -99,8 +99,7 @@ class SparseMLP(TorchEncoder):
 
 def initialised_linear(inputs: int, outputs: int, generator: torch.Generator) -> torch.nn.Linear:
     """A linear layer that keeps the variance of its input, drawn from `generator` and not from torch's own."""
-    layer = torch.nn.utils.skip_init(torch.nn.Linear, inputs, outputs)
-    with torch.no_grad():
-        layer.weight.normal_(0.0, inputs**-0.5, generator=generator)
-        layer.bias.zero_()
+    layer = torch.nn.Linear(inputs, outputs, device="meta")  # draws nothing; torch's skip_init imports half a second
+    layer.weight = torch.nn.Parameter(torch.empty(outputs, inputs).normal_(0.0, inputs**-0.5, generator=generator))
+    layer.bias = torch.nn.Parameter(torch.zeros(outputs))
     return layer

@@ -149,6 +149,15 @@ class Recipe:
             "report": {"title": self.report_title},
         }
 
+    def written(self) -> list[dict[str, str]]:
+        """Each value of `resolved()` as a recipe file has it, and where it was written."""
+        from xmckit.recipe.text import literals
+
+        return [
+            {"key": ".".join(map(str, path)), "value": value, "origin": str(self.origin(path))}
+            for path, value in literals(self.resolved())
+        ]
+
     def to_toml(self, *, with_origins: bool = False) -> str:
         """`resolved()` as a recipe file that loads to an equal recipe, on request with each value's origin."""
         from xmckit.recipe.text import toml_text

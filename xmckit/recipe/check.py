@@ -192,7 +192,7 @@ class Checker:
 
     def _read_marked(self, marker: Any, value: Any, path: KeyPath) -> Any:
         if isinstance(marker, InputPath):
-            return self._input_path(value, path)
+            return self._input_path(marker, value, path)
         return self._complete_marked(marker, value, path)
 
     def _complete_marked(self, marker: Any, value: Any, path: KeyPath) -> Any:
@@ -201,9 +201,9 @@ class Checker:
         checked = self.component(marker.kind, value, path)
         return value if checked is None else {"use": checked[0], **checked[1]}
 
-    def _input_path(self, value: Any, path: KeyPath) -> Any:
+    def _input_path(self, marker: InputPath, value: Any, path: KeyPath) -> Any:
         if isinstance(value, list):
-            return [self._input_path(item, (*path, position)) for position, item in enumerate(value)]
+            return [self._input_path(marker, item, (*path, position)) for position, item in enumerate(value)]
         if not isinstance(value, str):
             return value
         given = os.path.expanduser(value)
@@ -215,7 +215,8 @@ class Checker:
                     return place
                 self.mistakes.add(path, f"the name of {place!a} is not UTF-8 text: rename the folder or file")
                 return value
-        self.mistakes.add(path, f"there is no {found(value)}; looked for {', '.join(places)}")
+        advice = f"; {marker.missing(value, self._data_roots)}" if marker.missing else ""
+        self.mistakes.add(path, f"there is no {found(value)}; looked for {', '.join(places)}{advice}")
         return value
 
     def _explain(

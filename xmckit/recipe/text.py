@@ -50,6 +50,15 @@ def leaves(document: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]
             yield below
 
 
+def literals(document: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    """The same paths, each with its value as TOML."""
+    for path in leaves(document):
+        value: Any = document
+        for part in path:
+            value = value[part]
+        yield path, _literal(value)
+
+
 def _repeats(path: KeyPath, value: Any) -> bool:
     return path in LISTED and bool(value)
 

@@ -1,0 +1,51 @@
+"""What happens when the site is built: pages made from the code join those that are written by hand."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import reference
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from xmckit.hookspecs import KINDS
+from xmckit.registry import Registry
+
+ROOT = Path(__file__).resolve().parents[2]
+_registry: Registry | None = None
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(((?:\.\./)+[^)#:]+)\)")
+
+
+def registry() -> Registry:
+    global _registry
+    _registry = _registry or Registry()
+    return _registry
+
+
+def on_files(files: Files, config: Any) -> Files:
+    for path, text in reference.generated_pages(registry()).items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> str:
+    folder, _, name = page.file.src_uri.rpartition("/")
+    if folder == "kinds" and name.removesuffix(".md") in KINDS:
+        kind = name.removesuffix(".md")
+        markdown = markdown.replace("<!-- contract -->", reference.contract(kind))
+        markdown = markdown.replace("<!-- components -->", reference.components_of(kind, registry()))
+    return _LINK.sub(lambda link: _outside(link, folder), markdown)
+
+
+def _outside(link: re.Match[str], folder: str) -> str:
+    """A link to a file of the repository that is no page: the site does not have the file, so its path is said."""
+    path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
+    if path.startswith("docs/"):
+        return link[0]
+    if not os.path.exists(ROOT / path):
+        raise FileNotFoundError(f"a page links to {path}, which does not exist")
+    return link[1] if link[1].strip("`") == path else f"{link[1]} (`{path}`)"

@@ -1,0 +1,133 @@
+"""Nothing that people can use is undocumented: hooks, contracts, parameters, recipe keys, commands and options."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import click
+import pytest
+from pydantic import Field
+
+import xmckit
+from xmckit import hookspecs, protocols
+from xmckit.describe_params import describe_params
+from xmckit.hookspecs import KINDS
+from xmckit.recipe import sections
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def rows_below(page: str, heading: str) -> dict[str, list[str]]:
+    """The table rows between a heading and the next one, by their first cell."""
+    start = re.search(rf"^#+ .*\{{ #{re.escape(heading)} \}}$", page, flags=re.MULTILINE)
+    assert start, f"no heading {heading}"
+    part = re.split(r"^#", page[start.end() :], maxsplit=1, flags=re.MULTILINE)[0]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in part.splitlines() if line.startswith("|")]
+    return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in cells}
+
+
+def undescribed(params: type) -> list[str]:
+    return [row["name"] for row in describe_params(params) if len(row["description"]) < 5]
+
+
+def without_help(command: click.Command) -> list[str]:
+    """What a command does not explain: itself, or an option, or an argument that its text does not speak of."""
+    missing = [] if command.help else ["help"]
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.help:
+            missing.append(parameter.opts[0])
+        if isinstance(parameter, click.Argument):
+            words = set(re.findall(r"[A-Z]+", parameter.human_readable_name))
+            if not any(word in (command.help or "") for word in words):
+                missing.append(parameter.human_readable_name)
+    return missing
+
+
+def test_every_hook_has_a_kind_and_every_kind_a_page(reference):
+    hooks = {name for name, value in vars(hookspecs).items() if name.startswith("xmckit_") and callable(value)}
+    assert hooks == set(KINDS.values())
+    for kind, hook in KINDS.items():
+        assert inspect.getdoc(getattr(hookspecs, hook)), hook
+        page = (DOCS / "kinds" / f"{kind}.md").read_text("utf-8")
+        assert page.count("<!-- contract -->") == page.count("<!-- components -->") == 1, kind
+        assert f"def {hook}():" in page, f"{kind}.md has no example that implements {hook}"
+        assert f"def {hook}() -> Iterable[Component]:" in reference.contract(kind)
+        assert f"`{hook}`" in (DOCS / "kinds" / "index.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("kind", list(protocols.PROTOCOLS))
+def test_contracts_show_every_method_as_it_is(reference, kind):
+    shown = reference.contract(kind)
+    for protocol in (protocols.PROTOCOLS[kind], *reference.BESIDE.get(kind, ())):
+        assert protocol.__doc__
+        methods = [name for name, value in vars(protocol).items() if inspect.isfunction(value) and name[0] != "_"]
+        for name in [*methods, *getattr(protocol, "__annotations__", {})]:
+            assert re.search(rf"\b{name}\b", shown), f"{protocol.__name__}.{name}"
+        compile(shown.split("```python\n")[2].split("```")[0], kind, "exec")
+
+
+def test_records_of_the_contracts_are_there(reference):
+    page = reference.record_reference()
+    for name in ("Component", "Configured", "Context", "Dataset", "Split", "TopK", "LinearDecision", "Verdict"):
+        assert re.search(rf"^class {name}\b", page, flags=re.MULTILINE), name
+
+
+def test_every_parameter_is_described_and_in_the_reference(reference, registry):
+    page = reference.component_reference(registry)
+    checked = 0
+    for item in reference.own_components(registry):
+        assert len(item.component.summary) > 10, item.described
+        if item.kind == "command":
+            continue
+        params = registry.resolve(item.kind, item.component.name).Params
+        assert not undescribed(params), f"{item.described}: {undescribed(params)}"
+        rows = rows_below(page, f"{item.kind}-{item.component.name}")
+        for row in describe_params(params):
+            assert rows[f"`{row['name']}`"][2].replace("\\|", "|") == " ".join(row["description"].split())
+            checked += 1
+    assert checked > 100
+
+
+def test_every_key_of_a_recipe_is_in_the_reference(reference, registry):
+    page = reference.recipe_reference(registry)
+    for key in ("extends", *sections.GeneralKeys.model_fields):
+        assert f"| `{key}` |" in page
+    kinds = {**sections.SECTIONS, **{f"score-{name}": what for name, what in sections.SCORE_SECTIONS.items()}}
+    models = {name: what.reserved for name, what in kinds.items()}
+    models |= {"score": sections.ScoreKeys, "ensemble": sections.EnsembleKeys, "report": sections.ReportKeys}
+    for name, model in models.items():
+        rows = rows_below(page, name)
+        for key in model.model_fields if model else ():
+            assert rows[f"`{key}`"][2], f"[{name}] {key}"
+    assert not undescribed(sections.GeneralKeys)
+
+
+def test_every_command_and_option_is_explained_and_in_the_reference(reference):
+    page = reference.command_reference()
+    paths = []
+    for path, command, _ in reference.walk_commands():
+        assert not without_help(command), f"{' '.join(path)}: {without_help(command)}"
+        paths.append(" ".join(path))
+        if len(path) > 1:
+            shown = " ".join(rows_below(page, "-".join(path[1:])))
+            for option in reference.own_options(command):
+                assert all(f"`{name}`" in shown for name in option.opts), f"{' '.join(path)} {option.opts}"
+    assert {"xmckit run", "xmckit plugins new", "xmckit certificates check", "xmckit labels inspect"} <= set(paths)
+
+
+def test_what_is_undocumented_is_found():
+    class Params(xmckit.Params):
+        told: int = Field(1, description="Something that people can read.")
+        untold: int = 2
+
+    @click.command()
+    @click.argument("thing")
+    @click.option("--how")
+    def quiet(thing, how):
+        """Does it."""
+
+    assert undescribed(Params) == ["untold"]
+    assert without_help(quiet) == ["THING", "--how"]
+    assert without_help(click.Command("bare")) == ["help"]

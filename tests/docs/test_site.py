@@ -1,0 +1,101 @@
+"""The site builds without a warning, needs nothing from a network, and all its links lead somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from conftest import ROOT, SITE
+
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+
+
+class Links(HTMLParser):
+    """What a page loads, what it links to, and the names that can be linked to."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.loaded: list[str] = []
+        self.linked: list[str] = []
+        self.names: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.names |= {given[key] for key in ("id", "name") if key in given}
+        if tag in LOADED and LOADED[tag] in given and given.get("rel") not in ("canonical", "prev", "next"):
+            self.loaded.append(given[LOADED[tag]])
+        if tag == "a" and "href" in given:
+            self.linked.append(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    os.environ["NO_MKDOCS_2_WARNING"] = "1"
+    folder = tmp_path_factory.mktemp("site")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+
+        config = load_config(str(SITE / "mkdocs.yml"), site_dir=str(folder), strict=True)
+        config.plugins.run_event("startup", command="build", dirty=False)
+        build(config)
+    files = folder.rglob("*.html")
+    return {file.relative_to(folder).as_posix(): Links(file.read_text("utf-8")) for file in files}, folder
+
+
+def test_every_page_is_built(site):
+    pages, _ = site
+    docs = ROOT / "docs"
+    written = {path.relative_to(docs).with_suffix(".html").as_posix() for path in docs.rglob("*.md")}
+    made = {f"reference/{name}.html" for name in ("recipes", "components", "commands", "records")}
+    assert written | made | {"404.html"} == set(pages)
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    pages, folder = site
+    for page, links in pages.items():
+        foreign = [link for link in links.loaded if urlsplit(link).scheme or link.startswith("//")]
+        assert not foreign, f"{page}: {foreign}"
+    for style in folder.rglob("*.css"):
+        assert not re.search(r"url\(\s*[\"']?(https?:)?//", style.read_text("utf-8")), style
+
+
+def test_links_lead_somewhere(site):
+    pages, folder = site
+    checked = 0
+    for page, links in pages.items():
+        if page == "404.html":  # its links are from the root of a server
+            continue
+        for link in [*links.linked, *links.loaded]:
+            parts = urlsplit(link)
+            if parts.scheme in ("http", "https"):
+                continue
+            target = Path(os.path.normpath(Path(page).parent / unquote(parts.path))) if parts.path else Path(page)
+            assert (folder / target).exists(), f"{page}: {link}"
+            if parts.fragment and target.suffix == ".html":
+                known = pages[target.as_posix()].names
+                assert unquote(parts.fragment) in known, f"{page}: {link}"
+            checked += 1
+    assert checked > 1000
+
+
+def test_contracts_are_on_the_pages_of_their_kinds(site):
+    _, folder = site
+    text = re.sub(r"<[^>]+>", "", (folder / "kinds" / "head.html").read_text("utf-8"))
+    assert "def xmckit_heads() -&gt; Iterable[Component]:" in text
+    assert "def decision(self) -&gt; LinearDecision | None:" in text
+    assert not list(folder.rglob("*.py"))
+
+
+def test_files_that_the_readme_links_to_are_there():
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / "README.md").read_text("utf-8"))
+    assert len(links) > 10
+    for link in links:
+        assert (ROOT / link).exists(), link
