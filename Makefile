@@ -11,7 +11,7 @@ demo: $(VENV)/.core
 	$(BIN)/xmckit run quickstart
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
