@@ -361,13 +361,16 @@ def xmckit_heads():
 @pytest.mark.parametrize(
     ("how", "status", "code"), [(signal.SIGKILL, "killed", -9), (signal.SIGINT, "interrupted", 130)]
 )
-def test_a_stopped_run_resumes(write_recipe, tmp_path, how, status, code):
+def test_a_stopped_run_resumes(write_recipe, tmp_path, request, how, status, code):
     flag, started, root = tmp_path / "flag", tmp_path / "started", tmp_path / "runs"
     flag.touch()
     plugin = tmp_path / "slow_head_plugin.py"
     plugin.write_text(SLOW_HEAD.format(flag=str(flag), started=str(started)))
     recipe = write_recipe(BASE + '    [head]\n    use = "slow"\n')
     command = [sys.executable, "-m", "xmckit", "run", "--plugin", str(plugin), "--runs", str(root)]
+    # a shell starts what it puts into the background with interrupts ignored, and its children inherit that
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with subprocess.Popen([*command, str(recipe)], stderr=subprocess.PIPE, text=True) as process:
         for _ in range(600):
             if started.exists():

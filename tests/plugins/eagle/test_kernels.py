@@ -3,9 +3,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import eagle_reference as reference
 import numpy as np
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, load_npz
