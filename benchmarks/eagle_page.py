@@ -49,7 +49,7 @@ HOW = """
    itself adds to the label's embedding (`leave_one_out`); a group that has a label twice counts twice (`merge`).
 2. Two rounds in which one linear classifier per label, trained on the choice for other groups, scores the rows
    (`refine`). Rows of groups without the label are certain negatives. A round that does not help to recognise held-out
-   groups is dropped.
+   groups is dropped. This takes most of the time ([speed](speed.md#eagle)); `refine = 0` leaves it out.
 3. As many rows as the group has the label (`capacity`); where no label is there twice, also the rows that the
    classifiers put above a margin.
 4. Every row has a label (`cover`): one without takes the label that costs least, and labels that only one group has,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import json
 import os
 import time
@@ -85,8 +86,13 @@ def measure(data: overlap.Data, options: dict[str, Any], most_scored: float, thr
     began = time.perf_counter()
     head.fit(data.train, indexes=[index], context=context)
     trained = built + time.perf_counter() - began
-    _, predicted = overlap.timed(lambda: head.predict(data.test.X, overlap.TOP))
+    found, predicted = overlap.timed(lambda: head.predict(data.test.X, overlap.TOP))
+    whole = copy.copy(head)
+    whole.params = head.params.model_copy(update={"averaged": None})
+    everything = whole.predict(data.test.X, overlap.TOP)
     return {
+        "P@5": overlap.scores(found, data, threads)["P@5"],
+        "P@5 over all copies": overlap.scores(everything, data, threads)["P@5"],
         "train": trained,
         "predict": predicted,
         "beam": beam,

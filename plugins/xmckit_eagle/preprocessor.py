@@ -54,7 +54,8 @@ class EagleParams(Params):
         2,
         ge=0,
         description="Rounds in which the rows of a group are scored by one classifier per label that was trained on "
-        "the choice for other groups; they end where held-out groups are not recognised better.",
+        "the choice for other groups; they end where held-out groups are not recognised better. They take most of the "
+        "time, hours with hundreds of thousands of labels; 0: none.",
     )
     capacity: Literal["auto", "one", "count", "margin", "threshold"] = Field(
         "auto",
