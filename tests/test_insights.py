@@ -16,6 +16,7 @@ from xmckit.data.model import Dataset, Split
 from xmckit.insights import BINS, FREQUENCY_EDGES, GROUPS, examples, insights, thirds
 from xmckit.metrics import inverse_propensity, rank_metrics
 from xmckit.protocols import TopK
+from xmckit.registry import Registry
 
 CONSTANTS = (0.55, 1.5)
 
@@ -64,7 +65,7 @@ def counted(dataset: Dataset, topk: TopK, weights: np.ndarray, members: set[int]
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_are_as_counted_by_hand(seed: int, filtered: bool) -> None:
     dataset, topk, counts = problem(seed, filtered)
-    numbers = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, logits=True)
+    numbers = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
     weights = inverse_propensity(counts, dataset.train.rows, *CONSTANTS)
     (system,) = numbers["systems"]
     least = [group["least"] for group in numbers["groups"]]
@@ -89,7 +90,7 @@ def test_groups_are_as_counted_by_hand(seed: int, filtered: bool) -> None:
 @pytest.mark.parametrize("filtered", [False, True])
 def test_all_labels_together_are_the_metrics(filtered: bool) -> None:
     dataset, topk, counts = problem(7, filtered)
-    numbers = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, logits=True)
+    numbers = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
     weights = inverse_propensity(counts, dataset.train.rows, *CONSTANTS)
     metrics = rank_metrics(topk, dataset.test.Y, ks=[1, 3], inverse_propensity=weights, filtered=dataset.test.filter)
     of_all = numbers["systems"][0]["all"]
@@ -101,7 +102,9 @@ def test_all_labels_together_are_the_metrics(filtered: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_calibration_is_as_counted_by_hand(seed: int) -> None:
     dataset, topk, counts = problem(seed, filtered=False)
-    told: dict[str, Any] = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, logits=True)["systems"][0]
+    told: dict[str, Any] = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])[
+        "systems"
+    ][0]
     Y = dataset.test.Y.toarray()
     pairs = [
         (1 / (1 + math.exp(-float(topk.scores[row, place]))), bool(Y[row, topk.indices[row, place]]))
@@ -121,8 +124,30 @@ def test_calibration_is_as_counted_by_hand(seed: int) -> None:
 def test_scores_that_are_no_logits_are_not_called_calibrated() -> None:
     dataset, topk, counts = problem(0, filtered=False)
     outputs = [("ensemble", "ensemble", topk), ("a", "head", topk)]
-    numbers = insights(outputs, dataset, counts, CONSTANTS, 3, logits=False)
+    numbers = insights(outputs, dataset, counts, CONSTANTS, 3, probabilistic=[False, True])
     assert [system["calibration"] is None for system in numbers["systems"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "meant"),
+    [
+        ("bsl", {}, True),
+        ("lml", {}, False),
+        ("softmax", {}, False),
+        ("topk-entropy", {}, False),
+        ("dft", {"loss": "bce"}, True),
+        ("dft", {"loss": "lml"}, False),
+        ("miml", {"loss": "softmax"}, False),
+        ("xrlinear", {}, True),
+        ("xrlinear", {"post_processor": "noop"}, False),
+        ("popularity", {}, True),
+    ],
+)
+def test_heads_say_whether_their_scores_are_meant_as_probabilities(name: str, params: Any, meant: bool) -> None:
+    registry = Registry()
+    if name not in registry.names("head"):
+        pytest.skip(f"there is no head {name}")
+    assert getattr(registry.resolve("head", name)(**params), "probabilistic", True) is meant
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)

@@ -163,7 +163,7 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
     systems = [
         System(
             name=name,
-            metrics={**store.read_json(run.path / "metrics.json")["results"][0]["metrics"], **rows.totals},
+            metrics={**_own_metrics(run, first), **rows.totals},
             cost=cost_of(run),
             title=run.manifest.get("title", ""),
             path=run.path,
@@ -189,6 +189,14 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
         level=level,
         seed=seed,
     )
+
+
+def _own_metrics(run: Run, first: Mapping[str, Any]) -> dict[str, float]:
+    """What a run was scored with, but for what other propensities than those of the first run were used for."""
+    found = store.read_json(run.path / "metrics.json")
+    same = all(found["propensity"][name] == first["propensity"][name] for name in ("A", "B"))
+    own: dict[str, float] = found["results"][0]["metrics"]
+    return {name: value for name, value in own.items() if same or not name.startswith("PS")}
 
 
 def score_rows(topk: Any, dataset: Dataset, ks: Sequence[int], constants: tuple[float, float]) -> RowScores:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, hstack, vstack
+from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
 from xmckit import store
 from xmckit.context import Context
@@ -67,6 +67,11 @@ def feature_rows(run: Run) -> FeatureRows | None:
         raise store.damaged(path, str(error)) from None
 
 
+def as_trained(X: Any, features: FeatureRows | None) -> Any:
+    """Rows as the model's training rows were: dense where those are."""
+    return X.toarray() if features is not None and features.dense and issparse(X) else X
+
+
 # -- labelled rows -------------------------------------------------------------------------------------------------
 
 
@@ -86,16 +91,18 @@ def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> 
     from xmckit.data.xmc_text import read_data_rows
 
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
-    if suffix == ".jsonl":
+    if suffix in (".jsonl", ".ndjson"):
         return Labelled(path.name, *JsonLines().read_file(path, context=context))
     if suffix in (".svm", ".svmlight"):
         grammar = Grammar(features=features.width if features else None, first_feature=1, annotated=True)
-        parsed = reading.read_rows(path, reading.read_bytes(path), 0, grammar, context=context)
-        width = features.width if features else parsed.features_seen
-        return Labelled(path.name, Split(X=parsed.features(width), Y=parsed.labels(max(parsed.labels_seen, 1))), None)
+        expected = f"the model takes {features.width} features, numbered from 1" if features else ""
+        parsed = reading.read_rows(path, reading.read_bytes(path), 0, grammar, context=context, expected=expected)
+        X = parsed.features(features.width if features else parsed.features_seen)
+        Y = parsed.labels(max(parsed.labels_seen, 1))
+        return Labelled(path.name, Split(X=as_trained(X, features), Y=Y), None)
     if suffix == ".txt":
         X, Y = read_data_rows(path, context)
-        return Labelled(path.name, Split(X=X, Y=Y), None)
+        return Labelled(path.name, Split(X=as_trained(X, features), Y=Y), None)
     return None
 
 
@@ -213,6 +220,8 @@ def evaluate(
 
     Depths, metrics and propensities are those of the run: propensities are about the labels' training rows.
     """
+    if not labelled.split.Y.nnz:
+        raise DataError(f"{labelled.name}: no row has a label, so there is nothing to score by")
     matched = match(labelled, model.label_names)
     scored = store.read_json(run.path / "metrics.json")
     total, known = int(matched.truth.shape[1]), len(model.label_names)
@@ -230,7 +239,7 @@ def evaluate(
         workers=context.workers,
     )
     values: dict[str, float] = {}
-    for measure in _measures(run, scored["k"], context):
+    for measure in _measures(run, context):
         values.update({str(name): float(value) for name, value in measure.compute(evaluation).items()})
     return {
         "dataset": labelled.name,
@@ -243,7 +252,7 @@ def evaluate(
     }
 
 
-def _measures(run: Run, ks: Sequence[int], context: Context) -> list[Any]:
+def _measures(run: Run, context: Context) -> list[Any]:
     """The metrics that the run was scored by."""
     score = next(record for record in run.manifest["stages"] if record["name"] == "score")
     metrics = [part for part in score["identity"]["components"] if part["kind"] == "metric"]

@@ -32,10 +32,10 @@ def insights(
     constants: tuple[float, float],
     k: int,
     *,
-    logits: bool,
+    probabilistic: Sequence[bool],
 ) -> dict[str, Any]:
-    """The numbers behind the report's pictures, for each (name, role, ranking). `logits`: whether the first one's
-    scores can be read as such; those of heads always can.
+    """The numbers behind the report's pictures, for each (name, role, ranking). `probabilistic` says of each whether
+    σ(score) is meant as a probability: of other scores it is not asked whether they come true.
     """
     by_rank = np.sort(train_counts[train_counts > 0])[::-1]
     ranks = np.unique(np.geomspace(1, max(len(by_rank), 1), 200).astype(np.int64))[: len(by_rank)]
@@ -51,7 +51,7 @@ def insights(
         for group_of, groups in ((np.zeros_like(bin_of), 1), (third_of, len(GROUPS)), (bin_of, len(FREQUENCY_EDGES)))
     ]
     systems = []
-    for place, (name, role, topk) in enumerate(outputs):
+    for (name, role, topk), meant in zip(outputs, probabilistic, strict=True):
         ranked = truth.ranked(topk, deepest)
         of_all, by_third, by_bin = (one.numbers(ranked, weights) for one in grouped)
         at_k = min(k, ranked.labels.shape[1]) - 1
@@ -62,7 +62,7 @@ def insights(
                 "all": {key: values[0, :DEEPEST].tolist() for key, values in of_all.items()},
                 "thirds": {key: values[:, :DEEPEST].tolist() for key, values in by_third.items()},
                 "bins": {key: values[:, at_k].tolist() for key, values in by_bin.items()},
-                "calibration": calibration(ranked, k) if place or logits else None,
+                "calibration": calibration(ranked, k) if meant else None,
             }
         )
     return {

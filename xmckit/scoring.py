@@ -42,7 +42,9 @@ def score(
         (name, "head", *predict_blocks(head, test_features, recipe.score.top, context, name))
         for name, head in zip(names, heads, strict=True)
     ]
+    probabilistic = [_is_probabilistic(head) for head in heads]
     if len(heads) > 1:
+        probabilistic.insert(0, recipe.ensemble == "average" and all(probabilistic))
         topk = combine_rankings([output[2] for output in outputs], recipe.score.top, recipe.ensemble)
         outputs.insert(0, (ENSEMBLE, "ensemble", topk, combine_sets([output[3] for output in outputs])))
     model, model_sets = outputs[0][2:]
@@ -54,6 +56,7 @@ def score(
         outputs.append(
             (section.use, "baseline", *predict_blocks(baseline, test_features, recipe.score.top, context, section.use))
         )
+        probabilistic.append(_is_probabilistic(baseline))
 
     asked = recipe.score.propensity if recipe.score.propensity is not None else dataset.propensity
     constants = propensity_constants("other" if asked is None else asked)
@@ -89,11 +92,15 @@ def score(
     store.write_json(folder / "metrics.json", metrics)
     store.write_json(folder / "facts.json", _facts(names, heads, dataset.test.Y))
     rankings = [(name, role, topk) for name, role, topk, _ in outputs]
-    deepest, logits = max(recipe.score.k), len(heads) == 1 or recipe.ensemble != "rank"
-    numbers = insights(rankings, dataset, train_counts, constants, deepest, logits=logits)
+    deepest = max(recipe.score.k)
+    numbers = insights(rankings, dataset, train_counts, constants, deepest, probabilistic=probabilistic)
     store.write_json(folder / "insights.json", numbers)
     store.write_json(folder / "examples.json", examples(model, dataset, deepest, context))
     return metrics
+
+
+def _is_probabilistic(head: Head) -> bool:
+    return bool(getattr(head, "probabilistic", True))
 
 
 def _facts(names: Sequence[str], heads: Sequence[Head], truth: csr_matrix) -> list[dict[str, Any]]:

@@ -97,6 +97,10 @@ class MIMLHead(TorchHead):
 
     # What TorchHead asks for
 
+    @property
+    def probabilistic(self) -> bool:
+        return bool(self.params.loss != "softmax")
+
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         self._material = self._prepared(train, context)
         try:

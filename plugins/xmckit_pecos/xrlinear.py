@@ -155,6 +155,11 @@ class XRLinearHead(Configured):
             sets.append(self._sets(found))
         return _concatenated(rankings), _stacked(sets)
 
+    @property
+    def probabilistic(self) -> bool:
+        """Margins are none, unless they are calibrated."""
+        return self.params.post_processor != "noop" or not isinstance(self._calibration, calibrating.Uncalibrated)
+
     def probabilities(self, X: Matrix, k: int) -> TopK:
         """As `predict`, with σ of the scores; 0 in padded places."""
         best = self.predict(X, k)

@@ -19,6 +19,7 @@ from xmckit.comparison import bootstrap, compare_rows, compare_runs, holm, recip
 from xmckit.errors import StorageError
 from xmckit.metrics import RowScores, rank_metrics, row_scores
 from xmckit.recipe import load_recipe
+from xmckit.report.comparison_page import comparison_page
 from xmckit.runs import Run
 
 ROWS = [
@@ -120,7 +121,7 @@ def test_the_interval_of_a_mean_difference_is_that_of_scipy():
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=0.003)
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.02, 0.05, 0.2])
+@pytest.mark.parametrize("shift", [0.01, 0.02, 0.05, 0.2])
 def test_p_values_agree_with_a_permutation_test(shift):
     rng = np.random.default_rng(3)
     base = rng.random(400)
@@ -221,6 +222,20 @@ def test_runs_are_compared_by_their_own_metrics(folder):
     assert {one.key: one.values for one in found.recipes}["head.use"] == ("bsl", "popularity")
     assert "seed" not in {one.key for one in found.recipes}
     json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_metrics_of_other_propensities_are_left_out(folder, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(newest(folder, "poor").path, other)
+    kept = store.read_json(other / "metrics.json")
+    store.write_json(other / "metrics.json", {**kept, "propensity": {"A": 0.6, "B": 2.6, "from": "amazon"}})
+    runs = [newest(folder, "good"), Run.open(other)]
+    found = compare_runs(runs, draws=100)
+    assert "PSnDCG@1" in found.systems[0].metrics
+    assert "PSnDCG@1" not in found.systems[1].metrics
+    # those that are compared by row are computed anew, with the propensities of the first run
+    assert found.systems[1].metrics["PSP@1"] == pytest.approx(kept["results"][0]["metrics"]["PSP@1"])
+    assert "–" in comparison_page(found)
 
 
 def test_the_table_marks_the_best_and_says_what_is_significant(call):

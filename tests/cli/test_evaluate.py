@@ -69,16 +69,16 @@ def test_another_file_of_rows(trained, tmp_path):
 
 def test_labels_that_the_model_does_not_know_are_misses(trained, tmp_path):
     result, _ = trained
-    rows = [("a drum", ["DRUM", "NEW"]), ("a cloud", ["NEWER"]), ("a brick", ["BRICK"])]
+    rows = [("a drum", ["DRUM", "NEW"]), ("a cloud", ["NEW\n\x1b[31m"]), ("a brick", ["BRICK"])]
     found = scores(result.path, written(tmp_path / "new.jsonl", rows))
     unknown = found["unknown"]
     assert (unknown["labels"], unknown["pairs"], unknown["of_pairs"], unknown["share"]) == (2, 2, 4, 0.5)
-    assert (unknown["rows"], unknown["rows_with_no_other"], unknown["examples"]) == (2, 1, ["NEW", "NEWER"])
+    assert (unknown["rows"], unknown["rows_with_no_other"], unknown["examples"]) == (2, 1, ["NEW", "NEW\n\x1b[31m"])
     metrics = found["results"][0]["metrics"]
     assert metrics["P@1"] == pytest.approx(2 / 3)
     assert metrics["R@5"] == pytest.approx((1 / 2 + 0 + 1) / 3), "a label that cannot be found is one that is missed"
     told = call(result.path, tmp_path / "new.jsonl")
-    assert "2 labels are unknown to the model (NEW, NEWER): 2 of 4 true labels (50.0 %)" in told
+    assert "2 labels are unknown to the model (NEW, NEW\\n\\x1b[31m): 2 of 4 true labels (50.0 %)" in told
 
 
 def test_the_order_and_number_of_labels_may_differ(trained, tmp_path):
@@ -103,6 +103,10 @@ def test_data_that_does_not_fit(trained, tmp_path):
     (tmp_path / "six.txt").write_text("1 3 6\n0 0:1\n")
     with pytest.raises(UsageError, match="this model cannot take these rows"):
         scores(result.path, tmp_path / "six.txt")
+    for content in (" 1:1\n", ""):
+        (tmp_path / "bare.svm").write_text(content)
+        with pytest.raises(DataError, match="no row has a label"):
+            scores(result.path, tmp_path / "bare.svm")
     with pytest.raises(UsageError, match="no run 'nothing'"):
         scores("nothing", tmp_path)
 
@@ -125,7 +129,7 @@ def labelled(Y, names):
     return Labelled("rows", Split(X=None, Y=csr_matrix(Y, dtype=np.float32), texts=[""] * len(Y)), names)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1), st.permutations("abcdef"), st.data())
 def test_matching_is_by_name(names, known, data):
     Y = np.array(data.draw(st.lists(st.lists(st.booleans(), min_size=len(names), max_size=len(names)), min_size=1)))

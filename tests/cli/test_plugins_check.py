@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -38,6 +39,34 @@ def xmckit_executors():
 
 
 Missing = Odd
+"""
+
+
+NEEDY = """
+import xmckit
+from pydantic import Field
+from xmckit.executors import Serial
+
+
+class Some(xmckit.Configured):
+    class Params(xmckit.Params):
+        where: str = Field(description="A place.")
+
+    def fingerprint(self, *, context):
+        return {}
+
+    def read(self, *, context):
+        return None
+
+
+@xmckit.hookimpl
+def xmckit_datasets():
+    yield xmckit.Component("some", f"{__name__}:Some")
+
+
+@xmckit.hookimpl
+def xmckit_executors():
+    yield xmckit.Component("some", f"{__name__}:Serial")
 """
 
 
@@ -98,10 +127,24 @@ def test_a_component_that_cannot_be_imported_is_one_failure(plugin):
 def test_parameters_that_are_missing_are_named():
     done = check("dataset:files")
     assert done.exit_code == 4
-    assert "path: Field required" in done.stdout
+    assert "it needs --set path=…" in " ".join(done.stdout.split())
     done = check("metric:ranking", "--set", "k=0")
     assert done.exit_code == 4
     assert "broken: 0 passed, 1 failed" in done.stdout
+
+
+def test_among_several_those_that_need_something_are_told_and_not_failures(plugin):
+    file = plugin(NEEDY)
+    name = Path(file).stem
+    done = check(name, "--plugin", file)
+    assert done.exit_code == 0, done.output
+    assert "not checked: dataset:some needs --set where=…" in done.stdout
+    assert "not checked: dataset:some\n" in done.stdout
+    facts = json.loads(check(name, "--plugin", file, "--json").stdout)
+    assert facts["ok"]
+    assert [item["component"] for item in facts["components"]] == ["executor:some"]
+    assert [item["component"] for item in facts["not_checked"]] == ["dataset:some"]
+    assert check("dataset:some", "--plugin", file).exit_code == 4
 
 
 def test_a_reader_is_given_an_example(plugin, tmp_path, registry):

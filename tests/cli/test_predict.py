@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import json
-import subprocess
+import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,8 @@ from click.testing import CliRunner
 from scipy.sparse import csr_matrix, save_npz
 
 import xmckit
+from xmckit import store
+from xmckit.cli import main
 from xmckit.cli import predict as module
 from xmckit.cli import xmckit as program
 from xmckit.data import rows
@@ -23,7 +27,7 @@ from xmckit.data.model import Split
 from xmckit.data.saved import save_split
 from xmckit.data.xmc_text import row_text
 from xmckit.errors import DataError, StorageError, UsageError
-from xmckit.evaluation import FeatureRows, feature_rows
+from xmckit.evaluation import FeatureRows, as_trained, feature_rows
 
 WORDS = ["apple", "brick", "cloud", "drum", "earth", "flame"]
 
@@ -78,6 +82,8 @@ def test_texts_on_the_line(of_texts):
     (answer,) = json.loads(call(of_texts, "a drum", "-k", 2, "--json"))
     assert (answer["text"], answer["labels"][0]["label"], len(answer["labels"])) == ("a drum", "DRUM", 2)
     assert call(of_texts, "a drum", "-k", 1).startswith("a drum: DRUM (")
+    assert call(of_texts, " ", "-k", 1).startswith("line 1: ")
+    assert call(of_texts, "a drum", "-k", 10**9).count("(") == len(WORDS)
     assert [json.loads(line)["text"] for line in call(of_texts, "x", "y", "--as", "jsonl").splitlines()] == ["x", "y"]
 
 
@@ -116,10 +122,10 @@ def test_every_format_of_features_gives_the_same(of_features, tmp_path):
 
 
 def test_a_model_of_dense_rows_gets_dense_rows():
-    sparse = rows.Rows([1], [None], X=csr_matrix(np.eye(1, 3)))
-    assert module._dense(sparse).X.tolist() == [[1, 0, 0]]
-    texts = rows.Rows([1], [None], texts=["a"])
-    assert module._dense(texts) is texts
+    sparse = csr_matrix(np.eye(1, 3))
+    assert as_trained(sparse, FeatureRows(3, dense=True)).tolist() == [[1, 0, 0]]
+    assert as_trained(sparse, FeatureRows(3, dense=False)) is sparse
+    assert as_trained(None, FeatureRows(3, dense=True)) is None
 
 
 @pytest.mark.parametrize("matrix", [csr_matrix, np.asarray])
@@ -175,6 +181,8 @@ def test_bad_lines(of_texts, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'"drum"\n{"txt": 1}\n\xff\n"cloud"\n')
     with pytest.raises(DataError, match=r"a\.jsonl, line 2: expected a string"):
         call(of_texts, tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match="standard input, line 1: not UTF-8"):
+        call(of_texts, "-", stdin=b"\xff")
     arguments = ["predict", str(of_texts), str(tmp_path / "a.jsonl"), "--skip-bad", "--as", "jsonl"]
     result = CliRunner().invoke(program, arguments, standalone_mode=False)
     assert best(result.stdout) == ["DRUM", "CLOUD"]
@@ -191,14 +199,23 @@ def test_an_output_file_appears_when_it_is_complete(of_texts, tmp_path):
     shown = call(of_texts, tmp_path / "a.txt", "--out", tmp_path / "out.jsonl", "--as", "jsonl", "--skip-bad")
     assert shown == ""
     assert best((tmp_path / "out.jsonl").read_text()) == ["DRUM"]
+    left = tmp_path / store.temporary_beside(tmp_path / "out").name.replace(str(os.getpid()), "999999999")
+    left.write_text("of a process that was killed")
+    call(of_texts, "drum", "--out", tmp_path / "out.jsonl")
+    assert not left.exists()
+    for place, why in ((tmp_path / "no" / "out", "no folder"), (tmp_path, "not a file"), ("/dev/null", "not a file")):
+        with pytest.raises(UsageError, match=why):
+            call(of_texts, "drum", "--out", place)
 
 
-def test_what_cannot_be_asked(of_texts, of_features, tmp_path):
+def test_what_cannot_be_asked(of_texts, of_features, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match=r"there is no file missing\.jsonl"):
         call(of_texts, "missing.jsonl")
     with pytest.raises(UsageError, match="is a folder, not a file"):
         call(of_texts, tmp_path)
     assert call(of_texts, "drum " * 2000, "-k", 1, "--no-text").startswith("line 1: DRUM"), "no name is that long"
+    with pytest.raises(UsageError, match="these are several files"):
+        call(of_texts, "a.txt", "b.txt")
     with pytest.raises(UsageError, match="a file or texts, not both"):
         call(of_texts, "x", "--file", "-")
     (tmp_path / "a.svm").write_text("0 1:1\n")
@@ -211,18 +228,42 @@ def test_what_cannot_be_asked(of_texts, of_features, tmp_path):
     with pytest.raises(DataError, match="rows have 4 features, the model takes 6"):
         call(run, tmp_path / "a.npz")
     (tmp_path / "a.npy").write_bytes(b"no array")
-    with pytest.raises(DataError, match="not an array"):
+    with pytest.raises(DataError, match="npy file is damaged"):
         call(run, tmp_path / "a.npy")
+    np.savez(tmp_path / "b.npz", X=X)
+    (tmp_path / "b.npz").rename(tmp_path / "b.npy")
+    with pytest.raises(DataError, match="npy file is damaged"):
+        call(run, tmp_path / "b.npy")
+    np.save(tmp_path / "words.npy", [WORDS])
+    with pytest.raises(DataError, match="expected numbers"):
+        call(run, tmp_path / "words.npy")
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", None)  # as Python has it where the caller closed it
+        with pytest.raises(UsageError, match="give a file, texts, or -"):
+            module._file_or_texts(None, ())
+        with pytest.raises(UsageError, match="standard input is closed"):
+            module._file_or_texts("-", ())
 
 
-def test_a_pipe_is_answered_line_by_line_and_may_be_left(of_texts):
-    command = [sys.executable, "-m", "xmckit", "predict", str(of_texts), "-", "--as", "jsonl", "-k", "1"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdin.write(b"drum\n")
-        process.stdin.flush()
-        assert best(process.stdout.readline().decode()) == ["DRUM"], "before the input has ended"
-        process.stdout.close()
-        process.stdin.write(b"cloud\n")
-        process.stdin.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 0
+def test_a_pipe_is_answered_line_by_line_and_may_be_left(of_texts, monkeypatch):
+    (our_input, questions), (answers, our_output) = os.pipe(), os.pipe()
+    stdin, stdout, codes = os.fdopen(our_input), os.fdopen(our_output, "w"), []
+    for name, stream in {"stdin": stdin, "stdout": stdout, "stderr": io.StringIO()}.items():
+        monkeypatch.setattr(sys, name, stream)
+    monkeypatch.setattr(sys, "argv", ["xmckit", "predict", str(of_texts), "-", "--as", "jsonl", "-k", "1"])
+
+    def run_program():
+        with stdin, contextlib.suppress(BrokenPipeError), stdout, pytest.raises(SystemExit) as stop:
+            main()
+        codes.append(stop.value.code)
+
+    with open(questions, "wb", buffering=0) as asking, open(answers) as answered:
+        thread = threading.Thread(target=run_program)
+        thread.start()
+        asking.write(b"drum\n")
+        assert best(answered.readline()) == ["DRUM"], "before the input has ended"
+        answered.close()
+        asking.write(b"cloud\n")
+        asking.close()
+        thread.join()
+    assert (codes, sys.stderr.getvalue()) == ([0], "")

@@ -163,6 +163,10 @@ def test_what_was_fetched_is_remembered_where_nothing_is_published(known):
     (folder / RECORD).write_text(json.dumps({"files": recorded}))
     with pytest.raises(DataError, match=r"X\.trn\.npz has changed"):
         Repository(name=folder).read(context=CONTEXT)
+    for damage in ('{"files": [1]}', "[]", "{", '{"files": {"X.trn.npz": {"bytes": -1}}}'):
+        (folder / RECORD).write_text(damage)
+        found, (why,) = state(entries["small"], folder)
+        assert (found, "this file is damaged" in why) == ("damaged", True)
 
 
 def test_other_sizes_than_the_published_ones_are_told(known):

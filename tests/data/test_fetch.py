@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import random
 import socket
 import stat
@@ -14,11 +15,14 @@ import time
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import click
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from xmckit import store
+from xmckit.cli import common
 from xmckit.cli import xmckit as program
 from xmckit.data.catalogue import RECORD, Entry, Source, state, unfinished
 from xmckit.data.download import Patience, TransferError, check_address, download
@@ -161,7 +165,7 @@ def test_a_resumed_file_with_a_wrong_checksum_is_begun_anew_once(tmp_path):
     ):
         download(source(server, md5="0" * 32), tmp_path, patience=QUICK)
     assert [asked is None for _, asked, _ in server.requests] == [True, False, True]
-    assert not list(tmp_path.glob("*.part")), "what is wrong is not kept"
+    assert not list(tmp_path.iterdir()), "what is wrong is not kept"
 
 
 def test_a_server_that_lies_about_the_size(tmp_path):
@@ -201,9 +205,9 @@ def test_a_slow_server_is_given_up(tmp_path):
 def test_redirects_lead_only_where_one_may_go(tmp_path):
     with Server() as target, Server(CONTENT, f"redirect {target.address}") as server:
         assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
-    for forbidden in ("file:///etc/passwd", "ftp://example.org/x", "http://example.org/x"):
-        with Server(CONTENT, f"redirect {forbidden}") as server, pytest.raises((UsageError, TransferError)):
-            download(source(server), tmp_path / "..", patience=QUICK)
+    for forbidden in ("file:///etc/passwd", "ftp://example.org/x", "http://example.org/x", "http://[x"):
+        with Server(CONTENT, f"redirect {forbidden}") as server, pytest.raises(TransferError):
+            download(source(server), tmp_path, patience=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -240,9 +244,9 @@ def test_no_network_is_said_at_once(tmp_path, monkeypatch):
 # -- whole sets ----------------------------------------------------------------------------------------------------
 
 
-def zipped(**members):
+def zipped(method=zipfile.ZIP_DEFLATED, **members):
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w", method) as archive:
         for name, content in members.items():
             archive.writestr(name.replace("__", "/"), content)
     return buffer.getvalue()
@@ -305,12 +309,45 @@ def test_what_cannot_be_fetched_says_what_to_do(tmp_path):
         fetch(entry(), tmp_path)
 
 
-def test_a_web_page_instead_of_the_archive(tmp_path):
-    page = b"<!DOCTYPE html><html>Sign in"
-    with Server(page) as server, pytest.raises(DataError, match="the server sent a web page"):
-        fetch(entry(server.address), tmp_path, patience=QUICK)
-    assert not list(unfinished(tmp_path / "small").glob("*.done"))
-    assert not (tmp_path / "small").exists()
+PAGE = b"<!DOCTYPE html><html>Sign in"
+
+
+@pytest.mark.parametrize("facts", [{}, {"md5": MD5}])
+def test_a_web_page_instead_of_the_archive(tmp_path, facts):
+    with Server(PAGE) as server, pytest.raises(DataError, match=r"(?s)The server sent a web page.*By hand: put a\.txt"):
+        fetch(entry(sources=[{"address": server.address, **facts}]), tmp_path, patience=QUICK)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_archive_that_cannot_be_used_is_as_good_as_none(tmp_path):
+    with Server(PAGE) as bad, Server(zipped(**{"In/a.txt": "text"})) as good:
+        done = fetch(entry(bad.address, good.address), tmp_path, patience=QUICK)
+    assert (done.address, [file.name for file in tmp_path.iterdir()]) == (good.address, ["small"])
+
+
+def test_what_was_killed_while_it_unpacked_is_gone_on_with(tmp_path, monkeypatch):
+    left = tmp_path / store.temporary_beside(tmp_path / "small").name.replace(str(os.getpid()), "999999999")
+    left.mkdir()
+    monkeypatch.setattr("xmckit.data.fetch.unpack", lambda *arguments: 1 / 0)
+    with Server(zipped(**{"In/a.txt": "text"})) as server:
+        small = entry(server.address)
+        with pytest.raises(ZeroDivisionError):
+            fetch(small, tmp_path, patience=QUICK)
+        assert state(small, tmp_path / "small")[0] == "half-downloaded"
+        monkeypatch.undo()
+        fetch(small, tmp_path, patience=QUICK)
+    assert len(server.requests) == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["small"]
+
+
+def test_places_where_no_folder_can_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "small").symlink_to(tmp_path / "gone")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match="cannot be a folder"):
+            fetch(entry("https://example.org/x"), root)
+    with pytest.raises(DataError, match="Move it away"):
+        fetch(entry("https://example.org/x"), tmp_path)
 
 
 def test_two_processes_do_not_fetch_the_same_set(tmp_path):
@@ -327,7 +364,7 @@ def test_files_that_are_known_are_compared(tmp_path):
     archive = zipped(**{"In/a.txt": "text"})
     with Server(archive) as server, pytest.raises(DataError, match="another file than the one that is known"):
         fetch(entry(server.address, files=known), tmp_path, patience=QUICK)
-    assert not (tmp_path / "small").exists()
+    assert not list(tmp_path.iterdir()), "it will be another archive the next time"
 
 
 # -- archives ------------------------------------------------------------------------------------------------------
@@ -417,17 +454,22 @@ def test_archives_that_are_cut_off(tmp_path):
         opened(tmp_path / "2", gzip.compress(b"no archive" * 100))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=300), st.sampled_from([b"", b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b\x08"]))
 def test_any_bytes_are_an_archive_or_an_error(tmp_path_factory, content, start):
     with pytest.raises(DataError):
         opened(tmp_path_factory.mktemp("archive"), start + content)
 
 
-@settings(deadline=None)
-@given(st.integers(0, 10**6), st.binary(min_size=1, max_size=4))
-def test_a_damaged_zip_is_an_error_or_the_same_file(tmp_path_factory, place, damage):
-    content = bytearray(zipped(**{"x/a": MD5 * 20}))
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]),
+    st.integers(0, 10**6),
+    st.binary(min_size=1, max_size=4),
+)
+@example(zipfile.ZIP_LZMA, 60, b"****")
+def test_a_damaged_zip_is_an_error_or_the_same_file(tmp_path_factory, method, place, damage):
+    content = bytearray(zipped(method, **{"x/a": MD5 * 20}))
     place %= len(content)
     content[place : place + len(damage)] = damage
     folder = tmp_path_factory.mktemp("archive")
@@ -470,3 +512,20 @@ def test_fetching_and_listing_by_command(tmp_path, monkeypatch):
             call("fetch", "large")
         with pytest.raises(UsageError, match="did you mean 'small'"):
             call("fetch", "smal")
+
+
+def test_an_interrupted_download_says_what_is_kept(tmp_path, monkeypatch):
+    blocks, hints = [b"x" * 1000], []
+
+    def interrupted(answer):
+        if blocks:
+            return blocks.pop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("xmckit.data.download._read", interrupted)
+    monkeypatch.setitem(common._state, "hints", hints)
+    with Server() as server:
+        monkeypatch.setattr("xmckit.data.catalogue.catalogue", lambda: {"small": entry(server.address)})
+        with pytest.raises(click.Abort):
+            call("fetch", "small", "--to", tmp_path)
+    assert hints == ["1,000 bytes are kept: the same command goes on with them"]

@@ -82,7 +82,7 @@ def test_tsv_has_no_quotes():
     assert texts(b'text\tid\nsay "hi\t1\n\nb\t2\n', "tsv") == ['say "hi', "b"]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.dictionaries(st.integers(0, 8), st.floats(-8, 8, width=32)), min_size=1), st.booleans(), st.data())
 def test_features(found, with_header, data):
     dense = np.zeros((len(found), 9), dtype=np.float32)
@@ -108,6 +108,8 @@ BAD = [
     ("jsonl", b'"a"\n{"text"\n"b"\n', 2, "not JSON"),
     ("jsonl", b'"a"\n"\\ud800"\n"b"\n', 2, "half of a surrogate pair"),
     ("jsonl", b'"a"\n{"text": "x", "id": [1]}\n"b"\n', 2, "an id must be"),
+    ("jsonl", b'"a"\n{"text": "x", "id": true}\n"b"\n', 2, "an id must be"),
+    ("jsonl", b'"a"\n{"text": "x", "id": "\\ud800"}\n"b"\n', 2, "half of a surrogate pair"),
     ("csv", b"text,n\na,1\nb\nb,2\n", 3, "1 columns, expected 2"),
     ("csv", b'text\na\n"b"x\nb\n', 3, "not csv"),
     ("csv", b"text\na\n\xff\nb\n", 3, "not UTF-8"),
@@ -175,20 +177,28 @@ def test_an_endless_line_is_an_error(monkeypatch):
         texts(b"a\n" + b"x" * 5000)
 
 
-def test_a_pipe_is_answered_without_waiting_for_more():
+@pytest.mark.parametrize(
+    ("form", "first", "then"),
+    [
+        ("text", b"first\nsecond\nthi", b"rd\n"),
+        ("jsonl", b'"first"\n"second"\n\n"thi', b'rd"\n'),
+        ("csv", b"text\nfirst\nsecond\n\nthi", b"rd\n"),
+    ],
+)
+def test_a_pipe_is_answered_without_waiting_for_more(form, first, then):
     ours, theirs = os.pipe()
     answered, done = threading.Event(), []
 
     def produce():
         with open(theirs, "wb", buffering=0) as stream:
-            stream.write(b"first\nsecond\nthi")
-            assert answered.wait(10)
-            stream.write(b"rd\n")
+            stream.write(first)
+            assert answered.wait(60)
+            stream.write(then)
 
     thread = threading.Thread(target=produce)
     thread.start()
     with open(ours, "rb") as stream:
-        for rows in read_chunks(Lines(stream, "pipe"), "text"):
+        for rows in read_chunks(Lines(stream, "pipe"), form):
             done.append(list(rows.texts))
             answered.set()
     thread.join()
@@ -207,11 +217,14 @@ def test_any_bytes_are_rows_or_errors(content, form):
         assert len(rows.lines) == len(rows.ids) == (len(rows.texts) if rows.X is None else rows.X.shape[0]) > 0
 
 
-def test_matrices_come_in_chunks(monkeypatch):
+def test_matrices_come_in_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 4)
     X = np.arange(18.0, dtype=np.float32).reshape(9, 2)
     for matrix in (X, csr_matrix(X)):
-        read = list(matrix_chunks(matrix))
+        read = list(matrix_chunks(matrix, tmp_path))
         assert [len(rows) for rows in read] == [4, 4, 1]
         assert lines_of(read) == list(range(1, 10))
         assert np.array_equal(np.vstack([csr_matrix(rows.X).toarray() for rows in read]), X)
+    X[5, 1] = np.nan
+    with pytest.raises(DataError, match="row 5: a value is not a finite number"):
+        list(matrix_chunks(X, tmp_path))

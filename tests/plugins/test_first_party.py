@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from small_stdlib import SmallStdlib
 
 from xmckit.registry import default_registry
-from xmckit.testing import Case, common, parametrize_with_checks
+from xmckit.testing import Case, common, fresh, parametrize_with_checks
 from xmckit.testing.kinds import KINDS
 
 QUICK = {"epochs": 3, "encoder": {"use": "sparse-linear", "width": 24}}
@@ -83,6 +84,12 @@ CASES = [
 ]
 # Its files are published elsewhere, and it takes no others: what needs no file is checked here.
 WITHOUT_FILES = [Case("dataset", "repository", {"name": "bibtex"})]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_process_for_all():
+    """With all libraries from the start, instead of another one whenever a component brings a library."""
+    fresh.prepare(fresh.LIBRARIES)
 
 
 @parametrize_with_checks(CASES)

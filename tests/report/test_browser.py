@@ -13,7 +13,25 @@ from pages import COMPARISON, SUITE
 from xmckit import pipeline
 from xmckit.report import write_comparison, write_suite
 
-PHONE = 390
+PHONE, PAPER = 390, 720
+# Numbers, and words of our own, that stand on several lines where one word should stand on one.
+BROKEN = """
+[...document.querySelectorAll('td.number, th.number, td.own')].filter((cell) => {
+  const words = [...cell.childNodes].flatMap((node) => node.nodeType === 3 ? [node] : [...node.childNodes]);
+  return words.some((node) => node.nodeType === 3 && [...node.data.matchAll(/[^\\s\\-\\/…]+/g)].some((word) => {
+    const range = document.createRange();
+    range.setStart(node, word.index);
+    range.setEnd(node, word.index + word[0].length);
+    return new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1;
+  }));
+}).map((cell) => cell.outerHTML.slice(0, 120))
+"""
+CUT_OFF = """
+[...document.querySelectorAll('svg.chart text')].filter((text) => {
+  const own = text.getBoundingClientRect(), whole = text.ownerSVGElement.getBoundingClientRect();
+  return own.left < whole.left - 1 || own.right > whole.right + 1;
+}).map((text) => text.textContent)
+"""
 ROWS = "[...document.querySelector('{}').tBodies[0].rows]"
 
 
@@ -51,6 +69,7 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, files: dict[str, Path],
     page = browser.open(files[name], width=PHONE)
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    assert page.evaluate(BROKEN) == []
     page.close()
 
 
@@ -170,6 +189,7 @@ def test_charts_are_drawn_and_tell_their_values(page: Page) -> None:
     page.move(x, y)
     said = page.evaluate("document.querySelector('.tip').innerText")
     assert re.fullmatch(r".+: [\d.]+ at 1", said), said
+    assert page.evaluate(CUT_OFF) == []
     assert page.evaluate("document.querySelector('.tip').getBoundingClientRect().height") > 10
 
 
@@ -202,6 +222,16 @@ def test_a_chart_can_be_saved(page: Page, tmp_path: Path, what: str) -> None:
         assert b"var(--" not in content
         assert content.count(b"rgb(") > 10
     assert page.complaints() == []
+
+
+@pytest.mark.parametrize("name", ["run", "comparison", "suite"])
+def test_nothing_is_wider_than_paper(browser: Browser, files: dict[str, Path], name: str) -> None:
+    """A browser would print everything smaller, until the widest table fits."""
+    page = browser.open(files[name], width=PAPER, dark=True)
+    page.call("Emulation.setEmulatedMedia", media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PAPER
+    page.close()
 
 
 def test_on_paper_everything_is_unfolded(page: Page) -> None:

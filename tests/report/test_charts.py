@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmckit.report.charts import HEIGHT, WIDTH, Axis, Series, bar_chart, histogram, line_chart
-from xmckit.report.run_charts import training
+from xmckit.report.run_charts import calibration, training
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -86,6 +86,36 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert float(long.get("width", "")) == pytest.approx(2 * float(short.get("width", "")), abs=0.2)
     assert [bar[0].text for bar in (short, long)] == ["a: ten", "b: twenty"]
     assert "s5" in str(long.get("class"))
+
+
+def test_the_text_beside_the_longest_bar_is_inside_the_picture() -> None:
+    said = "1 h 40 min"
+    chart = bar_chart("one", "One", [("head-first", 6000.0, said), ("score", 2.0, "2.00 s")], Axis("seconds"))
+    (text,) = [one for one in ElementTree.fromstring(str(chart.svg)).iter(f"{SVG}text") if one.text == said]
+    assert float(text.get("x", "")) + 6.5 * len(said) <= WIDTH
+
+
+def test_as_many_systems_as_a_suite_has_can_be_told_apart() -> None:
+    series = [Series(f"system {place}", [(place + 1, 1.0)], joined=False) for place in range(16)]
+    chart = line_chart("one", "One", series, Axis("x"), Axis("y"))
+    tree = ElementTree.fromstring(str(chart.svg))
+    looks = [
+        (one.tag, str(one.get("class")).split()[1], str(one.get("d")).count("l"))
+        for one in tree.iter()
+        if str(one.get("class")).startswith("mark")
+    ]
+    assert len(set(looks)) == len(looks) == 16
+
+
+def test_only_scores_that_are_meant_as_probabilities_are_called_reliable() -> None:
+    numbers = {"ece": 0.1, "mean_said": 0.2, "mean_true": 0.3, "places": 9, "said": [0.2], "true": [0.3], "sizes": [9]}
+    baseline = {"name": "popularity", "role": "baseline", "calibration": numbers}
+    ranking = {"name": "lml", "role": "head", "calibration": None}
+    assert calibration({"systems": [ranking, baseline]}) == ([], None)
+    charts, table = calibration({"systems": [ranking, {**baseline, "name": "bsl", "role": "head"}, baseline]})
+    assert len(charts) == 1
+    assert table is not None
+    assert [row[0].names for row in table.rows] == [["bsl"], ["popularity"]]
 
 
 def test_a_chart_alone_brings_its_colours() -> None:

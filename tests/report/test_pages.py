@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from conftest import HOSTILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import COMPARISON, NAMES, SUITE
 
-from xmckit import pipeline, store
+from xmckit import UsageError, pipeline, store
+from xmckit.cli.runs import runs
 from xmckit.report import write_comparison, write_report, write_suite
 from xmckit.report.comparison_page import comparison_page
 from xmckit.report.page import render
+from xmckit.report.run_report import told_once
 from xmckit.report.suite_page import suite_page
 from xmckit.report.tables import Cell, Column, Table, metric_tables, texts
 from xmckit.report.texts import number, short, size, visible
@@ -26,7 +30,7 @@ OWN_TAGS = {
     *("html", "head", "meta", "title", "link", "style", "script", "body", "header", "nav", "main", "section", "footer"),
     *("h1", "h2", "h3", "h4", "p", "a", "b", "i", "span", "bdi", "code", "pre", "div", "article", "details", "summary"),
     *("table", "thead", "tbody", "tr", "th", "td", "ol", "ul", "li", "dl", "dt", "dd"),
-    *("figure", "figcaption", "svg", "path", "text", "tspan", "circle", "rect"),
+    *("figure", "figcaption", "svg", "path", "text", "tspan", "circle", "rect", "br"),
 }
 
 
@@ -113,6 +117,37 @@ def test_what_components_show_is_there(page: str, run: pipeline.Result) -> None:
 
 def test_the_same_run_gives_the_same_page(page: str, run: pipeline.Result) -> None:
     assert write_report(Run.open(run.path)).read_text("utf-8") == page
+
+
+def test_the_headline_tells_what_is_never_output_and_what_it_took(page: str, run: pipeline.Result) -> None:
+    verdicts = store.read_json(run.path / "verdicts.json")
+    counts = verdicts["results"][0]["counts"]
+    first = page[page.index('class="cards"') : page.index('id="results"')]
+    assert f"<b>{counts['unargmaxable']} of {verdicts['assignments']}</b>" in first
+    assert "for all stages" in first
+    assert "P@1" in first
+
+
+def test_what_an_index_tells_stands_there_once() -> None:
+    index = {"name": "tree", "facts": {"leaves": {"largest": 3}}}
+    facts = {"epochs": 2, "index tree": {"leaves": {"largest": 3}}, "index faiss": {"labels": 4}}
+    left = {"epochs": 2, "index faiss": {"labels": 4}}
+    assert told_once({"name": "bsl", "facts": facts}, [index]) == {"name": "bsl", "facts": left}
+
+
+def test_the_report_of_an_older_run_is_written_anew(page: str, run: pipeline.Result, tmp_path: Path) -> None:
+    run.report.write_text("older", "utf-8")
+    result = CliRunner().invoke(runs, ["report", str(run.path)])
+    assert result.output.strip() == str(run.report)
+    assert run.report.read_text("utf-8") == page
+    older = tmp_path / "older"
+    shutil.copytree(run.path, older)
+    (older / run.run.stage_folder("score").relative_to(run.path) / "insights.json").unlink()
+    refused = CliRunner().invoke(runs, ["report", str(older)])
+    assert isinstance(refused.exception, UsageError)
+    assert "keeps less than a report needs" in str(refused.exception)
+    Run.open(older).update(status="failed")
+    assert "is failed, not done" in str(CliRunner().invoke(runs, ["report", str(older)]).exception)
 
 
 def test_charts_are_kept_as_files_too(run: pipeline.Result) -> None:
@@ -219,4 +254,5 @@ def test_metrics_go_into_two_tables_and_the_best_is_marked() -> None:
 def test_a_table_says_what_it_leaves_out() -> None:
     table = Table("", [Column("a")], [[Cell("x")]] * 12, of=1000)
     assert table.filtered
+    assert not Table("", table.columns, table.rows, fixed=True).filtered
     assert table.left_out == 988

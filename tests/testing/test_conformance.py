@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+import re
 import subprocess
 import sys
 import traceback
@@ -18,6 +21,8 @@ import toy_verifiers
 import xmckit
 from xmckit.testing import Case, CheckResult, check_component, common, parametrize_with_checks, summarise
 from xmckit.testing.kinds import KINDS
+from xmckit.testing.subjects import kept_folder
+from xmckit.testing.watching import watched
 
 QUICK = {"epochs": 5, "dim": 16, "encoder": {"use": "sparse-linear", "width": 24}}
 NARROW = {"epochs": 5, "dim": 16, "encoder": {"use": "sparse-mlp", "width": 4, "hidden": 8}}
@@ -28,11 +33,13 @@ WIDTH = {"width": 6}
     [
         ("head", toy_heads.CentroidHead),
         ("head", toy_heads.OutputsTheBestTwo),
+        ("head", toy_heads.BreaksTies),
         ("head", "bsl", QUICK),
         ("head", "bsl", NARROW),
         Case("head", "bsl", {**QUICK, "candidates": 6}, indexers=[{"use": "faiss"}]),
         ("indexer", toy_indexers.CentroidIndexer),
         ("label-preprocessor", toy_stages.DropRare),
+        ("label-preprocessor", toy_stages.KeepsATable),
         ("featurizer", toy_stages.Scaled),
         ("encoder", toy_stages.Linear, WIDTH),
         ("metric", toy_metrics.Share),
@@ -49,7 +56,10 @@ def test_what_is_right_passes(check):
 BREAKS = {
     "head": [
         (toy_heads.HasNoNeeds, "offers_what_its_kind_must"),
+        (toy_heads.WantsNoGroups, "offers_what_its_kind_must"),
         (toy_heads.TakesAnyParameter, "rejects_unknown_parameters"),
+        (toy_heads.RanksNothing, "ranks_in_proper_form"),
+        (toy_heads.RanksInLists, "ranks_in_proper_form"),
         (toy_heads.RanksInFloat64, "ranks_in_proper_form"),
         (toy_heads.RanksWorstFirst, "ranks_in_proper_form"),
         (toy_heads.RepeatsLabels, "ranks_in_proper_form"),
@@ -64,6 +74,9 @@ BREAKS = {
         (toy_heads.DrawsFromTheSharedGenerator, "leaves_the_process_alone"),
         (toy_heads.DrawsFromTorchsGenerator, "leaves_the_process_alone"),
         (toy_heads.WantsSparseRows, "takes_dense_and_sparse_rows_alike"),
+        (toy_heads.ChangesDenseRows, "takes_dense_and_sparse_rows_alike"),
+        (toy_heads.LabelsSparseRowsOnly, "takes_dense_and_sparse_rows_alike"),
+        (toy_heads.LabelsAboveTheMean, "does_not_care_how_rows_are_batched"),
         (toy_heads.CentresEachBatch, "does_not_care_how_rows_are_batched"),
         (toy_heads.NeedsARow, "handles_no_rows_at_all"),
         (toy_heads.GivesLabelsAsPairs, "handles_no_rows_at_all"),
@@ -73,17 +86,25 @@ BREAKS = {
         (toy_heads.ForgetsItsThreshold, "says_by_its_decision_what_its_labels_are"),
         (toy_heads.RanksByAnotherMatrix, "says_by_its_decision_what_its_labels_are"),
         (toy_heads.HasFeaturesWithoutDecision, "says_by_its_decision_what_its_labels_are"),
+        (toy_heads.CallsThresholdsARanking, "says_by_its_decision_what_its_labels_are"),
+        (toy_heads.RoundsItsDecision, "says_by_its_decision_what_its_labels_are"),
+        (toy_heads.MiscountsItsInputs, "says_by_its_decision_what_its_labels_are"),
+        (toy_heads.ClaimsAStructure, "builds_what_its_structure_promises"),
         (toy_heads.RanksByAnotherMatrix, "ranks_as_its_decision_says"),
         (toy_heads.RanksByItself, "ranks_as_its_decision_says"),
         (toy_heads.ReplaysSomethingElse, "replays_vectors_through_its_own_scorer"),
         (toy_heads.FollowsAnotherSlope, "has_the_slopes_of_its_loss"),
         (toy_heads.RoundsWhenSaved, "answers_the_same_in_a_fresh_process"),
+        (toy_heads.KeepsItsPath, "answers_the_same_in_a_fresh_process"),
+        (toy_heads.SavesBeside, "writes_only_into_its_folder"),
+        (toy_heads.PicklesInside, "saves_without_pickle"),
         (toy_heads.Pickles, "saves_without_pickle"),
         (toy_heads.IgnoresDamage, "names_the_damaged_file"),
     ],
     "indexer": [
         (toy_indexers.HasNoProvides, "offers_what_its_kind_must"),
         (toy_indexers.PromisesClusters, "builds_an_index_that_keeps_its_promises"),
+        (toy_indexers.ListsNothing, "lists_candidates_in_proper_form"),
         (toy_indexers.ListsTooMany, "lists_candidates_in_proper_form"),
         (toy_indexers.WidensForLargeK, "lists_no_more_labels_than_there_are"),
         (toy_indexers.ScoresDenseRowsOtherwise, "takes_dense_and_sparse_rows_alike"),
@@ -97,6 +118,7 @@ BREAKS = {
         (toy_stages.DropsRows, "keeps_rows_and_labels"),
         (toy_stages.ScalesFeatures, "keeps_rows_and_labels"),
         (toy_stages.LooksAtTheForm, "takes_dense_and_sparse_rows_alike"),
+        (toy_stages.ChangesDenseFeatures, "takes_dense_and_sparse_rows_alike"),
         (toy_stages.WantsFeaturesEverywhere, "handles_rows_without_features_or_labels"),
         (toy_stages.StageNeedsTwoLabels, "handles_a_single_label"),
         (toy_stages.StageNeedsTwoRows, "handles_a_single_row"),
@@ -140,10 +162,13 @@ BREAKS = {
         (toy_metrics.DividesByTheTruth, "handles_rows_without_any_label"),
         (toy_metrics.GivesNaN, "gives_numbers"),
         (toy_metrics.DrawsAnew, "repeats_itself_with_the_same_seed"),
+        (toy_metrics.CountsItsCalls, "repeats_itself_with_the_same_seed"),
         (toy_metrics.DependsOnWorkers, "ignores_the_number_of_workers"),
         (toy_metrics.ChangesTheTruth, "leaves_its_inputs_alone"),
         (toy_metrics.ChangesTheEnvironment, "leaves_the_process_alone"),
         (toy_metrics.Phones, "reaches_no_network"),
+        (toy_metrics.SendsAWord, "reaches_no_network"),
+        (toy_metrics.KeepsADatabase, "writes_only_into_its_folder"),
         (toy_metrics.WritesElsewhere, "writes_only_into_its_folder"),
         (toy_metrics.RemovesElsewhere, "writes_only_into_its_folder"),
         (toy_metrics.RemembersItsProcess, "answers_the_same_in_a_fresh_process"),
@@ -169,6 +194,7 @@ BREAKS = {
     "dataset": [
         (toy_data.GivesOddShapes, "reads_sound_data"),
         (toy_data.ForgetsTheSeed, "says_what_its_data_depends_on"),
+        (toy_data.TrustsNames, "notices_that_a_file_has_changed"),
         (toy_data.LeavesErrorsToPython, "explains_what_is_not_there"),
         (toy_data.DependsOnHashes, "answers_the_same_in_a_fresh_process"),
         (toy_data.TidiesUp, "writes_only_into_its_folder"),
@@ -183,6 +209,7 @@ BREAKS = {
         (toy_data.ReadsMissingFiles, "explains_what_is_not_there"),
     ],
 }
+UNSEEN = ("reaches_no_network", "writes_only_into_its_folder")
 BROKEN = [(kind, toy, name) for kind, breaks in BREAKS.items() for toy, name in breaks]
 
 
@@ -215,6 +242,35 @@ def test_a_failing_test_shows_where_the_component_raised():
     assert toy_heads.__file__ in {frame.filename for frame in frames}
 
 
+@pytest.mark.parametrize(
+    ("toy", "told"), [(toy_heads.NeedsTwoRows, "IndexError: "), (toy_heads.Leaves, "SystemExit: 0")]
+)
+def test_a_result_names_the_line_of_the_component_that_raised(toy, told):
+    result = one_check("handles_a_single_row", "head", toy).run()
+    (line,) = re.fullmatch(rf"{told}.*\({re.escape(toy_heads.__file__)}:(\d+)\)", result.detail).groups()
+    lines, first = inspect.getsourcelines(toy)
+    assert first < int(line) < first + len(lines)
+
+
+def test_programs_that_nobody_watches_are_told():
+    results = [one_check(name, "head", toy_heads.StartsPrograms).run() for name in UNSEEN]
+    assert [result.status for result in results] == ["passed"] * 2
+    assert all("but for what true did" in result.detail for result in results)
+
+
+def test_what_others_clean_up_is_not_held_against_a_component(tmp_path):
+    class Owner:
+        pass
+
+    owner = Owner()
+    folder = kept_folder(owner)
+    with watched(tmp_path) as seen:
+        del owner
+        gc.collect()
+    assert not seen.writes
+    assert not folder.exists()
+
+
 def test_parameters_that_are_not_saved_are_caught():
     check = one_check("answers_the_same_in_a_fresh_process", "head", toy_heads.ForgetsItsParameters, {"threshold": 0.4})
     assert "label rows" in check.run().detail
@@ -242,6 +298,9 @@ def test_expected_failures_are_counted_apart_and_must_fail():
     assert [result.status for result in results] == ["xfailed", "failed", "xfailed"]
     assert "passed" in results[1].detail
     assert "it is old" in results[2].detail
+    name = "answers_the_same_in_one_pass"
+    idle = one_check(name, "head", toy_heads.CentroidHead, expected_failures={name: "long ago"}).run()
+    assert (idle.status, "does not apply" in idle.detail) == ("failed", True)
     with pytest.raises(xmckit.UsageError, match="did you mean 'rejects_unknown_parameters'"):
         check_component("head", toy_heads.CentroidHead, expected_failures={"rejects_unknown_parameter": "typo"})
     with pytest.raises(xmckit.UsageError, match="needs a reason"):
@@ -256,7 +315,7 @@ def test_a_declaration_that_says_something_else_is_refused():
 
 def test_a_component_that_cannot_be_made_has_one_result():
     (result,) = Case("dataset", toy_data.Lines).results()
-    assert (result.status, "path: Field required" in result.detail) == ("failed", True)
+    assert (result.status, "it needs --set path=" in result.detail) == ("failed", True)
     (result,) = Case("reader", "no-such-reader").results()
     assert "no reader named" in result.detail
 
@@ -275,7 +334,8 @@ def test_a_suite_in_which_nothing_ran_is_a_failure():
     assert "nothing ran" in str(summarise(skipped))
     assert summarise([*skipped, CheckResult("b", "passed")]).ok
     assert not summarise([CheckResult("b", "passed"), CheckResult("c", "failed")]).ok
-    assert summarise([CheckResult("b", "xfailed")]).ran == 1
+    excused = summarise([CheckResult("b", "xfailed")])
+    assert (excused.ran, excused.ok, "nothing was kept" in str(excused)) == (1, False, True)
     with pytest.raises(xmckit.UsageError, match="nothing runs"):
         parametrize_with_checks([])
 

@@ -54,6 +54,11 @@ class ForgetsTheSeed(Lines):
         return {"file": store.file_sha256(self.params.path)}
 
 
+class TrustsNames(Lines):
+    def fingerprint(self, *, context):
+        return {"file": self.params.path.name, "seed": str(context.seed)}
+
+
 class LeavesErrorsToPython(Lines):
     def read(self, *, context):
         self.params.path.read_bytes()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+from pathlib import Path
+
 import numpy as np
 from pydantic import Field
 from scipy.sparse import csr_matrix, issparse
@@ -62,6 +66,22 @@ class HasNoNeeds(CentroidHead):
 class TakesAnyParameter(CentroidHead):
     def __init__(self, **params):
         super().__init__(**{name: value for name, value in params.items() if name == "threshold"})
+
+
+class WantsNoGroups(CentroidHead):
+    def predict(self, X, k):
+        return super().predict(X, k)
+
+
+class RanksNothing(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        return topk_dense(np.empty((X.shape[0], 0), np.float32), k)
+
+
+class RanksInLists(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        topk = super().predict(X, k)
+        return xmckit.TopK(topk.indices.tolist(), topk.scores.tolist())
 
 
 class RanksInFloat64(CentroidHead):
@@ -153,6 +173,24 @@ class WantsSparseRows(CentroidHead):
         return super().features(X.tocsr())
 
 
+class ChangesDenseRows(CentroidHead):
+    def predict(self, X, k, *, groups=None):
+        topk = super().predict(X, k)
+        if not issparse(X):
+            X *= 2
+        return topk
+
+
+class LabelsSparseRowsOnly(CentroidHead):
+    def labels(self, X):
+        return super().labels(X).multiply(issparse(X)).tocsr()
+
+
+class LabelsAboveTheMean(CentroidHead):
+    def labels(self, X):
+        return csr_matrix(self.scores(X) > self.scores(X).mean(), dtype=np.float32)
+
+
 class CentresEachBatch(CentroidHead):
     def features(self, X):
         vectors = super().features(X)
@@ -209,6 +247,29 @@ class RanksByAnotherMatrix(OutputsTheBestTwo):
         return xmckit.LinearDecision(self.W[::-1].copy(), None, "topk")
 
 
+class CallsThresholdsARanking(CentroidHead):
+    def decision(self):
+        return xmckit.LinearDecision(self.W, None, "topk")
+
+
+class RoundsItsDecision(CentroidHead):
+    def decision(self):
+        decision = super().decision()
+        return xmckit.LinearDecision(decision.W, decision.b * np.float32(1.001))
+
+
+class MiscountsItsInputs(CentroidHead):
+    def decision(self):
+        decision = super().decision()
+        return xmckit.LinearDecision(decision.W, decision.b, inputs=3)
+
+
+class ClaimsAStructure(CentroidHead):
+    def decision(self):
+        W, b = super().decision().W[:, :3], np.zeros(len(self.W), np.float32)
+        return xmckit.LinearDecision(W, b, structure=xmckit.Alternating(1, 0, np.arange(len(W))))
+
+
 class RanksByItself(CentroidHead):
     """Its sets are those of the decision, its ranking is not."""
 
@@ -249,6 +310,67 @@ class Pickles(CentroidHead):
     def save(self, folder):
         super().save(folder)
         np.save(folder / "more.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+
+
+class KeepsItsPath(CentroidHead):
+    def save(self, folder):
+        super().save(folder)
+        store.write_json(folder / "place.json", str(folder / "W.npz"))
+
+    @classmethod
+    def load(cls, folder, *, context):
+        head = super().load(folder, context=context)
+        head.W = store.read_arrays(Path(store.read_json(folder / "place.json")), "W")["W"]
+        return head
+
+
+class SavesBeside(CentroidHead):
+    def save(self, folder):
+        super().save(folder)
+        store.write_arrays(folder.parent / "W.npz", {"W": self.W})
+
+
+class PicklesInside(CentroidHead):
+    def save(self, folder):
+        super().save(folder)
+        store.write_json(folder / "more.json", pickle.dumps(self.W, protocol=0).decode("latin-1"))
+
+    @classmethod
+    def load(cls, folder, *, context):
+        head = super().load(folder, context=context)
+        head.W = pickle.loads(store.read_json(folder / "more.json").encode("latin-1"))  # noqa: S301  # the break itself
+        return head
+
+
+class Leaves(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        raise SystemExit(0)
+
+
+class StartsPrograms(CentroidHead):
+    def fit(self, train, *, indexes=(), context):
+        subprocess.run(["true"], check=True)
+        super().fit(train, context=context)
+
+
+class BreaksTies(CentroidHead):
+    """Correct: which of several labels with the same score come first depends on k."""
+
+    def scores(self, X):
+        return np.round(super().features(X) @ self.W.T, 1)
+
+    def predict(self, X, k, *, groups=None):
+        scores = self.scores(X)
+        if k < scores.shape[1]:
+            return super().predict(X, k)
+        found = topk_dense(scores[:, ::-1], k)
+        return xmckit.TopK(np.where(found.indices < 0, -1, scores.shape[1] - 1 - found.indices), found.scores)
+
+    def features(self, X):
+        return None
+
+    def decision(self):
+        return None
 
 
 class IgnoresDamage(CentroidHead):

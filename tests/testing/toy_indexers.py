@@ -57,6 +57,15 @@ class HasNoProvides(CentroidIndexer):
     provides = ["shortlist"]
 
 
+class _Nothing(CentroidIndex):
+    def shortlist(self, Q, k):
+        return csr_matrix((Q.shape[0], len(self.centroids)), dtype=np.float32)
+
+
+class ListsNothing(CentroidIndexer):
+    index = _Nothing
+
+
 class _TooMany(CentroidIndex):
     def shortlist(self, Q, k):
         return super().shortlist(Q, k + 1)

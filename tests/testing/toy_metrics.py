@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import socket
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,6 +138,12 @@ class DrawsAnew(Share):
         return {"share": float(np.random.default_rng().random())}
 
 
+class CountsItsCalls(Share):
+    def compute(self, evaluation):
+        self.calls = getattr(self, "calls", 0) + 1
+        return {"share": 1.0 / self.calls}
+
+
 class DependsOnWorkers(Share):
     def compute(self, evaluation):
         return {"share": 1.0 / evaluation.workers}
@@ -158,6 +165,19 @@ class Phones(Share):
     def compute(self, evaluation):
         with socket.socket() as line, contextlib.suppress(OSError):
             line.connect(("192.0.2.1", 80))
+        return super().compute(evaluation)
+
+
+class SendsAWord(Share):
+    def compute(self, evaluation):
+        with socket.socket(type=socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+            line.sendmsg([b"here I am"], [], 0, ("192.0.2.1", 80))
+        return super().compute(evaluation)
+
+
+class KeepsADatabase(Share):
+    def compute(self, evaluation):
+        sqlite3.connect(Path(__file__).parent / "left-behind.txt").execute("create table scores (score)")
         return super().compute(evaluation)
 
 

@@ -48,6 +48,20 @@ class LooksAtTheForm(DropRare):
         return changed if issparse(train.X) else replace(changed, Y=csr_matrix(train.Y.shape, dtype=np.float32))
 
 
+class ChangesDenseFeatures(DropRare):
+    def apply(self, train, *, context):
+        if not issparse(train.X):
+            train.X[:] = 0
+        return super().apply(train, context=context)
+
+
+class KeepsATable(DropRare):
+    """Correct: what a stage keeps is for a command, and nobody loads the stage again."""
+
+    def save(self, folder):
+        store.write_json(folder / "lost.json", self.lost)
+
+
 class WantsFeaturesEverywhere(DropRare):
     def apply(self, train, *, context):
         if (np.diff(train.matrix.indptr) == 0).any():

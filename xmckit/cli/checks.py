@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,15 @@ def chosen(name: str, sets: Sequence[str], example: Path | None, registry: Regis
     return [replace(case, params=params, example=example) for case in cases]
 
 
+def left_out(cases: Sequence[Case]) -> dict[str, str]:
+    """Where several components are checked, what those need that cannot be checked without; one alone is tried."""
+    needs: dict[str, str] = {}
+    for case in cases if len(cases) > 1 else ():
+        with contextlib.suppress(Exception, SystemExit):  # its results tell why it cannot be asked
+            needs[case.name] = case.needs
+    return {name: needed for name, needed in needs.items() if needed}
+
+
 def defined(cases: Sequence[Case], registry: Registry) -> dict[str, Location]:
     """Where each component is written."""
     return {case.name: registry.locate(case.kind, str(case.component)) for case in cases}
@@ -55,9 +65,10 @@ def sound(results: Results) -> bool:
     return bool(results) and all(summarise(found).ok for found in results.values())
 
 
-def facts(results: Results, places: Mapping[str, Location]) -> dict[str, Any]:
+def facts(results: Results, places: Mapping[str, Location], needs: Mapping[str, str]) -> dict[str, Any]:
     return {
         "ok": sound(results),
+        "not_checked": [{"component": name, "needs": needed} for name, needed in needs.items()],
         "components": [
             {
                 "component": name,
@@ -92,7 +103,7 @@ def _told(result: CheckResult) -> dict[str, Any]:
     }
 
 
-def show(results: Results, places: Mapping[str, Location]) -> None:
+def show(results: Results, places: Mapping[str, Location], needs: Mapping[str, str]) -> None:
     """A table for each component with the counts, and where a component is defined that failed."""
     from xmckit.cli.tables import print_table
 
@@ -107,8 +118,11 @@ def show(results: Results, places: Mapping[str, Location]) -> None:
         if not summary.ok:
             click.echo(f"defined in {places[name].file}" + (f", line {places[name].line}" if places[name].line else ""))
         click.echo()
-    if len(results) > 1:
+    for name, needed in needs.items():
+        click.echo(f"{common.styled('not checked', fg='yellow')}: {name} needs {needed}")
+    if len(results) + len(needs) > 1:
         broken = [name for name, found in results.items() if not summarise(found).ok]
         total = summarise(result for found in results.values() for result in found)
         said = f"; broken: {', '.join(broken)}" if broken else ""
-        click.echo(f"{len(results)} components: {total}{said}")
+        unchecked = f"; not checked: {', '.join(needs)}" if needs else ""
+        click.echo(f"{len(results)} components: {total}{said}{unchecked}")

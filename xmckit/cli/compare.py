@@ -25,7 +25,8 @@ BEST, SAME = "*", "="
 def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root: str, as_json: bool) -> None:
     """Compare finished runs on the same data: RUN is a run folder, or a recipe's name for its newest run.
 
-    A difference is significant where a paired bootstrap over test rows says so, after Holm's correction.
+    A difference is significant where a paired bootstrap over test rows says so, after Holm's correction. It is one
+    between these models: trained with another seed, each would be another.
     """
     from xmckit.cli.progress import TerminalProgress
     from xmckit.comparison import compare_runs

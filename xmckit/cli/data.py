@@ -98,14 +98,19 @@ def _published(roots: list[Path]) -> list[dict[str, Any]]:
 def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
     """Download the published set NAME; a download that broke off is gone on with."""
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.data.catalogue import find_entry
+    from xmckit.data.catalogue import downloaded_bytes, find_entry
     from xmckit.data.download import Patience
     from xmckit.data.fetch import fetch as fetch_set
 
     entry = find_entry(name)
     root = Path(folder).resolve() if folder else next(iter(common.data_roots()), Path("data").resolve())
-    with TerminalProgress(quiet=common.quiet()) as progress:
-        done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_say)
+    try:
+        with TerminalProgress(quiet=common.quiet()) as progress:
+            done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_say)
+    except KeyboardInterrupt:
+        if kept := downloaded_bytes(root / entry.name):
+            common.hint_after_error(f"{kept:,} bytes are kept: the same command goes on with them")
+        raise
     if as_json:
         facts = {"address": done.address, "bytes": done.bytes, "checked": done.checked}
         about = {"licence": entry.licence, "citation": entry.citation, "page": entry.page}
@@ -117,6 +122,8 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
         click.echo(f"{entry.name} is there already")
     elif not done.checked:
         _say(f"no checksum of {entry.name} is published; that of what came is kept in {done.folder}")
+    if root not in common.data_roots():
+        _say(f"it is found with --data {root}, or when XMCKIT_DATA names that folder")
     click.echo(f"licence: {entry.licence}\ncitation: {entry.citation}\n{done.folder}")
 
 

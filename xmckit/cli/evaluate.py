@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import common
+from xmckit.errors import printable
 
 if TYPE_CHECKING:
     from xmckit.context import Context
@@ -92,7 +93,8 @@ def _labelled(
 def _strangers(unknown: dict[str, Any]) -> str:
     if not unknown["labels"]:
         return ""
-    examples = ", ".join(unknown["examples"]) + (" …" if unknown["labels"] > len(unknown["examples"]) else "")
+    more = " …" if unknown["labels"] > len(unknown["examples"]) else ""
+    examples = ", ".join(printable(name, keep="") for name in unknown["examples"]) + more
     return (
         f"{unknown['labels']:,} labels are unknown to the model ({examples}): {unknown['pairs']:,} of "
         f"{unknown['of_pairs']:,} true labels ({100 * unknown['share']:.1f} %), which count as misses. "

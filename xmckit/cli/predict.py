@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,6 @@ from xmckit.cli import common
 from xmckit.errors import DataError, UsageError, printable
 
 if TYPE_CHECKING:
-    from xmckit.data.model import Matrix
     from xmckit.data.rows import Format, Rows, Skipped
     from xmckit.evaluation import FeatureRows
     from xmckit.model import CombinedModel, Model
@@ -111,10 +111,14 @@ def _file_or_texts(file: str | None, given: tuple[str, ...]) -> tuple[str | None
         raise UsageError("give a file or texts, not both")
     if file is None and len(given) == 1 and (given[0] == _STANDARD_INPUT or _is_file(given[0])):
         file, given = given[0], ()
+    if len(given) > 1 and all(_is_file(argument) for argument in given):
+        raise UsageError("these are several files: give one, or `cat` them into standard input (-)")
     if file is None and not given:
-        if sys.stdin.isatty():
+        if sys.stdin is None or sys.stdin.isatty():
             raise UsageError("give a file, texts, or - for standard input")
         file = _STANDARD_INPUT
+    if file == _STANDARD_INPUT and sys.stdin is None:
+        raise UsageError("standard input is closed: give a file or texts")
     if file is not None and file != _STANDARD_INPUT and (not os.path.exists(file) or os.path.isdir(file)):
         raise UsageError(f"{file} is a folder, not a file" if os.path.isdir(file) else f"there is no file {file}")
     return file, given
@@ -140,7 +144,13 @@ def _output(out: str | None, stack: contextlib.ExitStack) -> IO[str]:
         return sys.stdout
     from xmckit import store
 
-    stream: IO[str] = stack.enter_context(store.atomic_file(Path(out), "w"))
+    path = Path(out)
+    if not path.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {path.parent}")
+    if path.exists() and not path.is_file():  # a device would be replaced by a file
+        raise UsageError(f"--out {out}: it is there and is not a file")
+    store.remove_stale(path.parent)
+    stream: IO[str] = stack.enter_context(store.atomic_file(path, "w"))
     return stream
 
 
@@ -160,7 +170,9 @@ def _chunks(
     advance: Callable[[float], None],
     stack: contextlib.ExitStack,
 ) -> Iterator[Rows]:
+    from xmckit.data.arrays import map_dense, read_sparse
     from xmckit.data.rows import OF_FEATURES, Lines, matrix_chunks, read_chunks
+    from xmckit.evaluation import as_trained
 
     matrix = _suffix(file) in _MATRICES and form is None
     chosen = form or _form(file, takes_texts=features is None or _takes_texts(model))
@@ -168,21 +180,14 @@ def _chunks(
         raise UsageError("this model does not take one matrix of features: give it texts")
     width = features.width if features else None
     if matrix:
-        X = _matrix(Path(file))
+        X = map_dense(Path(file)) if _suffix(file) == ".npy" else read_sparse(Path(file))
         if width != int(X.shape[1]):
             raise DataError(f"rows have {X.shape[1]} features, the model takes {width}", path=file)
-        chunks = matrix_chunks(X)
+        chunks = matrix_chunks(X, Path(file))
     else:
-        lines = Lines(_opened(file, stack), file, advance)
+        lines = Lines(_opened(file, stack), "standard input" if file == _STANDARD_INPUT else file, advance)
         chunks = read_chunks(lines, cast("Format", chosen), width=width, column=column, skipped=skipped)
-    return map(_dense, chunks) if features is not None and features.dense else chunks
-
-
-def _dense(rows: Rows) -> Rows:
-    from dataclasses import replace
-
-    toarray = getattr(rows.X, "toarray", None)
-    return rows if toarray is None else replace(rows, X=toarray())
+    return (replace(rows, X=as_trained(rows.X, features)) for rows in chunks)
 
 
 def _form(file: str, *, takes_texts: bool) -> Format:
@@ -208,22 +213,6 @@ def _opened(file: str, stack: contextlib.ExitStack) -> IO[bytes]:
     return stream
 
 
-def _matrix(path: Path) -> Matrix:
-    import numpy as np
-
-    from xmckit.data.arrays import read_sparse
-
-    if path.suffix.lower() == ".npz":
-        return read_sparse(path)
-    try:
-        X = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise DataError(f"not an array: {error}", path=path) from None
-    if X.ndim != 2:
-        raise DataError(f"expected rows × features, found an array of size {X.shape}", path=path)
-    return X
-
-
 # -- answers -------------------------------------------------------------------------------------------------------
 
 Answer = list[tuple[str, float | None]]
@@ -236,14 +225,14 @@ def _answers(model: Model | CombinedModel, rows: Rows, k: int, threshold: bool, 
     names = model.label_names
     sets = model.sets(rows.inputs) if threshold or whole_sets else None
     largest = int(np.diff(sets.indptr).max(initial=0)) if whole_sets and sets is not None else 0
-    best = model.topk(rows.inputs, max(k, largest))
+    best = model.topk(rows.inputs, min(max(k, largest), len(names)))
     for row, (labels, scores) in enumerate(zip(best.indices.tolist(), best.scores.tolist(), strict=True)):
         ranked = {label: score for label, score in zip(labels, scores, strict=True) if label >= 0}
         if sets is None:
             yield [(names[label], score) for label, score in ranked.items()]
             continue
-        passed = sets.indices[sets.indptr[row] : sets.indptr[row + 1]].tolist()
-        chosen = [label for label in ranked if label in set(passed)]
+        passed = dict.fromkeys(sets.indices[sets.indptr[row] : sets.indptr[row + 1]].tolist())
+        chosen = [label for label in ranked if label in passed]
         if whole_sets:
             chosen += [label for label in passed if label not in ranked]
         yield [(names[label], ranked.get(label)) for label in chosen]
@@ -279,7 +268,7 @@ class _Writer:
     def _name(self, rows: Rows, row: int) -> str:
         if (identity := rows.ids[row]) is not None:
             return _short(identity)
-        if rows.texts is not None and self._with_texts:
+        if rows.texts is not None and self._with_texts and rows.texts[row].strip():
             return _short(rows.texts[row])
         return f"line {rows.lines[row]}"
 

@@ -96,6 +96,28 @@ def show(run: str, root: str, as_json: bool) -> None:
         click.echo(f"go on with: xmckit run --resume {found.path}")
 
 
+@runs.command("report")
+@click.argument("run")
+@_root_option
+@common.json_option
+def report(run: str, root: str, as_json: bool) -> None:
+    """Write the report of RUN anew, as this version of xmckit makes it."""
+    from xmckit.errors import UsageError
+    from xmckit.report import write_report
+    from xmckit.run_ensembles import check_done
+    from xmckit.runs import find_run
+
+    found = find_run(run, Path(root))
+    check_done([found])
+    if not (found.stage_folder("score") / "insights.json").is_file():
+        raise UsageError(f"{found.path} keeps less than a report needs: run {found.path / 'resolved.toml'} again")
+    path = write_report(found)
+    if as_json:
+        common.print_json({"report": str(path)})
+    else:
+        click.echo(path)
+
+
 @runs.command("clean")
 @_root_option
 @click.option("--yes", is_flag=True, help="Do not ask.")

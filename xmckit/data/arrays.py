@@ -44,7 +44,7 @@ def read_sparse(path: Path) -> csr_matrix:
         matrix = _matrix(str(kind), arrays)
     except _DAMAGE as error:
         raise DataError(f"not a sparse matrix as scipy.sparse.save_npz writes it: {_said(error)}", path=path) from None
-    _check_values(matrix, path)
+    check_values(matrix, path)
     return as_csr(matrix)
 
 
@@ -133,11 +133,22 @@ def read_dense(path: Path) -> np.ndarray:
         raise DataError(f"this npy file is damaged or breaks off: {_said(error)}", path=path) from None
     if array.ndim != 2:
         raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
-    _check_values(array, path)
+    check_values(array, path)
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def _check_values(matrix: csr_matrix | np.ndarray, path: Path) -> None:
+def map_dense(path: Path) -> np.ndarray:
+    """A rows × columns `.npy` that stays on disk; its values are to be checked when they are read."""
+    try:
+        array = np.lib.format.open_memmap(path, mode="r")
+    except _DAMAGE as error:
+        raise DataError(f"this npy file is damaged or breaks off: {_said(error)}", path=path) from None
+    if array.ndim != 2:
+        raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
+    return array
+
+
+def check_values(matrix: csr_matrix | np.ndarray, path: Path, first_row: int = 0) -> None:
     """DataError unless the values are real numbers that are finite in float32."""
     values = matrix if isinstance(matrix, np.ndarray) else matrix.data
     if values.dtype.kind not in "biuf":
@@ -150,7 +161,8 @@ def _check_values(matrix: csr_matrix | np.ndarray, path: Path) -> None:
             if isinstance(matrix, np.ndarray)
             else int(np.searchsorted(matrix.indptr, place, side="right")) - 1
         )
-        raise DataError(f"a value is not a finite number in float32, found {values.flat[place]}", path=path, row=row)
+        why = f"a value is not a finite number in float32, found {values.flat[place]}"
+        raise DataError(why, path=path, row=first_row + row)
 
 
 def _said(error: BaseException) -> str:

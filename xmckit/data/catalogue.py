@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.errors import DataError, UsageError, nearest
+from xmckit.errors import DataError, StorageError, UsageError, nearest
 from xmckit.params import Configured, InputPath, Params
 
 if sys.version_info >= (3, 11):
@@ -47,6 +47,12 @@ class KnownFile(_Fact):
 
     bytes: Size | None = None
     sha256: Sha256 | None = None
+
+
+class _Record(BaseModel):
+    """What of `fetched.json` is read again."""
+
+    files: Mapping[str, KnownFile]
 
 
 class Source(_Fact):
@@ -111,28 +117,23 @@ def unfinished(folder: Path) -> Path:
 
 
 def downloaded_bytes(folder: Path) -> int:
-    """How much of a download waits for more."""
-    waiting = unfinished(folder)
-    return sum(part.stat().st_size for part in waiting.glob("*.part")) if waiting.is_dir() else 0
+    """How much of a download waits for more, or to be unpacked."""
+    waiting = [path for path in unfinished(folder).glob("*") if path.suffix in (".part", ".done")]
+    return sum(path.stat().st_size for path in waiting)
 
 
 def known_files(entry: Entry, folder: Path) -> dict[str, KnownFile]:
     """What each file must be: as published, or else as it was when it was fetched."""
     known = entry.needed
     if (folder / RECORD).is_file():
-        content = store.read_json(folder / RECORD)
-        recorded = content.get("files", {}) if isinstance(content, dict) else {}
+        try:
+            recorded = _Record.model_validate(store.read_json(folder / RECORD)).files
+        except ValueError:
+            raise store.damaged(folder / RECORD, "it does not say what was fetched") from None
         for name in known.keys() & recorded.keys():
             if known[name] == KnownFile():
-                known[name] = _recorded(folder / RECORD, recorded[name])
+                known[name] = recorded[name]
     return known
-
-
-def _recorded(path: Path, facts: Any) -> KnownFile:
-    try:
-        return KnownFile.model_validate(facts)
-    except ValueError as error:
-        raise store.damaged(path, f"not what a file was when it was fetched: {error}") from None
 
 
 def faults(entry: Entry, folder: Path) -> list[str]:
@@ -151,7 +152,10 @@ def faults(entry: Entry, folder: Path) -> list[str]:
 def state(entry: Entry, folder: Path) -> tuple[State, list[str]]:
     """Whether the set is in `folder`, and what is wrong with it if not; checksums are not compared."""
     if folder.is_dir():
-        wrong = faults(entry, folder)
+        try:
+            wrong = faults(entry, folder)
+        except StorageError as error:
+            wrong = [str(error)]
         return ("damaged", wrong) if wrong else ("there", [])
     if waiting := downloaded_bytes(folder):
         return "half-downloaded", [f"{waiting:,} bytes are there"]

@@ -12,6 +12,7 @@ import ipaddress
 import os
 import shutil
 import socket
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -110,9 +111,14 @@ class _Part:
 
     def begin(self, version: str | None, total: int | None) -> None:
         """Forget what has come; the file that comes now is this version."""
-        self.version, self.total, self.resumed = version, total, False
-        self.path.unlink(missing_ok=True)
+        self.forget()
+        self.version, self.total = version, total
         store.write_json(self._note, {"address": self.address, "version": version, "total": total})
+
+    def forget(self) -> None:
+        self.version, self.total, self.resumed = None, None, False
+        self.path.unlink(missing_ok=True)
+        self._note.unlink(missing_ok=True)
 
     def complete(self) -> Path:
         os.replace(self.path, self.done)
@@ -162,10 +168,9 @@ def _place(source: Source, part: _Part, answer: http.client.HTTPResponse, asked:
         if asked and begin == asked and part.total in (None, total) and version in (None, part.version):
             part.resumed = True
             return asked
-        part.begin(None, None)
+        part.forget()
         raise _BrokeOff("the server sent another part of the file than was asked for")
-    length = answer.headers.get("Content-Length", "")
-    total = int(length) if length.isdecimal() else None
+    total = _number(answer.headers.get("Content-Length", ""))
     if source.bytes is not None and total not in (None, source.bytes):
         raise TransferError(f"{source.address}: the server has {total:,} bytes, published are {source.bytes:,}")
     part.begin(version, total)
@@ -185,10 +190,11 @@ def _content_range(headers: Message) -> tuple[int | None, int | None]:
     """(first byte, bytes of the whole file) of an answer that is a part."""
     unit, _, rest = headers.get("Content-Range", "").partition(" ")
     span, _, total = rest.partition("/")
-    begin = span.partition("-")[0]
-    if unit != "bytes" or not begin.isdecimal():
-        return None, None
-    return int(begin), int(total) if total.isdecimal() else None
+    return (_number(span.partition("-")[0]), _number(total)) if unit == "bytes" else (None, None)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def _refuse_if_full(part: _Part, total: int | None) -> None:
@@ -206,11 +212,19 @@ def _is_what_was_published(source: Source, part: _Part) -> bool:
         wrong = f"its {checksum[0].upper()} is {found}, published is {checksum[1]}"
     if not wrong:
         return True
-    resumed = part.resumed
-    part.begin(None, None)
+    resumed, why = part.resumed, web_page(part.path) or "It was changed or damaged"
+    part.forget()
     if resumed:
         return False
-    raise TransferError(f"{source.address}: {wrong}. It was changed or damaged, and nothing of it was kept")
+    raise TransferError(f"{source.address}: {wrong}. {why}, and nothing of it was kept")
+
+
+def web_page(file: Path) -> str:
+    """What to say of a file that is a web page in the place of an archive; nothing of any other."""
+    with open(file, "rb") as stream:
+        start = stream.read(512).lstrip().lower()
+    page = start.startswith((b"<!doctype html", b"<html"))
+    return "The server sent a web page, perhaps one that asks for something" if page else ""
 
 
 def _digest(path: Path, algorithm: str) -> str:
@@ -233,7 +247,10 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
-        check_address(newurl, has_checksum=self.has_checksum)
+        try:
+            check_address(newurl, has_checksum=self.has_checksum)
+        except UsageError as error:
+            raise TransferError(f"{req.full_url} leads on to {error}") from None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -262,14 +279,16 @@ def _opened(source: Source, part: _Part, headers: Mapping[str, str], timeout: fl
         error.close()
         said = f"the server answered {error.code} {error.reason}"
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            part.begin(None, None)
+            part.forget()
         elif error.code not in _PASSING:
             raise TransferError(f"{source.address}: {said}") from None
         raise _BrokeOff(said) from None
     except (http.client.HTTPException, OSError) as error:
-        if isinstance(getattr(error, "reason", error), socket.gaierror):
+        if isinstance(getattr(error, "reason", error), (socket.gaierror, ssl.SSLCertVerificationError)):
             raise TransferError(f"{source.address}: there is no way to it from here: {_reason(error)}") from None
         raise _BrokeOff(f"no connection: {_reason(error)}") from None
+    except ValueError as error:
+        raise TransferError(f"{source.address} leads on to what is no address: {error}") from None
     return answer
 
 

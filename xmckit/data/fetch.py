@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import lzma
 import shutil
 import stat
 import tarfile
@@ -22,13 +23,13 @@ from typing import IO, Any
 from xmckit import store
 from xmckit.context import Bar, Progress, silent
 from xmckit.data.catalogue import RECORD, Entry, KnownFile, Source, by_hand, faults, unfinished
-from xmckit.data.download import Patience, TransferError, download
+from xmckit.data.download import Patience, TransferError, download, web_page
 from xmckit.errors import DataError, UsageError
 
 # An archive may grow to this many times its size, and a little more: text is packed to a tenth, a bomb to a thousandth.
 LARGEST_GROWTH = 100
 ALWAYS_ALLOWED = 1 << 26
-_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, RuntimeError, NotImplementedError, ValueError)
+_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def fetch(
 ) -> Fetched:
     """Put the set into `root`, in a folder of its name; one that is there already and whole is left as it is."""
     folder = root / entry.name
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         if wrong := faults(entry, folder):
             raise DataError(
                 f"there is something else than the set, or half of it: {'; '.join(wrong)}. Move it away", path=folder
@@ -61,17 +62,8 @@ def fetch(
     if not entry.sources:
         raise DataError(f"{entry.name} cannot be fetched: {by_hand(entry, folder)}")
     with _waiting_place(folder) as waiting:
-        archive, source = _first_that_works(entry, folder, waiting, progress, patience, log)
-        with store.atomic_folder(folder) as temporary:
-            with progress("unpacking", total=len(entry.unpack)) as bar:
-                try:
-                    files = unpack(archive, entry.unpack, temporary, bar)
-                except DataError:
-                    archive.unlink()  # there is no use in unpacking it again
-                    raise
-            _compare(entry, files)
-            store.write_json(temporary / RECORD, _record(entry, source, archive, files))
-        size = archive.stat().st_size
+        store.remove_stale(root)
+        source, size = _first_that_works(entry, folder, waiting, progress, patience, log)
         shutil.rmtree(waiting)
     return Fetched(entry.name, folder, source.address, size, source.checksum is not None)
 
@@ -80,7 +72,10 @@ def fetch(
 def _waiting_place(folder: Path) -> Iterator[Path]:
     """The folder for what is half-downloaded, for one process at a time."""
     waiting = unfinished(folder)
-    waiting.mkdir(parents=True, exist_ok=True)
+    try:
+        waiting.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UsageError(f"{folder.parent} cannot be a folder: a file is in its place") from None
     with open(waiting / ".lock", "w") as stream:
         try:
             import fcntl
@@ -104,11 +99,14 @@ def _first_that_works(
     progress: Progress,
     patience: Patience | None,
     log: Callable[[str], None],
-) -> tuple[Path, Source]:
+) -> tuple[Source, int]:
+    """Make the folder of the set; the source that it came from, and how many bytes came."""
     failures = []
     for source in entry.sources:
         try:
-            return download(source, waiting, progress=progress, patience=patience), source
+            archive = download(source, waiting, progress=progress, patience=patience)
+            _make_folder(entry, source, archive, folder, progress)
+            return source, archive.stat().st_size
         except TransferError as error:
             failures.append(str(error))
             if source is not entry.sources[-1]:
@@ -118,6 +116,18 @@ def _first_that_works(
 
 def _lines(failures: list[str]) -> str:
     return "\n".join(f"- {failure}" for failure in failures)
+
+
+def _make_folder(entry: Entry, source: Source, archive: Path, folder: Path, progress: Progress) -> None:
+    with store.atomic_folder(folder) as temporary:
+        try:
+            with progress("unpacking", total=len(entry.unpack)) as bar:
+                files = unpack(archive, entry.unpack, temporary, bar)
+            _compare(entry, files)
+        except DataError as error:
+            archive.unlink()  # there is no use in unpacking it again
+            raise TransferError(f"{source.address}: {error}") from None
+        store.write_json(temporary / RECORD, _record(entry, source, archive, files))
 
 
 def _compare(entry: Entry, files: Mapping[str, KnownFile]) -> None:
@@ -152,7 +162,7 @@ def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | No
         elif tarfile.is_tarfile(archive):
             members = _tar_members(archive, wanted)
         else:
-            raise DataError(f"this is neither a zip nor a tar archive{_web_page(archive)}", path=archive)
+            raise DataError(f"this is neither a zip nor a tar archive. {web_page(archive)}".rstrip(". "), path=archive)
         written: dict[str, KnownFile] = {}
         for name, stream in members:
             if name in written:
@@ -168,13 +178,6 @@ def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | No
     if missing := [path for name, path in wanted.items() if name not in written]:
         raise DataError(f"the archive has no file {', '.join(missing)}", path=archive)
     return written
-
-
-def _web_page(archive: Path) -> str:
-    with open(archive, "rb") as stream:
-        start = stream.read(512).lstrip().lower()
-    page = start.startswith((b"<!doctype html", b"<html"))
-    return ": the server sent a web page, perhaps one that asks for something" if page else ""
 
 
 def _name_of(member: str, wanted: Mapping[str, str]) -> str | None:

@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.data import reading
+from xmckit.data.arrays import check_values
 from xmckit.data.model import Matrix
 from xmckit.errors import DataError, UsageError
 from xmckit.sparse.parse import Grammar, SparseRows, TextError, parse_rows
@@ -38,7 +39,7 @@ ROWS_AT_ONCE = 2048
 BYTES_AT_ONCE = 8 << 20
 LONGEST_LINE = 1 << 26
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_HEADER = re.compile(rb"\s*\d+\s+(\d+)(?:\s+\d+)?\s*")
+_HEADER = re.compile(rb"\s*\d+\s+(\d{1,18})(?:\s+\d+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -126,17 +127,17 @@ def read_chunks(
     """
     if form in OF_FEATURES and width is None:
         raise UsageError("this model takes texts, not features")
-    records = _records(lines, form, column, width)
     chunk: list[_Record] = []
     size, wrong = 0, None
-    while wrong is None and (record := _next(records)) is not None:
+    for record in _with_the_end(_records(lines, form, column, width)):
         if isinstance(record, _Record):
             chunk.append(record)
             size += len(record.content)
-        elif skipped is not None and record.line is not None:
+        elif record is not None:
+            if skipped is None or record.line is None:
+                wrong = record
+                break
             skipped.add(record)
-        else:
-            wrong = record
         if chunk and (lines.dry or len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
             yield from _rows(chunk, form, width, lines.name, skipped)
             chunk, size = [], 0
@@ -146,14 +147,6 @@ def read_chunks(
         raise wrong
 
 
-def _next(records: Iterator[_Record | DataError]) -> _Record | DataError | None:
-    """The next record, or what is wrong with it; an error of the stream itself, which has no line, ends it."""
-    try:
-        return next(records, None)
-    except DataError as error:
-        return DataError(str(error))
-
-
 @dataclass(frozen=True)
 class _Record:
     line: int
@@ -161,11 +154,23 @@ class _Record:
     id: str | None = None
 
 
-def _records(lines: Lines, form: Format, column: str, width: int | None) -> Iterator[_Record | DataError]:
+# What a line is: a row, what is wrong with it, or None. None too is told, for the rows before it need not wait.
+_Found: TypeAlias = "_Record | DataError | None"
+
+
+def _with_the_end(records: Iterator[_Found]) -> Iterator[_Found]:
+    """The records, and at their end the error of the stream itself, which has no line."""
+    try:
+        yield from records
+    except DataError as error:
+        yield DataError(str(error))
+
+
+def _records(lines: Lines, form: Format, column: str, width: int | None) -> Iterator[_Found]:
     if form == "text":
         return (_text_record(lines.name, number, line) for number, line in lines)
     if form == "jsonl":
-        return (_json_record(lines.name, number, line, column) for number, line in lines if line.strip())
+        return (_json_record(lines.name, number, line, column) for number, line in lines)
     if form in ("csv", "tsv"):
         return _table_records(lines, form, column)
     return _feature_records(lines, form, width)
@@ -178,7 +183,10 @@ def _text_record(name: str, number: int, line: bytes) -> _Record | DataError:
         return error
 
 
-def _json_record(name: str, number: int, line: bytes, column: str) -> _Record | DataError:
+def _json_record(name: str, number: int, line: bytes, column: str) -> _Found:
+    if not line.strip():
+        return None
+
     def wrong(why: str) -> DataError:
         return DataError(why, path=name, line=number)
 
@@ -192,15 +200,17 @@ def _json_record(name: str, number: int, line: bytes, column: str) -> _Record | 
     text = content.get(column) if isinstance(content, dict) else content
     if not isinstance(text, str):
         return wrong(f"expected a string, or an object with a string '{column}'")
-    if identity is not None and not isinstance(identity, (str, int)):
+    if identity is not None and (isinstance(identity, bool) or not isinstance(identity, (str, int))):
         return wrong("an id must be a string or a whole number")
+    identity = None if identity is None else str(identity)
     try:
-        return _Record(number, reading.encodable(text, Path(name), number), None if identity is None else str(identity))
+        reading.encodable(f"{text}{identity}", Path(name), number)
     except DataError as error:
         return error
+    return _Record(number, text, identity)
 
 
-def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Record | DataError]:
+def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Found]:
     csv.field_size_limit(LONGEST_LINE)
     # Bytes that are no text go through the csv reader, which cannot go on after an error below it.
     texts = (line.decode("utf-8", "surrogateescape") + "\n" for _, line in lines)
@@ -217,6 +227,7 @@ def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Record 
             yield DataError(f"not {form}: {error}", path=lines.name, line=begin)
             continue
         if not fields:
+            yield None
             continue
         if columns is None:
             columns = fields
@@ -242,15 +253,14 @@ def _table_record(name: str, number: int, fields: list[str], columns: list[str],
     return _Record(number, text, identity)
 
 
-def _feature_records(lines: Lines, form: Format, width: int | None) -> Iterator[_Record | DataError]:
+def _feature_records(lines: Lines, form: Format, width: int | None) -> Iterator[_Found]:
     for number, line in lines:
         if form == "xmc" and number == 1 and (header := _HEADER.fullmatch(line)):
             if int(header[1]) != width:
                 raise DataError(f"the file has {int(header[1])} features, the model takes {width}", path=lines.name)
             continue
-        if form == "svmlight" and not line.partition(b"#")[0].strip():
-            continue
-        yield _Record(number, line)
+        no_row = form == "svmlight" and not line.partition(b"#")[0].strip()
+        yield None if no_row else _Record(number, line)
 
 
 def _rows(
@@ -306,10 +316,12 @@ def _fault(record: _Record, grammar: Grammar, width: int, name: str) -> DataErro
     return None
 
 
-def matrix_chunks(X: Matrix) -> Iterator[Rows]:
-    """The rows of a matrix in chunks."""
+def matrix_chunks(X: Matrix, path: Path) -> Iterator[Rows]:
+    """The rows of a matrix in chunks; those that are dense may be on disk still."""
     for start in range(0, int(X.shape[0]), ROWS_AT_ONCE):
         block = X[start : start + ROWS_AT_ONCE]
-        block = block if isinstance(block, csr_matrix) else np.ascontiguousarray(block)
+        if not isinstance(block, csr_matrix):
+            check_values(block, path, start)
+            block = np.ascontiguousarray(block, dtype=np.float32)
         count = int(block.shape[0])
         yield Rows(range(start + 1, start + count + 1), [None] * count, X=block)

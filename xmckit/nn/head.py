@@ -89,6 +89,11 @@ class TorchHead(Configured, ABC):
         """Whether a row's output is its best `sizes["output"]` labels, and not the labels above the threshold."""
         return isinstance(self.params, RankingParams)
 
+    @property
+    def probabilistic(self) -> bool:
+        """Whether training makes σ(z) the probability of a label; losses that rank only compare the labels of a row."""
+        return not self.ranking
+
     def plan(self, train: Split, context: Context) -> dict[str, int]:
         """The sizes that `make_classifier` needs; they are stored, so that `load` needs no training rows."""
         sizes = {"inputs": int(train.matrix.shape[1]), "labels": train.labels}

@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
 from xmckit.report.texts import number, short, visible
 
 WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 54, 20, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 54, 24, 12, 46
 COLOURS = 6
 LINE = 17  # height of a line of the legend
-CHARACTER = 6.4  # mean width of one, to lay out what cannot be measured here
+CHARACTER = 7.6  # mean width of one, to lay out what cannot be measured here
 LONGEST_NAME = 40
 
 # Of a chart that stands alone as a file, where no page gives it colours.
@@ -97,7 +98,8 @@ class _Scale:
 def line_chart(name: str, title: str, series: Sequence[Series], x: Axis, y: Axis, note: str = "") -> Chart:
     """Lines over numbers, or over named places."""
     points = [point for one in series for point in one.points if _can_be_drawn(point, x, y)]
-    legend = _Legend([(one.name, _colour(one, place), one.dashed) for place, one in enumerate(series)])
+    shapes = [None if one.joined else place // COLOURS for place, one in enumerate(series)]
+    legend = _Legend([_Entry(one.name, _colour(one, at), one.dashed, shapes[at]) for at, one in enumerate(series)])
     frame = _Frame(
         x, y, [point[0] for point in points], [float(point[1]) for point in points if point[1] is not None], legend
     )
@@ -113,9 +115,7 @@ def line_chart(name: str, title: str, series: Sequence[Series], x: Axis, y: Axis
             if point is None or where is None:
                 continue
             said = one.tips[index] if one.tips else _said(one.name, point, x, y)
-            parts.append(
-                _mark(f'<circle class="mark {colour}" cx="{where[0]:.1f}" cy="{where[1]:.1f}" r="{radius}">', said)
-            )
+            parts.append(_mark(_point(shapes[place] or 0, f"mark {colour}", *where, radius), said))
     return Chart(name, title, frame.finish(parts, title), note)
 
 
@@ -131,7 +131,7 @@ def histogram(
     """Counts between rising edges, stacked where there are several."""
     totals = [sum(counts[place] for counts in stacks.values()) for place in range(len(edges) - 1)]
     legend = _Legend(
-        [(one, f"s{place % COLOURS}", False) for place, one in enumerate(stacks)] if len(stacks) > 1 else []
+        [_Entry(one, f"s{place % COLOURS}") for place, one in enumerate(stacks)] if len(stacks) > 1 else []
     )
     frame = _Frame(
         x, Axis(what, low=0, whole=True), list(edges), [float(total) for total in totals], legend, tight=True
@@ -168,12 +168,14 @@ def bar_chart(
 ) -> Chart:
     """Lying bars: (name, value, text) from above to below. `intervals` are drawn over them."""
     names = [short(visible(bar[0]), 26) for bar in bars]
-    left = min(190, max([6, *(len(one) for one in names)]) * 7 + 12)
+    left = min(212, max([6, *(len(one) for one in names)]) * CHARACTER + 12)
+    beside = [said.split(",")[0] for _, _, said in bars]
+    right = WIDTH - 12 - max([4, *(len(one) for one in beside)]) * CHARACTER
     row, height = 24, 24 * len(bars) + 44
     ends = [bar[1] for bar in bars] + [end for found in intervals if found for end in found]
-    scale = _scaled(Axis(axis.title, low=0, shown=axis.shown), ends or [1.0], left, WIDTH - 64)
+    scale = _scaled(Axis(axis.title, low=0, shown=axis.shown), ends or [1.0], left, right)
     parts = [_grid_x(scale, 6, height - 38), _ticks_x(scale, height - 24)]
-    parts.append(_text((left + WIDTH - 64) / 2, height - 6, axis.title, "middle"))
+    parts.append(_text((left + right) / 2, height - 6, axis.title, "middle"))
     for place, ((bar, value, said), shown) in enumerate(zip(bars, names, strict=True)):
         top = 8 + place * row
         parts.append(_text(left - 7, top + 13, shown, "end"))
@@ -187,28 +189,37 @@ def bar_chart(
             ends_ = f"M{low:.1f} {top + 5}v7M{high:.1f} {top + 5}v7"
             parts.append(f'<path class="whisker" d="M{low:.1f} {top + 8.5}H{high:.1f}{ends_}"/>')
             edge = max(edge, high)
-        parts.append(_text(edge + 5, top + 13, said.split(",")[0], "start"))
+        parts.append(_text(edge + 5, top + 13, beside[place], "start"))
     return Chart(name, title, _svg(parts, height, title), note)
 
 
 # -- the frame ---------------------------------------------------------------------------------------------------------
 
 
+class _Entry(NamedTuple):
+    """Of a legend; with a `shape` where points are not joined by a line."""
+
+    name: str
+    colour: str
+    dashed: bool = False
+    shape: int | None = None
+
+
 @dataclass(frozen=True)
 class _Legend:
-    entries: Sequence[tuple[str, str, bool]]
+    entries: Sequence[_Entry]
 
-    def lines(self) -> list[list[tuple[str, str, bool]]]:
+    def lines(self) -> list[list[_Entry]]:
         """As many entries on a line as fit."""
-        found: list[list[tuple[str, str, bool]]] = []
+        found: list[list[_Entry]] = []
         used = 0.0
-        for name, colour, dashed in self.entries:
-            name = short(visible(name), LONGEST_NAME)
+        for entry in self.entries:
+            name = short(visible(entry.name), LONGEST_NAME)
             width = len(name) * CHARACTER + 40
             if not found or used + width > WIDTH - LEFT - RIGHT:
                 found.append([])
                 used = 0.0
-            found[-1].append((name, colour, dashed))
+            found[-1].append(entry._replace(name=name))
             used += width
         return found
 
@@ -232,10 +243,14 @@ class _Frame:
         parts = []
         for line, entries in enumerate(self._legend):
             left = float(LEFT)
-            for name, colour, dashed in entries:
+            for name, colour, dashed, shape in entries:
                 middle = TOP + LINE * line
-                dashes = " dashed" if dashed else ""
-                parts.append(f'<path class="line {colour}{dashes}" d="M{left:.0f} {middle}h18"/>')
+                if shape is None:
+                    dashes = " dashed" if dashed else ""
+                    parts.append(f'<path class="line {colour}{dashes}" d="M{left:.0f} {middle}h18"/>')
+                else:
+                    opened = _point(shape, f"point {colour}", left + 12, middle, 4)
+                    parts.append(opened.removesuffix(">") + "/>")
                 parts.append(_text(left + 23, middle + 4, name, "start"))
                 left += len(name) * CHARACTER + 40
         for tick in y.ticks:
@@ -271,6 +286,16 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
         for place, line in enumerate(lines)
     )
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{spans}</text>'
+
+
+def _point(shape: int, style: str, x: float, y: float, radius: float) -> str:
+    """An opened tag: a circle, and where colours come a second and a third time, a square and a diamond."""
+    if shape % 3 == 0:
+        return f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">'
+    if shape % 3 == 1:
+        return f'<path class="{style}" d="M{x - radius:.1f} {y - radius:.1f}h{2 * radius}v{2 * radius}h{-2 * radius}z">'
+    long = 1.4 * radius
+    return f'<path class="{style}" d="M{x:.1f} {y - long:.1f}l{long} {long}l{-long} {long}l{-long} {-long}z">'
 
 
 def _mark(opened: str, said: str) -> str:

@@ -11,7 +11,7 @@ from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
 from xmckit.report.page import render
 from xmckit.report.run_charts import in_percent
 from xmckit.report.tables import Cell, Column, Table, figure, metric_tables, texts
-from xmckit.report.texts import percent, seconds, size
+from xmckit.report.texts import percent, seconds, short, size
 
 if TYPE_CHECKING:
     from xmckit.comparison import Comparison, System
@@ -185,7 +185,7 @@ def _recipes(comparison: Comparison, names: Sequence[str]) -> Table | None:
         [texts(found.key), *(Cell("–") if value is None else texts(str(value)) for value in found.values)]
         for found in comparison.recipes
     ]
-    return Table("", [Column("key"), *(Column(name) for name in names)], rows)
+    return Table("", [Column("key"), *(Column(short(name)) for name in names)], rows)
 
 
 def _systems(systems: Sequence[System]) -> Table:

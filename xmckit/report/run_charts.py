@@ -29,15 +29,19 @@ def by_frequency(insights: Mapping[str, Any]) -> list[Chart]:
     model = insights["systems"][0]
     baseline = next((system for system in insights["systems"] if system["role"] == "baseline"), None)
     groups = [f"{group['name']}: {_group_size(group)}" for group in insights["groups"]]
-    precision = [Series("all labels", _precision_of_all(model, insights["rows"]))]
+    precision = [_precision_of_all("all labels", model, insights["rows"])]
     psp = [Series("all labels", _ratios(model["all"]["gain"], model["all"]["best_gain"]))]
     for place, group in enumerate(insights["groups"]):
         numbers = {key: values[place] for key, values in model["thirds"].items()}
-        precision.append(Series(group["name"], _ratios(numbers["right"], numbers["predicted"])))
+        tips = [
+            f"{_part(group['name'], right, listed)} right at {at}"
+            for at, (right, listed) in enumerate(zip(numbers["right"], numbers["predicted"], strict=True), start=1)
+        ]
+        precision.append(Series(group["name"], _ratios(numbers["right"], numbers["predicted"]), tips))
         psp.append(Series(group["name"], _ratios(numbers["gain"], numbers["best_gain"])))
     if baseline is not None and baseline is not model:
         name = f"{baseline['name']}, all labels"
-        precision.append(Series(name, _precision_of_all(baseline, insights["rows"]), dashed=True, colour=5))
+        precision.append(_precision_of_all(name, baseline, insights["rows"], dashed=True, colour=5))
         gains = _ratios(baseline["all"]["gain"], baseline["all"]["best_gain"])
         psp.append(Series(name, gains, dashed=True, colour=5))
     sizes = "; ".join(groups)
@@ -90,14 +94,18 @@ def _over_bins(insights: Mapping[str, Any]) -> list[Chart]:
     ]
     axis = Axis("training rows of a label (below: test occurrences)", names=names)
     k = insights["k"]
-    recall, precision = [], []
+    left_out = len(insights["systems"]) - SYSTEMS_SHOWN
+    note = f"The first {SYSTEMS_SHOWN} systems; {left_out} are left out." if left_out > 0 else ""
+    recall: list[Series] = []
+    precision: list[Series] = []
     for system in insights["systems"][:SYSTEMS_SHOWN]:
         bins, style = system["bins"], {"dashed": system["role"] == "baseline"}
         colour = 5 if system["role"] == "baseline" else None
         found = [_ratio(bins["right"][place], insights["bin_pairs"][place]) for place in occurring]
         right = [_ratio(bins["right"][place], bins["predicted"][place]) for place in occurring]
-        recall.append(Series(system["name"], list(enumerate(found)), colour=colour, **style))
-        precision.append(Series(system["name"], list(enumerate(right)), colour=colour, **style))
+        for series, values, of in ((recall, found, insights["bin_pairs"]), (precision, right, bins["predicted"])):
+            tips = [_part(system["name"], bins["right"][place], of[place]) for place in occurring]
+            series.append(Series(system["name"], list(enumerate(values)), tips, colour=colour, **style))
     return [
         line_chart(
             "recall-by-frequency",
@@ -105,6 +113,7 @@ def _over_bins(insights: Mapping[str, Any]) -> list[Chart]:
             recall,
             axis,
             share_axis("of the true labels, %"),
+            note,
         ),
         line_chart(
             "precision-by-frequency",
@@ -112,6 +121,7 @@ def _over_bins(insights: Mapping[str, Any]) -> list[Chart]:
             precision,
             axis,
             share_axis("of those listed, %"),
+            note,
         ),
     ]
 
@@ -153,9 +163,10 @@ def group_table(insights: Mapping[str, Any]) -> Table:
 def calibration(insights: Mapping[str, Any]) -> tuple[list[Chart], Table | None]:
     """How the probabilities that scores stand for agree with what is right."""
     told = [system for system in insights["systems"] if system["calibration"]]
-    if not told:
+    if all(system["role"] == "baseline" for system in told):
         return [], None
-    series = [Series("as it should be", [(0.0, 0.0), (100.0, 100.0)], ["", ""], True, 5, marks=False)]
+    ends = [(0.0, 0.0), (100.0, 100.0)]
+    series = [Series("as it should be", ends, ["0 %", "100 %"], True, 5, marks=False)]
     for place, system in enumerate(told[:SYSTEMS_SHOWN]):
         numbers = system["calibration"]
         points = [(100 * said, 100 * true) for said, true in zip(numbers["said"], numbers["true"], strict=True)]
@@ -164,7 +175,6 @@ def calibration(insights: Mapping[str, Any]) -> tuple[list[Chart], Table | None]
             for (said, true), places in zip(points, numbers["sizes"], strict=True)
         ]
         series.append(Series(system["name"], points, tips, colour=place))
-    series[0] = Series(series[0].name, series[0].points, ["0 %", "100 %"], True, 5, marks=False)
     chart = line_chart(
         "calibration",
         "Reliability of the scores",
@@ -258,16 +268,22 @@ def stages(records: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], Table]:
     return charts, Table("", columns, rows)
 
 
-def _precision_of_all(system: Mapping[str, Any], rows: int) -> list[tuple[float, float | None]]:
+def _precision_of_all(name: str, system: Mapping[str, Any], rows: int, **style: Any) -> Series:
     """P@k, which divides by k also where fewer labels are listed."""
     right = system["all"]["right"]
-    return [(place, 100 * hits / (rows * place)) for place, hits in enumerate(right, start=1)]
+    points = [(float(place), 100 * hits / (rows * place)) for place, hits in enumerate(right, start=1)]
+    return Series(name, points, **style)
 
 
 def _ratios(parts: Sequence[float], wholes: Sequence[float]) -> list[tuple[float, float | None]]:
     return [
         (place, _ratio(part, whole)) for place, (part, whole) in enumerate(zip(parts, wholes, strict=True), start=1)
     ]
+
+
+def _part(name: str, part: float, whole: float) -> str:
+    """What a point says whose share may be one of very few."""
+    return f"{name}: {in_percent(_ratio(part, whole) or 0)} %, {number(part)} of {number(whole)}"
 
 
 def _ratio(part: float, whole: float) -> float | None:
@@ -284,11 +300,12 @@ def _group_size(group: Mapping[str, Any]) -> str:
 
 
 def _range(edges: Sequence[int], place: int) -> str:
+    """Short, since seven of them stand side by side: 101–1k, and 1k+ for more."""
     low = edges[place]
     if place + 1 == len(edges):
-        return f"{low:,}+"
+        return f"{low // 1000}k+"
     high = edges[place + 1] - 1
-    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+    return f"{low}" if low == high else f"{low}–{high if high < 1000 else f'{high // 1000}k'}"
 
 
 def _short_count(value: int) -> str:

@@ -20,12 +20,12 @@ from xmckit.report.margins import margin_histogram
 from xmckit.report.page import render
 from xmckit.report.shown import told
 from xmckit.report.tables import Cell, Column, Table, count, metric_tables, texts
-from xmckit.report.texts import percent, short
+from xmckit.report.texts import percent, seconds, short, size
 from xmckit.runs import Run
 
 ORIGINS, DEFAULT = "origins.json", "default"
 SCOPES = {"full": "full layer", "shortlist": "with each row's candidates"}
-MOST_SETS, LABELS_OF_A_SET = 100, 20
+MOST_SETS, LABELS_OF_A_SET, MOST_VERDICT_CARDS = 100, 20, 3
 LONGEST_RECIPE = 100_000
 COMBINED_BY = {"average": "probabilities", "rank": "ranks", "softmax": "softmax shares"}
 STATUSES = ("argmaxable", "unargmaxable", "unresolved")
@@ -48,31 +48,35 @@ def _page(run: Run) -> dict[str, Any]:
     metrics = store.read_json(run.path / "metrics.json")
     insights = store.read_json(score / "insights.json")
     heads = store.read_json(run.path / "facts.json")
+    indexes = _indexes(run)
     name_of = _namer(run)
     calibration, calibration_table = run_charts.calibration(insights)
+    probabilistic = insights["systems"][0]["calibration"] is not None
     stage_charts, stage_table = run_charts.stages(run.manifest["stages"])
-    told_heads = [told(head, "head", name_of) for head in heads]
+    verdicts = _verdicts(run, name_of) if (run.path / "verdicts.json").is_file() else None
+    told_heads = [told(told_once(head, indexes), "head", name_of) for head in heads]
     page = {
         "title": run.manifest.get("title") or run.manifest["name"],
         "manifest": run.manifest,
         "run_name": run.path.name,
         "metrics": metrics,
-        "cards": _cards(metrics),
+        "cards": [*_cards(metrics), *_verdict_cards(verdicts), _cost_card(run.manifest["stages"])],
         "combined_by": COMBINED_BY.get(metrics.get("ensemble", "")),
         "tables": metric_tables(metrics["results"], [_system_name(result, metrics) for result in metrics["results"]]),
         "frequency": run_charts.by_frequency(insights),
         "groups": run_charts.group_table(insights),
         "calibration": calibration,
         "calibration_table": calibration_table,
+        "probabilistic": probabilistic,
         "deepest": insights["k"],
-        "examples": _examples(store.read_json(score / "examples.json"), logits=bool(calibration)),
+        "examples": _examples(store.read_json(score / "examples.json"), probabilistic),
         "training": run_charts.training(heads),
         "label_stages": [
             told(stage, "labels", name_of) | {"agreement": stage["agreement"]} for stage in label_stages(run)
         ],
-        "indexes": [told(index, "index", name_of) for index in _indexes(run)],
+        "indexes": [told(index, "index", name_of) for index in indexes],
         "heads": [head for head in told_heads if head["facts"] or head["warnings"] or any(head["shown"].values())],
-        "verdicts": _verdicts(run, name_of) if (run.path / "verdicts.json").is_file() else None,
+        "verdicts": verdicts,
         "data": _data(run),
         "stages": stage_charts,
         "stage_table": stage_table,
@@ -136,18 +140,42 @@ def _cards(metrics: Mapping[str, Any]) -> list[dict[str, str]]:
     return cards
 
 
+def _verdict_cards(verdicts: Mapping[str, Any] | None) -> list[dict[str, str]]:
+    """How many of the label sets that were asked a head can never output, on its shortlists where it has some."""
+    if verdicts is None:
+        return []
+    last = {result["head"]: result for result in verdicts["proved"]}
+    return [
+        {
+            "value": f"{result['counts']['unargmaxable']:,} of {verdicts['assignments']:,}",
+            "name": "label sets never output",
+            "beside": head if result["scope"] == "full" else f"{head}, {SCOPES[result['scope']]}",
+        }
+        for head, result in last.items()
+    ][:MOST_VERDICT_CARDS]
+
+
+def _cost_card(stages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    peak = max(stage["peak_bytes"] for stage in stages)
+    return {
+        "value": seconds(sum(stage["seconds"] for stage in stages)),
+        "name": "for all stages",
+        "beside": f"{size(peak)} of memory at most",
+    }
+
+
 def _system_name(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     role = {"head": "", "ensemble": metrics.get("ensemble", "ensemble")}.get(result["role"], result["role"])
     return f"{result['name']} ({role})" if role else str(result["name"])
 
 
-def _examples(examples: list[dict[str, Any]], *, logits: bool) -> list[dict[str, Any]]:
-    """With a text for each score: of a logit also the probability that it stands for."""
+def _examples(examples: list[dict[str, Any]], probabilistic: bool) -> list[dict[str, Any]]:
+    """With a text for each score, and the probability that it stands for where it is meant as one."""
     for example in examples:
         for item in example["predicted"]:
             score = item["score"]
             item["said"] = "" if score is None else f"{score:.2f}".replace("-", "−")
-            if score is not None and logits:
+            if score is not None and probabilistic:
                 probability = 1 / (1 + math.exp(-score)) if score > -700 else 0.0
                 item["said"] += f" · {100 * probability:.3g} %"
     return examples
@@ -159,6 +187,12 @@ def _indexes(run: Run) -> list[dict[str, Any]]:
         {"name": name.removeprefix("index-"), **store.read_json(run.stage_folder(name) / "index.json")}
         for name in names
     ]
+
+
+def told_once(head: Mapping[str, Any], indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a head tells, but for the facts of an index which stand there already."""
+    known = [index["facts"] for index in indexes if index["facts"]]
+    return {**head, "facts": {name: fact for name, fact in head["facts"].items() if fact not in known}}
 
 
 def _data(run: Run) -> dict[str, Any]:
@@ -218,6 +252,7 @@ def _verdicts(run: Run, name_of: Callable[[int], str]) -> dict[str, Any]:
     asked = store.read_arrays(run.stage_folder("verify") / "assignments.npz", "indices", "indptr") if proved else {}
     never = [_never(result, asked, name_of) for result in proved if result["counts"]["unargmaxable"]]
     return {
+        "proved": proved,
         "assignments": verdicts["assignments"],
         "of": verdicts["of"],
         "also": also,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from xmckit.report.texts import number, percent, short
@@ -39,7 +39,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows to be sorted and, from some number on, filtered. `families` are headings over several columns."""
+    """Rows to be sorted and, from some number on, filtered, unless they are `fixed`. `families` are headings over
+    several columns.
+    """
 
     title: str
     columns: Sequence[Column]
@@ -47,11 +49,11 @@ class Table:
     of: int | None = None
     note: str = ""
     families: Sequence[tuple[str, int]] = ()
-    fixed: bool = field(default=False)
+    fixed: bool = False
 
     @property
     def filtered(self) -> bool:
-        return len(self.rows) >= FILTER_FROM
+        return len(self.rows) >= FILTER_FROM and not self.fixed
 
     @property
     def left_out(self) -> int:

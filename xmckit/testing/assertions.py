@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,24 @@ def differing(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) ->
     return [name for name in names if name not in one or name not in other or not same_bits(one[name], other[name])]
 
 
-def assert_ranking(topk: TopK, *, rows: int, k: int, labels: int) -> None:
+@contextmanager
+def as_dense(X: Any) -> Iterator[np.ndarray]:
+    """The rows of a sparse matrix as an array, which has to be the same at the end."""
+    rows: np.ndarray = X.toarray()
+    before = rows.copy()
+    yield rows
+    require(same_bits(rows, before), "changed the dense rows that it was given: it has to work on a copy")
+
+
+def assert_arrays(topk: Any) -> None:
     require(isinstance(topk, TopK), f"predict() is a {type(topk).__name__}, expected a TopK")
+    for name in ("indices", "scores"):
+        kind = type(getattr(topk, name))
+        require(kind is np.ndarray, f"the {name} of predict() are a {kind.__name__}, expected a numpy array")
+
+
+def assert_ranking(topk: Any, *, rows: int, k: int, labels: int) -> None:
+    assert_arrays(topk)
     indices, scores = topk.indices, topk.scores
     require(indices.dtype == np.int32, f"indices are {indices.dtype}, expected int32")
     require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")

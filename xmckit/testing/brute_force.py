@@ -55,6 +55,20 @@ def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, asked: 
     return all(score > 0 for score in on) and all(score < 0 for score in off)
 
 
+def can_output(decision: LinearDecision, active: np.ndarray) -> bool:
+    """Whether some vector makes the decision output exactly the active labels, by a linear program."""
+    from scipy.optimize import linprog
+
+    W, b = decision.W.astype(np.float64), 0.0 if decision.b is None else decision.b.astype(np.float64)
+    if decision.rule == "topk":  # a free threshold
+        W = np.hstack([W, np.ones((len(W), 1))])
+    signs = np.where(active, 1.0, -1.0)
+    found = linprog(np.zeros(W.shape[1]), A_ub=-signs[:, None] * W, b_ub=signs * b - 1.0, bounds=(None, None))
+    if found.status not in (0, 2):
+        raise AssertionError(f"the linear program was not solved: {found.message}")
+    return bool(found.status == 0)
+
+
 def _cells(rows: Rows) -> set[tuple[bool, ...]]:
     width = len(rows[0])
     if len(rows) < width:

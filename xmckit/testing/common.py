@@ -6,7 +6,10 @@ Each check takes a `Subject`, returns what it found, and raises AssertionError w
 
 from __future__ import annotations
 
+import inspect
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import numpy as np
@@ -17,6 +20,7 @@ from xmckit.protocols import PROTOCOLS
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
 from xmckit.testing.fresh import SAVED, fresh_answers
 from xmckit.testing.subjects import Subject
+from xmckit.testing.watching import watched
 
 
 def offers_what_its_kind_must(subject: Subject) -> str:
@@ -25,6 +29,9 @@ def offers_what_its_kind_must(subject: Subject) -> str:
     needed = [*methods, *(["load"] if "save" in methods else [])]
     missing = [f"{name}()" for name in needed if not callable(getattr(subject.cls, name, None))]
     require(not missing, f"lacks {', '.join(missing)}")
+    for name in methods:
+        unknown = _not_taken(getattr(protocol, name), getattr(subject.cls, name))
+        require(not unknown, f"{name}() does not take {', '.join(unknown)}")
     for name in ("needs", "provides"):
         if name in getattr(protocol, "__annotations__", {}):
             value = getattr(subject.cls, name, None)
@@ -66,6 +73,7 @@ def rejects_parameters_of_a_wrong_type(subject: Subject) -> str:
 
 
 def repeats_itself_with_the_same_seed(subject: Subject) -> str:
+    _assert_same(subject, subject.answers(subject.ready, subject.context), "asked again, it")
     _assert_same(subject, subject.results(), "done again with the same seed, it")
     return ""
 
@@ -77,7 +85,7 @@ def ignores_the_number_of_workers(subject: Subject) -> str:
 
 
 def gives_numbers(subject: Subject) -> str:
-    arrays = subject.answers(subject.ready, subject.context)
+    arrays = subject.known
     wrong = [name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()]
     require(not wrong, f"NaN in {', '.join(wrong)}")
     require(bool(arrays), "it gave nothing at all")
@@ -99,22 +107,22 @@ def leaves_the_process_alone(subject: Subject) -> str:
 def reaches_no_network(subject: Subject) -> str:
     hosts = subject.observed.hosts
     require(not hosts, f"tried to reach {', '.join(sorted(set(hosts)))}")
-    return ""
+    return _unwatched(subject)
 
 
 def writes_only_into_its_folder(subject: Subject) -> str:
     writes = subject.observed.writes
     require(not writes, f"tried to write {', '.join(sorted(set(writes)))}")
-    return ""
+    return _unwatched(subject)
 
 
 def answers_the_same_in_a_fresh_process(subject: Subject) -> str:
     with subject.saved() as folder:
         found = fresh_answers(subject, folder)
         kept = sum(path.is_file() for path in (folder / SAVED).rglob("*"))
-    differ = differing(subject.answers(subject.ready, subject.context), found)
+    differ = differing(subject.known, found)
     require(not differ, f"in a fresh process, from what was saved, other {', '.join(differ)}")
-    return f"from {counted(kept, 'file')}" if kept else "made anew: it keeps nothing"
+    return f"from {counted(kept, 'file')}" if kept and subject.loads else "made anew: it loads nothing"
 
 
 def saves_without_pickle(subject: Subject) -> str:
@@ -125,6 +133,9 @@ def saves_without_pickle(subject: Subject) -> str:
         require(bool(files), "save wrote no file")
         for path in files:
             assert_no_pickle(path)
+        with tempfile.TemporaryDirectory() as scratch, watched(Path(scratch)) as seen:
+            subject.restored(folder / SAVED)
+    require(not seen.pickles, f"to load it unpickles {', '.join(sorted(set(seen.pickles)))}")
     return counted(len(files), "file")
 
 
@@ -196,6 +207,21 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in _models(argument)]
 
 
+def _not_taken(promised: Any, own: Any) -> list[str]:
+    """The parameters by which a method may be called and that it does not know."""
+    wanted, taken = (list(inspect.signature(method).parameters.values()) for method in (promised, own))
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return []
+    names = {parameter.name for parameter in taken}
+    by_name = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
+    return [name for name in by_name if name not in names]
+
+
+def _unwatched(subject: Subject) -> str:
+    programs = sorted(set(subject.observed.programs))
+    return f"but for what {', '.join(programs)} did, which it started" if programs else ""
+
+
 def _assert_same(subject: Subject, found: dict[str, np.ndarray], what: str) -> None:
-    differ = differing(subject.answers(subject.ready, subject.context), found)
+    differ = differing(subject.known, found)
     require(not differ, f"{what} gives other {', '.join(differ)}")

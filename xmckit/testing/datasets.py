@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from xmckit.context import Context
 from xmckit.errors import XmckitError
 from xmckit.params import InputPath
 from xmckit.testing import common
-from xmckit.testing.assertions import NotApplicable, assert_dataset, differing, flat, require
+from xmckit.testing.assertions import NotApplicable, assert_dataset, counted, differing, flat, require
 from xmckit.testing.subjects import Subject
 
 
@@ -40,8 +43,20 @@ class DatasetSubject(Subject):
 
 def contents(path: Path) -> dict[str, np.ndarray]:
     """The bytes of a file, or of all files below a folder."""
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    return {str(file): np.frombuffer(file.read_bytes(), dtype=np.uint8) for file in files}
+    return {str(file): np.frombuffer(file.read_bytes(), dtype=np.uint8) for file in _files(path)}
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+@contextmanager
+def copied(path: Path) -> Iterator[Path]:
+    """A copy of a file or folder, to be damaged."""
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(name) / path.name
+        shutil.copytree(path, copy) if path.is_dir() else shutil.copy2(path, copy)
+        yield copy
 
 
 def reads_sound_data(subject: DatasetSubject) -> str:
@@ -63,6 +78,32 @@ def says_what_its_data_depends_on(subject: DatasetSubject) -> str:
     return "" if same else "depends on the seed"
 
 
+def notices_that_a_file_has_changed(subject: DatasetSubject) -> str:
+    """Equal prints mean equal data: a file of which half is gone gives other data, another print, or an error."""
+    paths = subject.paths()
+    if not paths:
+        raise NotApplicable("it has no parameter that is a path")
+    changed = 0
+    for name, path in paths.items():
+        with copied(path) as copy:
+            data = subject.cls(**{**subject.params, name: copy})
+            first, known = data.fingerprint(context=subject.context), flat(data.read(context=subject.context))
+            for file in _files(copy):
+                content = file.read_bytes()
+                lines = content.splitlines(keepends=True)
+                file.write_bytes(b"".join(lines[: len(lines) // 2]))
+                try:
+                    same = data.fingerprint(context=subject.context) == first
+                    differ = differing(known, flat(data.read(context=subject.context)))
+                except XmckitError:
+                    continue
+                finally:
+                    file.write_bytes(content)
+                changed += bool(differ)
+                require(not same or not differ, f"half of {file.name} gives other data and the same fingerprint")
+    return counted(changed, "change")
+
+
 def explains_what_is_not_there(subject: DatasetSubject) -> str:
     paths = subject.paths()
     if not paths:
@@ -82,6 +123,7 @@ CHECKS: tuple[Callable[[DatasetSubject], str], ...] = (
     *common.FIRST,
     reads_sound_data,
     says_what_its_data_depends_on,
+    notices_that_a_file_has_changed,
     explains_what_is_not_there,
     *common.ALWAYS,
 )

@@ -14,7 +14,7 @@ from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
 from xmckit.errors import XmckitError
 from xmckit.testing import common
-from xmckit.testing.assertions import assert_close, flat, require
+from xmckit.testing.assertions import as_dense, assert_close, flat, require
 from xmckit.testing.problems import small_problem, with_texts
 from xmckit.testing.subjects import Subject
 
@@ -65,8 +65,9 @@ def does_not_look_at_labels(subject: FeaturizerSubject) -> str:
 
 
 def takes_dense_and_sparse_rows_alike(subject: FeaturizerSubject) -> str:
-    dense = replace(subject.test, X=subject.test.matrix.toarray())  # type: ignore[union-attr]
-    assert_close(subject.transformed(subject.test), subject.transformed(dense), "dense rows")
+    with as_dense(subject.test.matrix) as rows:
+        found = subject.transformed(replace(subject.test, X=rows))
+    assert_close(subject.transformed(subject.test), found, "dense rows")
     return ""
 
 

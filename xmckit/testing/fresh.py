@@ -42,9 +42,20 @@ def fresh_answers(subject: Any, folder: Path) -> dict[str, np.ndarray]:
     return store.read_arrays(folder / ANSWERS)
 
 
+def prepare(libraries: Sequence[str] | None = None) -> None:
+    """Let the process begin that forks, so that it is there when somebody asks, with libraries that will be wanted."""
+    if sys.platform.startswith("linux"):
+        _Server.current([name for name in libraries or () if importlib.util.find_spec(name.partition(".")[0])])
+
+
 def _request(subject: Any, folder: Path) -> dict[str, Any]:
     from xmckit.registry import default_registry
 
+    if subject.cls.__module__ == "__main__" or "<locals>" in subject.cls.__qualname__:
+        raise AssertionError(
+            f"a fresh process cannot import {subject.cls.__qualname__}, which is defined in the script that runs or in "
+            "a function: move it into a module of its own"
+        )
     module = sys.modules[subject.cls.__module__]
     files = [plugin.file for plugin in default_registry().plugins if plugin.origin == "file"]
     return {
@@ -119,9 +130,9 @@ class _Server:
         )
 
     @classmethod
-    def current(cls) -> _Server:
-        wanted = [name for name in LIBRARIES if name in sys.modules]
-        if cls._only is not None and (cls._only.libraries != wanted or cls._only.process.poll() is not None):
+    def current(cls, more: Sequence[str] = ()) -> _Server:
+        wanted = [name for name in LIBRARIES if name in sys.modules or name in more]
+        if cls._only is not None and (set(wanted) - set(cls._only.libraries) or cls._only.process.poll() is not None):
             cls._only.close()
             cls._only = None
         if cls._only is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix, issparse, vstack
 
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
@@ -16,6 +16,9 @@ from xmckit.protocols import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
     NotApplicable,
+    as_dense,
+    assert_arrays,
+    assert_close,
     assert_csr,
     assert_ranking,
     assert_same_ranking,
@@ -23,11 +26,13 @@ from xmckit.testing.assertions import (
     require,
     same_bits,
 )
+from xmckit.testing.brute_force import can_output
+from xmckit.testing.decisions import assert_among, assert_order, assert_signs, margins_of, refuse_thresholds
 from xmckit.testing.problems import small_problem, with_weights
 from xmckit.testing.subjects import Subject
 
 K = 5
-FLOAT32_UNIT = 2.0**-24
+HALVINGS = 20
 
 
 class HeadSubject(Subject):
@@ -69,7 +74,7 @@ class HeadSubject(Subject):
         return self.fit(self.train, context)
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        topk, sets, features = ready.predict(self.X, K), ready.labels(self.X).tocoo(), ready.features(self.X)
+        topk, sets, features = _ranked(ready, self.X), _labelled(ready, self.X).tocoo(), ready.features(self.X)
         order = np.lexsort((sets.col, sets.row))
         answers = {
             "indices": topk.indices,
@@ -81,7 +86,9 @@ class HeadSubject(Subject):
 
 
 def ranks_in_proper_form(subject: HeadSubject) -> str:
-    assert_ranking(subject.ready.predict(subject.X, K), rows=subject.X.shape[0], k=K, labels=subject.train.labels)
+    topk = subject.ready.predict(subject.X, K)
+    assert_ranking(topk, rows=subject.X.shape[0], k=K, labels=subject.train.labels)
+    require((topk.indices >= 0).any(), "no row has any label")
     return ""
 
 
@@ -103,24 +110,21 @@ def pads_when_k_exceeds_the_labels(subject: HeadSubject) -> str:
     topk = subject.ready.predict(subject.X, labels + 4)
     assert_ranking(topk, rows=subject.X.shape[0], k=labels + 4, labels=labels)
     require((topk.indices[:, labels:] == -1).all(), "more labels than there are")
-    shorter = subject.ready.predict(subject.X, K)
-    require(np.array_equal(shorter.indices, topk.indices[:, :K]), "the best labels change with k")
+    best = TopK(topk.indices[:, :K], topk.scores[:, :K])
+    assert_same_ranking(subject.ready.predict(subject.X, K), best, "asked for more labels than there are")
     return ""
 
 
 def takes_dense_and_sparse_rows_alike(subject: HeadSubject) -> str:
-    sparse, dense = subject.ready.predict(subject.X, K), subject.ready.predict(subject.X.toarray(), K)
-    assert_same_ranking(sparse, dense, "dense rows")
+    with as_dense(subject.X) as rows:
+        _assert_same_answers(subject, [rows], "dense rows")
     return ""
 
 
 def does_not_care_how_rows_are_batched(subject: HeadSubject) -> str:
-    X = subject.X
-    whole = subject.ready.predict(X, K)
     for size in (1, 7):
-        parts = [subject.ready.predict(X[start : start + size], K) for start in range(0, X.shape[0], size)]
-        joined = TopK(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
-        assert_same_ranking(whole, joined, f"{size} rows at a time")
+        parts = [subject.X[start : start + size] for start in range(0, subject.X.shape[0], size)]
+        _assert_same_answers(subject, parts, f"{size} rows at a time")
     return ""
 
 
@@ -151,21 +155,25 @@ def handles_a_single_row(subject: HeadSubject) -> str:
 
 def says_by_its_decision_what_its_labels_are(subject: HeadSubject) -> str:
     """W·x + b in float64, by its sign or its order, gives `labels`, but for what float32 rounding may decide."""
-    decision, vectors = _decided(subject)
-    said = subject.ready.labels(subject.X).toarray() != 0
-    if _candidates(subject) is not None:
-        return _compare_within(subject, decision, vectors, said)
+    head = subject.ready
+    decision = _decided(head, subject.X)[0]
+    X = csr_matrix(vstack([subject.X, _edges(head, subject.X)]))
+    vectors, said = head.features(X), _labelled(head, X).toarray() != 0
+    among = _candidates(head, X)
+    if among is not None:
+        return assert_among(decision, vectors, said, among)
     if decision.rule == "topk":
-        return _compare_with_order(decision, vectors, said, "labels()")
-    return _compare_with_margins(decision, vectors, said, "labels()")
+        refuse_thresholds(decision, vectors, said)
+        return assert_order(decision, vectors, said, "labels()")
+    return assert_signs(decision, vectors, said, "labels()")
 
 
 def ranks_as_its_decision_says(subject: HeadSubject) -> str:
     """No label stands behind one, or is left out for one, that W·x + b puts clearly below it."""
-    decision, vectors = _decided(subject)
-    topk = subject.ready.predict(subject.X, K)
+    decision, vectors = _decided(subject.ready, subject.X)
+    topk = _ranked(subject.ready, subject.X)
     labels = len(decision.W)
-    margins, bound = _margins(decision, vectors, np.empty((topk.rows, labels)), "predict()")
+    margins, bound = margins_of(decision, vectors, np.empty((topk.rows, labels)), "predict()")
     filled = topk.indices >= 0
     ranked = np.take_along_axis(margins, np.maximum(topk.indices, 0), 1)
     doubt = np.take_along_axis(bound, np.maximum(topk.indices, 0), 1)
@@ -173,7 +181,7 @@ def ranks_as_its_decision_says(subject: HeadSubject) -> str:
     wrong = (least[:, 1:] > np.minimum.accumulate(most, axis=1)[:, :-1]).any(axis=1)
     left_out = np.ones_like(margins, dtype=bool)
     np.put_along_axis(left_out, np.where(filled, topk.indices, topk.indices[:, :1]), False, axis=1)
-    among = _candidates(subject)
+    among = _candidates(subject.ready, subject.X)
     if among is not None:
         left_out &= among
     wrong |= filled[:, -1] & (np.where(left_out, margins - bound, -np.inf).max(axis=1) > most.min(axis=1))
@@ -191,8 +199,34 @@ def replays_vectors_through_its_own_scorer(subject: HeadSubject) -> str:
         counts = rng.integers(0, len(decision.W) + 1, len(vectors))
         sets = decision.replay(vectors, counts).toarray() != 0
         require(np.array_equal(sets.sum(axis=1), counts), "replay gives other numbers of labels than asked for")
-        return _compare_with_order(decision, vectors, sets, "replay")
-    return _compare_with_margins(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
+        return assert_order(decision, vectors, sets, "replay")
+    return assert_signs(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
+
+
+def builds_what_its_structure_promises(subject: HeadSubject) -> str:
+    """Sets of few runs can be output, whatever the bias; without slack columns, sets of more runs cannot."""
+    decision = subject.ready.decision()
+    if decision is None or decision.structure is None:
+        raise NotApplicable("there is no structure")
+    structure, labels = decision.structure, len(decision.W)
+    order = np.asarray(structure.order)
+    require(sorted(order.tolist()) == list(range(labels)), "its order does not name every place once")
+    width = 2 * structure.degree + 1 + structure.slack
+    require(
+        decision.W.shape[1] == width, f"W has {decision.W.shape[1]} columns, expected 2·degree + 1 + slack = {width}"
+    )
+    exact = structure.slack == 0 and (decision.b is None or np.ptp(decision.b) == 0)
+    most = labels // 2 if exact else min(structure.degree, labels // 2)
+    rng = np.random.default_rng(6)
+    for runs in np.repeat(np.arange(1, most + 1), 4):
+        ends = np.sort(rng.choice(labels, 2 * runs, replace=False))
+        active = (np.searchsorted(ends, order, side="right") % 2).astype(bool)
+        told, found = runs <= structure.degree, can_output(decision, active)
+        said = "can" if told else "cannot"
+        require(
+            told == found, f"by its structure {np.flatnonzero(active).tolist()} {said} be output, by W·x + b not so"
+        )
+    return counted(4 * most, "label set")
 
 
 class _Looked(Exception):
@@ -244,6 +278,7 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     says_by_its_decision_what_its_labels_are,
     ranks_as_its_decision_says,
     replays_vectors_through_its_own_scorer,
+    builds_what_its_structure_promises,
     has_the_slopes_of_its_loss,
     *common.ALWAYS,
     *common.STORED,
@@ -255,70 +290,60 @@ def _assert_usable(head: Any, X: Matrix, labels: int) -> None:
     assert_csr(head.labels(X), (X.shape[0], labels), "labels()")
 
 
-def _decided(subject: HeadSubject) -> tuple[Any, np.ndarray]:
-    decision, vectors = subject.ready.decision(), subject.ready.features(subject.X)
+def _ranked(head: Any, X: Matrix) -> TopK:
+    topk: TopK = head.predict(X, K)
+    assert_arrays(topk)
+    return topk
+
+
+def _labelled(head: Any, X: Matrix) -> csr_matrix:
+    sets: csr_matrix = head.labels(X)
+    require(issparse(sets), f"labels() is a {type(sets).__name__}, expected a CSR matrix")
+    return sets
+
+
+def _assert_same_answers(subject: HeadSubject, parts: Sequence[Matrix], what: str) -> None:
+    """Rows that come as `parts` are answered as all of them together, up to rounding."""
+    head, X = subject.ready, subject.X
+    rankings = [_ranked(head, part) for part in parts]
+    joined = TopK(*(np.concatenate([getattr(one, name) for one in rankings]) for name in ("indices", "scores")))
+    assert_same_ranking(_ranked(head, X), joined, what)
+    others = _labelled(head, X) != csr_matrix(vstack([_labelled(head, part) for part in parts]))
+    few = others.shape[0] * others.shape[1] // 100  # labels of which rounding decides
+    require(others.nnz <= few, f"{what}: labels() differs in {others.nnz} places")
+    vectors = head.features(X)
+    if vectors is not None:
+        assert_close(vectors, np.concatenate([head.features(part) for part in parts]), f"{what}: features()")
+
+
+def _edges(head: Any, X: csr_matrix) -> csr_matrix:
+    """Between neighbouring rows of X, rows just before and just after a label comes or goes, found by halving."""
+    said = _labelled(head, X).toarray() != 0
+    differ = said[:-1] != said[1:]
+    pairs = np.flatnonzero(differ.any(axis=1))
+    labels = (differ[pairs] * np.random.default_rng(7).random((len(pairs), said.shape[1]))).argmax(axis=1)
+    before, after = X[pairs].toarray(), X[pairs + 1].toarray()
+    for _ in range(HALVINGS if len(pairs) else 0):
+        middle = (before + after) / 2
+        found = _labelled(head, csr_matrix(middle)).toarray()[np.arange(len(pairs)), labels] != 0
+        early = found == said[pairs, labels]
+        before[early], after[~early] = middle[early], middle[~early]
+    return csr_matrix(np.vstack([before, after]))
+
+
+def _decided(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
+    decision, vectors = head.decision(), head.features(X)
     if decision is None:
         require(vectors is None, "features() gives vectors although decision() is None")
         raise NotApplicable("decision() is None: not verifiable")
     require(vectors is not None, "features() is None although there is a decision")
+    known = decision.inputs in (None, X.shape[1])
+    require(known, f"`inputs` of the decision is {decision.inputs}, and rows have {X.shape[1]} features")
     return decision, vectors
 
 
-def _candidates(subject: HeadSubject) -> np.ndarray | None:
+def _candidates(head: Any, X: csr_matrix) -> np.ndarray | None:
     """The labels that a head behind an index may output; None for any."""
-    asked = getattr(subject.ready, "candidates", None)
-    found = asked(subject.X) if asked is not None else None
+    asked = getattr(head, "candidates", None)
+    found = asked(X) if asked is not None else None
     return None if found is None else found.toarray() != 0
-
-
-def _margins(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """W·x + b in float64, and how far a float32 scorer may be from it."""
-    W, x = decision.W.astype(np.float64), vectors.astype(np.float64)
-    b = np.zeros(len(W)) if decision.b is None else decision.b.astype(np.float64)
-    margins = x @ W.T + b
-    require(margins.shape == said.shape, f"the decision is about {margins.shape}, {what} about {said.shape}")
-    terms = W.shape[1] + 2
-    gamma = terms * FLOAT32_UNIT / (1 - terms * FLOAT32_UNIT)
-    return margins, gamma * (np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(W, axis=1) + np.abs(b))
-
-
-def _compare_with_order(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> str:
-    """No label that is left out scores clearly more than one that is output."""
-    margins, bound = _margins(decision, vectors, said, what)
-    lowest = np.where(said, margins + bound, np.inf).min(axis=1)
-    highest = np.where(said, -np.inf, margins - bound).max(axis=1)
-    wrong = np.flatnonzero(highest > lowest)
-    require(
-        not len(wrong),
-        f"{what} are not the labels that W·x + b ranks first in {len(wrong)} of {len(said)} rows, "
-        f"first in row {wrong[0] if len(wrong) else 0}",
-    )
-    return f"{len(said)} rows, {said.sum()} labels output"
-
-
-def _compare_with_margins(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> str:
-    margins, bound = _margins(decision, vectors, said, what)
-    differ = (margins > 0) != said
-    clear = differ & (np.abs(margins) > bound)
-    if clear.any():
-        row, label = np.argwhere(clear)[0]
-        raise AssertionError(
-            f"W·x + b and {what} differ in {clear.sum()} of {said.size} entries, first at row {row}, label {label}: "
-            f"margin {margins[row, label]:.4g}, rounding explains at most {bound[row, label]:.2g}"
-        )
-    return f"{said.size} entries, {said.sum()} of them output, {differ.sum()} left to rounding"
-
-
-def _compare_within(subject: HeadSubject, decision: Any, vectors: np.ndarray, said: np.ndarray) -> str:
-    """The same among the candidates; no other label is output."""
-    among = _candidates(subject)
-    assert among is not None
-    require(not (said & ~among).any(), "labels() gives labels that are no candidates")
-    margins, bound = _margins(decision, vectors, said, "labels()")
-    if decision.rule == "topk":
-        lowest = np.where(said, margins + bound, np.inf).min(axis=1)
-        wrong = (np.where(among & ~said, margins - bound, -np.inf).max(axis=1) > lowest)[:, None]
-    else:
-        wrong = among & ((margins > 0) != said) & (np.abs(margins) > bound)
-    require(not wrong.any(), f"W·x + b and labels() differ among the candidates in {wrong.any(axis=1).sum()} rows")
-    return f"{among.sum()} candidates, {said.sum()} of them output"

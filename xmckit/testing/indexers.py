@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.testing import common
-from xmckit.testing.assertions import ABSOLUTE, RELATIVE, NotApplicable, assert_csr, flat, require
+from xmckit.testing.assertions import ABSOLUTE, RELATIVE, NotApplicable, as_dense, assert_csr, flat, require
 from xmckit.testing.problems import small_problem
 from xmckit.testing.subjects import Subject
 
@@ -85,6 +85,7 @@ def builds_an_index_that_keeps_its_promises(subject: IndexerSubject) -> str:
 
 
 def lists_candidates_in_proper_form(subject: IndexerSubject) -> str:
+    require(subject.ready.shortlist(subject.queries(subject.ready), K).nnz > 0, "no candidate for any row")
     return _assert_list(subject, subject.ready, K, subject.train.labels)
 
 
@@ -95,8 +96,9 @@ def lists_no_more_labels_than_there_are(subject: IndexerSubject) -> str:
 def takes_dense_and_sparse_rows_alike(subject: IndexerSubject) -> str:
     if subject.ready.query_space == "head":
         raise NotApplicable("it is asked about dense vectors only")
-    X = subject.rows
-    _assert_same_lists(subject.ready.shortlist(X, K), subject.ready.shortlist(X.toarray(), K), "dense rows")
+    with as_dense(subject.rows) as rows:
+        found = subject.ready.shortlist(rows, K)
+    _assert_same_lists(subject.ready.shortlist(subject.rows, K), found, "dense rows")
     return ""
 
 

@@ -14,7 +14,7 @@ from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import XmckitError
 from xmckit.testing import common
-from xmckit.testing.assertions import NotApplicable, assert_csr, counted, differing, flat, require
+from xmckit.testing.assertions import NotApplicable, as_dense, assert_csr, counted, differing, flat, require
 from xmckit.testing.problems import small_problem, with_groups
 from xmckit.testing.subjects import Subject
 
@@ -23,6 +23,7 @@ class PreprocessorSubject(Subject):
     """A label preprocessor, given rows in groups."""
 
     kind = "label-preprocessor"
+    loads = False  # what it keeps is for commands
 
     @cached_property
     def train(self) -> Split:
@@ -50,8 +51,9 @@ def keeps_rows_and_labels(subject: PreprocessorSubject) -> str:
 
 
 def takes_dense_and_sparse_rows_alike(subject: PreprocessorSubject) -> str:
-    dense = replace(subject.train, X=subject.train.matrix.toarray())  # type: ignore[union-attr]
-    sparse, other = (subject.applied(subject.component(), train) for train in (subject.train, dense))
+    sparse = subject.applied(subject.component(), subject.train)
+    with as_dense(subject.train.matrix) as rows:
+        other = subject.applied(subject.component(), replace(subject.train, X=rows))
     differ = abs(sparse.Y - other.Y).nnz
     require(differ == 0, f"dense rows: {differ} other labels")
     return f"{sparse.Y.nnz} labels"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,10 @@ import numpy as np
 
 from xmckit.context import Context
 from xmckit.data.model import Dataset
-from xmckit.errors import UsageError, XmckitError
+from xmckit.errors import XmckitError
 from xmckit.testing import common
 from xmckit.testing.assertions import NotApplicable, assert_close, assert_dataset, counted, flat, require
-from xmckit.testing.datasets import contents
+from xmckit.testing.datasets import contents, copied
 from xmckit.testing.problems import small_dataset
 from xmckit.testing.subjects import Subject, kept_folder
 from xmckit.testing.watching import watched
@@ -29,6 +27,10 @@ class ReaderSubject(Subject):
     """A reader, given the path of a small example in its format: `example`, or else what its own `write` makes."""
 
     kind = "reader"
+
+    def needs(self) -> list[str]:
+        given = self.example is not None or hasattr(self.cls, "write")
+        return super().needs() + ([] if given else ["--example PATH, which is small and in its format"])
 
     @cached_property
     def path(self) -> Path:
@@ -43,8 +45,6 @@ class ReaderSubject(Subject):
     def _write(self, folder: Path) -> Dataset:
         """A data set that the format can hold: with a feature matrix, or else with texts."""
         reader = self.component()
-        if not hasattr(reader, "write"):
-            raise UsageError("this reader cannot write: give the path of a small example in its format")
         last: XmckitError | None = None
         for data in (small_dataset(), _unnamed(small_dataset()), small_dataset(texts=True)):
             try:
@@ -64,14 +64,6 @@ class ReaderSubject(Subject):
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         return flat(ready.read(self.path, context=context), "data")
-
-    @contextmanager
-    def copied(self) -> Iterator[Path]:
-        """A copy of the example, to be damaged."""
-        with tempfile.TemporaryDirectory() as name:
-            copy = Path(name) / self.path.name
-            shutil.copytree(self.path, copy) if self.path.is_dir() else shutil.copy2(self.path, copy)
-            yield copy
 
 
 def reads_sound_data(subject: ReaderSubject) -> str:
@@ -126,7 +118,7 @@ def reads_what_it_wrote(subject: ReaderSubject) -> str:
 def explains_damaged_files(subject: ReaderSubject) -> str:
     """What is left of a file is refused by an error that names it, or read as sound data; nothing else happens."""
     refused = tried = 0
-    with subject.copied() as copy:
+    with copied(subject.path) as copy:
         for file in [Path(name) for name in subject.ready.files(copy)]:
             content = file.read_bytes()
             for damage in (content[: len(content) // 2], b"", JUNK):

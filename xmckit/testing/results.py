@@ -23,7 +23,7 @@ class CheckResult:
     name: str
     status: Status
     detail: str = ""
-    error: Exception | None = field(default=None, compare=False, repr=False)
+    error: BaseException | None = field(default=None, compare=False, repr=False)
     component: str = field(default="", compare=False)
     seconds: float = field(default=0.0, compare=False)
 
@@ -33,7 +33,9 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts by status. `ran` leaves out skipped checks: a suite in which nothing ran has shown nothing."""
+    """Counts by status. `ran` leaves out skipped checks: a suite in which nothing ran has shown nothing, and neither
+    has one in which nothing was kept.
+    """
 
     passed: int
     failed: int
@@ -46,11 +48,13 @@ class Summary:
 
     @property
     def ok(self) -> bool:
-        return self.ran > 0 and self.failed == 0
+        return self.passed > 0 and self.failed == 0
 
     def __str__(self) -> str:
         counts = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped, {self.xfailed} xfailed"
-        return counts if self.ran else f"{counts}: nothing ran, which is a failure"
+        if self.passed or self.failed:
+            return counts
+        return f"{counts}: nothing {'was kept' if self.ran else 'ran'}, which is a failure"
 
 
 def summarise(results: Iterable[CheckResult]) -> Summary:

@@ -18,14 +18,19 @@ import numpy as np
 from xmckit.context import Context
 from xmckit.testing.assertions import flat, same_bits
 from xmckit.testing.fresh import SAVED
-from xmckit.testing.watching import shared_state, watched
+from xmckit.testing.watching import shared_state, unwatched, watched
 
 
 def kept_folder(owner: Any) -> Path:
     """A temporary folder that goes when its owner does."""
     folder = tempfile.mkdtemp()
-    weakref.finalize(owner, shutil.rmtree, folder, True)
+    weakref.finalize(owner, _remove, folder)
     return Path(folder)
+
+
+def _remove(folder: str) -> None:
+    with unwatched():  # it goes at any time, and that is no doing of the component at work then
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,7 @@ class Observation:
     state: list[str]
     writes: list[str]
     hosts: list[str]
+    programs: list[str]
 
 
 class Subject(ABC):
@@ -45,6 +51,7 @@ class Subject(ABC):
     """
 
     kind: ClassVar[str]
+    loads: ClassVar[bool] = True  # whether what is saved is loaded again
 
     def __init__(
         self,
@@ -57,6 +64,11 @@ class Subject(ABC):
     ):
         self.cls: Any = cls
         self.params, self.context, self.indexers, self.example = dict(params), context, indexers, example
+
+    def needs(self) -> list[str]:
+        """What has to be given before it can be checked, as the command line takes it."""
+        fields = getattr(getattr(self.cls, "Params", None), "model_fields", {})
+        return [f"--set {name}=…" for name, field in fields.items() if field.is_required() and name not in self.params]
 
     @abstractmethod
     def made(self, context: Context) -> Any:
@@ -74,6 +86,11 @@ class Subject(ABC):
     def ready(self) -> Any:
         return self.made(self.context)
 
+    @cached_property
+    def known(self) -> dict[str, np.ndarray]:
+        """What `ready` answers when it is asked for the first time."""
+        return {name: array.copy() for name, array in self.answers(self.ready, self.context).items()}
+
     def component(self) -> Any:
         return self.cls(**self.params)
 
@@ -87,16 +104,19 @@ class Subject(ABC):
 
     def restored(self, folder: Path) -> Any:
         """As `save` left it, or made anew where a component keeps nothing."""
-        if any(folder.iterdir()):
+        if self.loads and any(folder.iterdir()):
             return self.cls.load(folder, context=self.context)
         return self.component()
 
     @contextmanager
     def saved(self) -> Iterator[Path]:
-        """A temporary folder whose `SAVED` holds what is saved."""
+        """A temporary folder whose `SAVED` holds what is saved. It was moved there, as a run moves what is complete."""
         with tempfile.TemporaryDirectory() as name:
-            (Path(name) / SAVED).mkdir()
-            self.save(self.ready, Path(name) / SAVED)
+            with tempfile.TemporaryDirectory() as first:
+                folder = Path(first, SAVED)
+                folder.mkdir()
+                self.save(self.ready, folder)
+                shutil.move(folder, name)
             yield Path(name)
 
     @cached_property
@@ -106,23 +126,25 @@ class Subject(ABC):
         twin = type(self)(self.cls, self.params, context, indexers=self.indexers, example=self.example)
         given = flat(twin.inputs(), "")
         before, state = {name: array.copy() for name, array in given.items()}, shared_state()
-        with tempfile.TemporaryDirectory() as name, watched(Path(name)) as seen:
-            folder, scratch = Path(name) / SAVED, Path(name) / "scratch"
+        with tempfile.TemporaryDirectory() as name:
+            folder, scratch = Path(name, SAVED), Path(name, "scratch")
             folder.mkdir()
             scratch.mkdir()
-            try:
-                context = twin.context.using(folder=scratch)
-                ready = twin.made(context)
-                twin.answers(ready, context)
-                twin.save(ready, folder)
-                twin.restored(folder)
-            except Exception:
-                if not seen.writes and not seen.hosts:  # otherwise it failed because it was refused something
-                    raise
+            with watched(scratch, folder) as seen:
+                try:
+                    context = twin.context.using(folder=scratch)
+                    ready = twin.made(context)
+                    twin.answers(ready, context)
+                    twin.save(ready, folder)
+                    twin.restored(folder)
+                except Exception:
+                    if not seen.writes and not seen.hosts:  # otherwise it failed because it was refused something
+                        raise
         now, after = shared_state(), flat(twin.inputs(), "")
         return Observation(
             inputs=[name for name, old in before.items() if name not in after or not same_bits(old, after[name])],
             state=[what for what, old in state.items() if now[what] != old],
             writes=seen.writes,
             hosts=seen.hosts,
+            programs=seen.programs,
         )

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from xmckit import testing
 from xmckit.context import Context
 from xmckit.errors import PluginError, UsageError, XmckitError, nearest
+from xmckit.locations import Location, file_of, is_below, one_line, raised_at
 from xmckit.params import reasons
 from xmckit.registry import make_context
+from xmckit.testing import fresh
 from xmckit.testing.assertions import NotApplicable
 from xmckit.testing.kinds import KINDS
 from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult
@@ -110,15 +113,37 @@ class Case:
 
     def results(self) -> Iterator[CheckResult]:
         """One result after the other; a component that cannot even be made has a single one."""
-        begin = time.perf_counter()
+        begin, error = time.perf_counter(), None
         try:
             _ = self.checks, self.all_expected
-            self.subject.component()
-        except Exception as error:  # noqa: BLE001  # whatever a component raises is the finding
-            yield CheckResult(USABLE, FAILED, _explained(error), error, self.name, time.perf_counter() - begin)
+            problem = f"to be checked it needs {self.needs}" if self.needs else ""
+            if not problem:
+                self.subject.component()
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  # whatever a component raises is the finding
+            error, problem = raised, self.explained(raised)
+        if problem:
+            yield CheckResult(USABLE, FAILED, problem, error, self.name, time.perf_counter() - begin)
             return
+        fresh.prepare()
         for check in self.checks:
             yield check.run()
+
+    @property
+    def needs(self) -> str:
+        """What has to be given before it can be checked; empty where nothing has."""
+        needs = self.subject.needs()
+        return f"{' and '.join(needs)} (or a `conformance` that declares it)" if needs else ""
+
+    def explained(self, error: BaseException) -> str:
+        """What a component raised and in which line, or what a check says about it."""
+        if isinstance(error, ValidationError):
+            return f"it cannot be made with these parameters: {reasons(error)}"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        by_a_check = isinstance(error, AssertionError) and is_below(last.filename, testing.__file__)
+        if by_a_check or isinstance(error, XmckitError):
+            return str(error)
+        home = "" if isinstance(self.component, str) and "cls" not in vars(self) else file_of(self.cls.__module__)
+        return f"{one_line(error)} ({raised_at(error, home) or Location(last.filename, last.lineno)})"
 
 
 @dataclass(frozen=True)
@@ -143,9 +168,11 @@ class Check:
             reason = self.case.all_expected.get(self.name)
             detail = self.function(self.case.subject)
         except NotApplicable as why:
+            if reason is not None:
+                return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but does not apply: {why}")
             return CheckResult(self.name, SKIPPED, str(why))
-        except Exception as error:  # noqa: BLE001  # whatever a component raises is the finding
-            detail = _explained(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a component raises is the finding
+            detail = self.case.explained(error)
             if reason is not None:
                 return CheckResult(self.name, XFAILED, f"{reason} ({detail})")
             return CheckResult(self.name, FAILED, detail, None if isinstance(error, AssertionError) else error)
@@ -165,15 +192,6 @@ class Check:
             raise AssertionError(result.detail) from result.error
 
 
-def _explained(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return f"it cannot be made with these parameters: {reasons(error)}"
-    if isinstance(error, (AssertionError, XmckitError)):
-        return str(error)
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
-
-
 def check_component(
     kind: str,
     component: str | type,
@@ -186,7 +204,8 @@ def check_component(
 ) -> list[CheckResult]:
     """Every check of the kind on one component, given by its registered name or its class."""
     case = Case(kind, component, params or {}, context, indexers, expected_failures or {}, example)
-    return [check.run() for check in case.checks]
+    case.checks  # noqa: B018  # what the caller got wrong is said to the caller
+    return list(case.results())
 
 
 def cases_named(name: str, registry: Registry) -> list[Case]:

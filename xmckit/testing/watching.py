@@ -1,7 +1,7 @@
 """What a component does besides its work: files it opens, connections it makes, state that all share.
 
 Python reports such steps to audit hooks, which stay for the life of the process; ours looks only while a check does.
-What C code does by itself is not seen.
+What C code and other programs do by themselves is not seen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,20 +22,29 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # the arguments that are paths which come to be, change or go, each with the one that is the folder it starts from
 _PATHS: dict[str, dict[int, int | None]] = {
     "os.mkdir": {0: 2}, "os.rename": {0: 2, 1: 3}, "os.remove": {0: 1}, "os.rmdir": {0: 1}, "os.link": {1: 3},
-    "os.symlink": {1: 2}, "os.truncate": {0: None}, "shutil.rmtree": {0: 1},
+    "os.symlink": {1: 2}, "os.truncate": {0: None}, "shutil.rmtree": {0: 1}, "sqlite3.connect": {0: None},
 }  # fmt: skip
-_HOSTS = {"socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.connect": 1, "socket.sendto": 1}
+_HOSTS = {
+    "socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.gethostbyaddr": 0, "socket.connect": 1,
+    "socket.sendto": 1, "socket.sendmsg": 1,
+}  # fmt: skip
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass
 class Seen:
-    """`folder` is where writing is allowed; what was tried elsewhere, and every step to a host, was refused."""
+    """`folders` are where writing is allowed; what was tried elsewhere, and every step to a host, was refused.
 
-    folder: Path
+    `pickles` names what was unpickled, `programs` what was started; neither was refused.
+    """
+
+    folders: Sequence[Path]
     reads: list[Path] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
     hosts: list[str] = field(default_factory=list)
+    pickles: list[str] = field(default_factory=list)
+    programs: list[str] = field(default_factory=list)
 
 
 _watcher: Seen | None = None
@@ -43,20 +52,31 @@ _installed = False
 
 
 @contextmanager
-def watched(folder: Path) -> Iterator[Seen]:
-    """See what happens in the block. Temporary files of its code go into `folder` too."""
+def watched(folder: Path, *more: Path) -> Iterator[Seen]:
+    """See what happens in the block, which may write into these folders. Its temporary files go into the first."""
     global _watcher, _installed
     if not _installed:
         sys.addaudithook(_heard)
         _installed = True
     scratch, before = folder / "tmp", tempfile.tempdir
     scratch.mkdir(exist_ok=True)
-    seen = Seen(folder.resolve())
+    seen = Seen([one.resolve() for one in (folder, *more)])
     tempfile.tempdir, _watcher = str(scratch), seen
     try:
         yield seen
     finally:
         tempfile.tempdir, _watcher = before, None
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Do in the block what is no doing of the code that is watched."""
+    global _watcher
+    watcher, _watcher = _watcher, None
+    try:
+        yield
+    finally:
+        _watcher = watcher
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
@@ -72,21 +92,30 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
             # below an open folder: how it was opened, or the removal that it is a step of, was heard before
             if start is None or len(arguments) <= start or arguments[start] in (-1, None):
                 _touched(seen, arguments[place], writes=True)
+    elif event == "pickle.find_class":
+        seen.pickles.append(".".join(map(str, arguments)))
+    elif event in _PROGRAMS:
+        seen.programs.append(_program(arguments[0]))
     elif event in _HOSTS:
         address = arguments[_HOSTS[event]]
-        host = address[0] if isinstance(address, tuple) else address if event != "socket.connect" else None
+        # a socket of the file system has a path for an address
+        host = address[0] if isinstance(address, tuple) else address if _HOSTS[event] == 0 else None
         if host is not None and str(host) not in _THIS_MACHINE:
             seen.hosts.append(str(host))
             raise PermissionError(f"a check allows no network, and {host} was to be reached")
 
 
+def _program(command: Any) -> str:
+    return os.path.basename(os.fsdecode(command).split()[0]) if command else "a program"
+
+
 def _touched(seen: Seen, path: Any, *, writes: bool) -> None:
-    if not isinstance(path, (str, bytes, os.PathLike)):  # an open file, by its number
+    if not isinstance(path, (str, bytes, os.PathLike)) or path == ":memory:":  # an open file, by its number
         return
     full = Path(os.path.abspath(os.fsdecode(path)))
     if not writes:
         seen.reads.append(full)
-    elif not _allowed(full, seen.folder):
+    elif not any(_allowed(full, folder) for folder in seen.folders):
         seen.writes.append(str(full))
         raise PermissionError(f"a check allows no writing here: {full}")
 
