@@ -88,10 +88,11 @@ def test_the_page_says_who_is_behind_what_failed_and_what_was_published(results)
 
 
 @pytest.mark.parametrize(
-    ("difference", "significant", "said"), [(0.02, True, "better"), (0.02, False, "matches"), (-0.02, False, "matches")]
+    ("low", "high", "said"),
+    [(0.01, 0.03, "better"), (-0.01, 0.05, "matches"), (-0.05, 0.01, "matches"), (-0.03, -0.01, "behind by 2.0")],
 )
-def test_verdicts(results, difference, significant, said):
-    duel = replace(results.data[0].duels[0], difference=difference, significant=significant)
+def test_verdicts_go_by_the_interval(results, low, high, said):
+    duel = replace(results.data[0].duels[0], difference=(low + high) / 2, low=low, high=high, significant=False)
     changed = replace(results, data=[replace(results.data[0], duels=[duel])])
     assert tables.verdicts(changed)[0][-1] == said
 

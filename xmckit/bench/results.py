@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from xmckit import store
 from xmckit.bench.cells import Cell, mean_rows, read_rows
@@ -38,7 +38,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Duel:
-    """The best recipe against the best peer in one metric; the difference is recipe minus peer."""
+    """The best recipe against the best peer in one metric; the difference is recipe minus peer.
+
+    `p` and `significant` are after Holm's correction over all pairs of systems; `standing` is by the interval of this
+    one difference, since a correction for questions that nobody asks here would hide that a recipe is behind.
+    """
 
     metric: str
     recipe: str
@@ -48,6 +52,10 @@ class Duel:
     high: float
     p: float
     significant: bool
+
+    @property
+    def standing(self) -> Literal["better", "matches", "behind"]:
+        return "better" if self.low > 0 else "behind" if self.high < 0 else "matches"
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,7 @@ def verdicts(results: Results) -> list[list[str]]:
 
 
 def _verdict(duel: Duel) -> str:
-    if not duel.significant:
-        return "matches"
-    return "better" if duel.difference > 0 else f"behind by {-100 * duel.difference:.1f}"
+    return f"behind by {-100 * duel.difference:.1f}" if duel.standing == "behind" else duel.standing
 
 
 VERDICT_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmckit")

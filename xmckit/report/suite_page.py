@@ -186,9 +186,7 @@ def _duels(results: Results) -> Table:
 
 
 def _verdict(duel: Duel) -> Cell:
-    if not duel.significant:
-        return Cell("matches")
-    return Cell("better", style="best") if duel.difference > 0 else Cell("behind", style="bad")
+    return Cell(duel.standing, style={"better": "best", "behind": "bad"}.get(duel.standing, ""))
 
 
 def _duel_charts(results: Results) -> list[Chart]:
