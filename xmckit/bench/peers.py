@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -26,21 +27,21 @@ from xmckit.sparse.topk import topk_csr
 BLOCK = 512  # rows whose scores of all labels are held at once
 
 
-class Peer(Configured):
+class Peer(Configured, ABC):
     """What a suite runs besides recipes."""
 
     distributions: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def fit(self, X: csr_matrix, Y: csr_matrix, *, seed: int, threads: int, folder: Path) -> None:
         """Train; files may be kept in the existing, empty `folder`."""
-        raise NotImplementedError
 
-    def predict(self, X: csr_matrix, k: int) -> TopK:
-        raise NotImplementedError
+    @abstractmethod
+    def predict(self, X: csr_matrix, k: int) -> TopK: ...
 
+    @abstractmethod
     def size(self) -> int:
         """Bytes of the model on disk, or in memory for a program that has no way to store it."""
-        raise NotImplementedError
 
 
 class Pecos(Peer):
