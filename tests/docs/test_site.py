@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from conftest import ROOT, SITE
+from code_blocks import ROOT
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 
@@ -43,7 +43,7 @@ def site(tmp_path_factory):
         from mkdocs.commands.build import build
         from mkdocs.config import load_config
 
-        config = load_config(str(SITE / "mkdocs.yml"), site_dir=str(folder), strict=True)
+        config = load_config(str(ROOT / "docs" / "site" / "mkdocs.yml"), site_dir=str(folder), strict=True)
         config.plugins.run_event("startup", command="build", dirty=False)
         build(config)
     files = folder.rglob("*.html")

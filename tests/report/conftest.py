@@ -9,24 +9,11 @@ from pathlib import Path
 
 import pytest
 from browser import PROGRAMS, Browser, program
+from pages import HOSTILE
 
 from xmckit import pipeline
 from xmckit.registry import Registry
 
-HOSTILE = [
-    "</script><script>window.hit = 1</script>",
-    '"><img src=x onerror="window.hit = 1">',
-    "' onmouseover='window.hit = 1",
-    "</title></style><svg onload=window.hit=1>",
-    "<!-- ]]> {{ 7 * 7 }} {% raw %}",
-    "\u202egnp.exe",
-    "שלום עולם",
-    "bell \u0007 escape \u001b[31m null \u0000",
-    "javascript:window.hit=1",
-    "&lt;b&gt; &amp;amp;",
-    "a very long label " + "x" * 10_000,
-    "two\nlines\tand a tab",
-]
 PLAIN = ["alpha", "beta", "gamma", "delta"]
 RECIPE = """
 title = '''</title><script>window.hit = 1</script> "quoted" \u05e9'''

@@ -8,6 +8,20 @@ from typing import Any
 from xmckit.bench.results import DataResults, Duel, Results, Standing
 from xmckit.comparison import Comparison, Cost, Difference, RecipeDifference, System
 
+HOSTILE = [
+    "</script><script>window.hit = 1</script>",
+    '"><img src=x onerror="window.hit = 1">',
+    "' onmouseover='window.hit = 1",
+    "</title></style><svg onload=window.hit=1>",
+    "<!-- ]]> {{ 7 * 7 }} {% raw %}",
+    "\u202egnp.exe",
+    "שלום עולם",
+    "bell \u0007 escape \u001b[31m null \u0000",
+    "javascript:window.hit=1",
+    "&lt;b&gt; &amp;amp;",
+    "a very long label " + "x" * 10_000,
+    "two\nlines\tand a tab",
+]
 METRICS = ("P@1", "P@5", "nDCG@5", "PSP@5")
 NAMES = ("plain", "</script><script>window.hit=1</script>", '"><b onmouseover="window.hit=1">' + "w" * 300)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from conftest import HOSTILE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pages import COMPARISON, NAMES, SUITE
+from pages import COMPARISON, HOSTILE, NAMES, SUITE
 
 from xmckit import UsageError, pipeline, store
 from xmckit.cli.runs import runs
