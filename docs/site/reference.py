@@ -172,9 +172,10 @@ def record_reference() -> str:
 
 def walk_commands() -> Iterator[tuple[list[str], click.Command, click.Context]]:
     """Every command of the program, groups before what is below them; those of other distributions are left out."""
-    from xmckit.cli import common, xmckit
+    from xmckit.cli import xmckit
+    from xmckit.registry import default_registry
 
-    offered = {item.component.name for item in own_components(common.get_registry(tolerant=True)) if _is_command(item)}
+    offered = {item.component.name for item in own_components(default_registry()) if _is_command(item)}
     groups = {name.partition(".")[0] for name in offered}
 
     def below(command: click.Command, above: click.Context | None, path: list[str]) -> Iterator[Any]:

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from xmckit import registry
-from xmckit.cli import common
 from xmckit.cli import xmckit as program
 from xmckit.cli.probing import probe_all
 from xmckit.locations import Location
@@ -86,7 +85,6 @@ def test_what_one_says_about_all_of_them(write, monkeypatch):
         write("raising_plugin", "\n\n1 / 0"),
     ]
     monkeypatch.setattr(registry, "found_plugins", lambda files: plugins)
-    monkeypatch.setitem(common._state, "files", [])
     arguments = [part for plugin in plugins for part in ("--plugin", plugin.file)]
     done = CliRunner().invoke(program, ["doctor", "--json", *arguments])
     assert done.exit_code == 4, done.output
@@ -103,7 +101,6 @@ def test_what_one_says_about_all_of_them(write, monkeypatch):
     assert told["writes_on_import"] == [f"plugin 'talking_plugin' ({plugins[0].file}): {plugins[0].file}:1: hello"]
     (broken,) = told["broken_components"]
     assert f"talking_plugin:Thin ({plugins[0].file}:2) lacks" in broken["error"]
-    monkeypatch.setitem(common._state, "files", [])
     shown = CliRunner().invoke(program, ["doctor", *arguments])
     assert shown.exit_code == 4
     for text in ("broken: head:thin", "set aside: plugin 'leaving_plugin'", "3 problems", "hello"):

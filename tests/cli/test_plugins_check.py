@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 import xmckit
 from xmckit import scaffold
-from xmckit.cli import common
 from xmckit.cli import xmckit as program
 from xmckit.registry import Registry, default_registry
 from xmckit.testing import cases_named
@@ -71,9 +70,8 @@ def xmckit_executors():
 
 
 @pytest.fixture
-def plugin(tmp_path, monkeypatch):
+def plugin(tmp_path):
     """Gives `--plugin` a file, which is forgotten again after the test."""
-    monkeypatch.setattr(common, "_state", {"files": [], "hints": [], "quiet": False})
     before = default_registry()
 
     def written(text):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from xmckit.cli import xmckit as program
 
 PROGRAM = str(Path(sysconfig.get_path("scripts"), "xmckit"))
 TOY = Path(__file__).parents[1] / "assets" / "toy_plugin.py"
@@ -233,3 +237,14 @@ def test_a_closed_pipe_is_no_error():
 
 def test_no_colour_when_it_is_not_wanted():
     assert "\x1b" not in ok("plugins", "show", "head:bsl", NO_COLOR="1")
+
+
+def test_a_call_in_the_same_process_knows_nothing_of_the_one_before(tmp_path):
+    def said(*arguments):
+        return CliRunner().invoke(program, [*arguments, "plugins", "new", "head", "mine", "--output", str(tmp_path)])
+
+    assert said("-q", "--plugin", str(TOY)).stderr == ""
+    shutil.rmtree(tmp_path / "xmckit-mine")
+    assert 'use = "mine"' in said().stderr
+    listed = CliRunner().invoke(program, ["plugins", "ls"]).stdout
+    assert TOY.stem not in listed

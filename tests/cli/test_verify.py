@@ -70,11 +70,11 @@ def run(made, tmp_path):
 @pytest.fixture
 def call(monkeypatch, plugins):
     """The command as the program calls it, with these plugins; returns what it printed, or raises."""
-    monkeypatch.setattr(common, "_state", {"files": plugins, "hints": [], "quiet": True})
     monkeypatch.setattr(registry, "_default", None)
 
     def invoke(*arguments):
-        result = CliRunner().invoke(verify, [*map(str, arguments), "--verifier", "brute-force"], standalone_mode=False)
+        words = [*map(str, arguments), "--verifier", "brute-force"]
+        result = CliRunner().invoke(verify, words, obj=common.Call(files=plugins), standalone_mode=False)
         invoke.printed = result.output
         if result.exception is not None:
             raise result.exception
@@ -251,8 +251,9 @@ def test_bad_options(call, run, arguments, error, message):
     assert not (run / "verify").exists()
 
 
-def test_an_unknown_verifier(call, run):
-    result = CliRunner().invoke(verify, [str(run), "--verifier", "bruteforce"], standalone_mode=False)
+def test_an_unknown_verifier(plugins, run):
+    state = common.Call(files=plugins)
+    result = CliRunner().invoke(verify, [str(run), "--verifier", "bruteforce"], obj=state, standalone_mode=False)
     assert isinstance(result.exception, RecipeError)
     assert "did you mean 'brute-force'" in str(result.exception)
 

@@ -481,8 +481,8 @@ def test_a_damaged_zip_is_an_error_or_the_same_file(tmp_path_factory, method, pl
 # -- on the command line -------------------------------------------------------------------------------------------
 
 
-def call(*arguments):
-    result = CliRunner().invoke(program, ["-q", "data", *map(str, arguments)], standalone_mode=False)
+def call(*arguments, state=None):
+    result = CliRunner().invoke(program, ["-q", "data", *map(str, arguments)], obj=state, standalone_mode=False)
     if result.exception is not None:
         raise result.exception
     return result.stdout
@@ -515,7 +515,7 @@ def test_fetching_and_listing_by_command(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_download_says_what_is_kept(tmp_path, monkeypatch):
-    blocks, hints = [b"x" * 1000], []
+    blocks, state = [b"x" * 1000], common.Call()
 
     def interrupted(answer):
         if blocks:
@@ -523,9 +523,8 @@ def test_an_interrupted_download_says_what_is_kept(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("xmckit.data.download._read", interrupted)
-    monkeypatch.setitem(common._state, "hints", hints)
     with Server() as server:
         monkeypatch.setattr("xmckit.data.catalogue.catalogue", lambda: {"small": entry(server.address)})
         with pytest.raises(click.Abort):
-            call("fetch", "small", "--to", tmp_path)
-    assert hints == ["1,000 bytes are kept: the same command goes on with them"]
+            call("fetch", "small", "--to", tmp_path, state=state)
+    assert state.hints == ["1,000 bytes are kept: the same command goes on with them"]

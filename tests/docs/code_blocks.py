@@ -144,12 +144,10 @@ class Session:
 
     def xmckit(self, arguments: list[str], where: str) -> None:
         """Run the program in this process; an exit code that is not that of success is an error."""
-        from xmckit.cli import common, xmckit
+        from xmckit.cli import xmckit
 
         self._forget_modules()  # in a process of its own it would read files as they are now
-        common._state.update(files=[], hints=[], quiet=False, key=None)
         found = CliRunner().invoke(xmckit, arguments)
-        common._state.update(files=[], hints=[], quiet=False, key=None)
         allowed = {0, 5} if "--fail-under" in arguments else {0}
         code = getattr(found.exception, "exit_code", found.exit_code)
         assert code in allowed, f"{where}\n{found.output}\n{found.exception!r}"

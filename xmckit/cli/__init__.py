@@ -20,7 +20,7 @@ class LazyGroup(click.Group):
     """The registry's commands, xmckit's own among them; a module is imported when its command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(dict.fromkeys(name.partition(".")[0] for name in _summaries()))
+        return list(dict.fromkeys(name.partition(".")[0] for name in _summaries(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "doctor":  # it looks at plugins in other processes, because one may hang
@@ -29,7 +29,7 @@ class LazyGroup(click.Group):
             return accept_everywhere(doctor)
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = accept_everywhere(_with_all_below(cmd_name))
+        command = accept_everywhere(_with_all_below(ctx, cmd_name))
         if ctx.resilient_parsing:  # a shell asks what could come next
             from xmckit.cli.completion import offer_names
 
@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
-        summaries = _summaries()
+        summaries = _summaries(ctx)
         commands = [CompletionItem(name, help=summaries.get(name)) for name in names]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -50,20 +50,20 @@ class LazyGroup(click.Group):
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             from xmckit.errors import nearest
 
-            common.get_registry()  # says so if the plugin that was to bring the command is broken
+            common.get_registry(ctx)  # says so if the plugin that was to bring the command is broken
             known = self.list_commands(ctx)
             ctx.fail(f"no command '{name}'{nearest(name, known)} (commands: {', '.join(known)})")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name.replace(".", " "), summary) for name, summary in _summaries().items()])
+            formatter.write_dl([(name.replace(".", " "), summary) for name, summary in _summaries(ctx).items()])
 
 
-def _with_all_below(name: str) -> click.Command:
+def _with_all_below(ctx: click.Context, name: str) -> click.Command:
     """The command of this name, with those that plugins put below it: `labels.add` is `add` below `labels`."""
-    registry = common.get_registry(tolerant=True)
-    known = _summaries()
+    registry = common.get_registry(ctx, tolerant=True)
+    known = _summaries(ctx)
     command: click.Command = registry.resolve("command", name) if name in known else click.Group(name)
     for full in known:
         group, _, below = full.partition(".")
@@ -74,8 +74,8 @@ def _with_all_below(name: str) -> click.Command:
     return command
 
 
-def _summaries() -> dict[str, str]:
-    return {command.name: command.summary for command in common.get_registry(tolerant=True).offered("command")}
+def _summaries(ctx: click.Context) -> dict[str, str]:
+    return {command.name: command.summary for command in common.get_registry(ctx, tolerant=True).offered("command")}
 
 
 def accept_everywhere(command: click.Command) -> click.Command:
@@ -114,9 +114,10 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if "_XMCKIT_COMPLETE" in os.environ:
         _prepare_for_the_tab_key()
+    call = common.Call()
     try:
         # Without standalone mode click hands back the code of `ctx.exit(code)` instead of leaving with it.
-        code = xmckit(standalone_mode=False)
+        code = xmckit(standalone_mode=False, obj=call)
         if sys.stdout is not None:  # it is None when it was closed before we started
             sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
@@ -132,7 +133,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stop:
         told = str(stop.__cause__ or stop)  # click puts its own in the place of Python's
-        common.fail(f"interrupted: {told}" if told else "interrupted", 130)
+        common.fail(f"interrupted: {told}" if told else "interrupted", 130, call.hints)
     except BrokenPipeError:
         # The same, noticed by us; nothing may be flushed any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -141,4 +142,4 @@ def main() -> None:
         explained = common.explain(error)
         if explained is None:
             raise
-        common.fail(*explained)
+        common.fail(*explained, call.hints)

@@ -6,7 +6,8 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +21,30 @@ if TYPE_CHECKING:
 # Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
 _STORAGE = {errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.EIO}
 
-_state: dict[str, Any] = {"files": [], "hints": [], "quiet": False}
+
+@dataclass
+class Call:
+    """One call of the program. It is kept by click's outermost context, so that the next call knows nothing of it."""
+
+    files: list[Path] = field(default_factory=list)  # what `--plugin` named so far
+    quiet: bool = False
+    hints: list[str] = field(default_factory=list)
+    registry: Registry | None = None
+    registered: list[Path] = field(default_factory=list)  # the files that `registry` knows
+
+
+def this_call(context: click.Context | None = None) -> Call:
+    return (context or click.get_current_context()).find_root().ensure_object(Call)
 
 
 def remember_plugin(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     """Callback of `--plugin`: eager, so that a plugin's commands exist when they are looked up."""
-    for value in values:
-        path = Path(value)
-        if path not in _state["files"]:
-            _state["files"].append(path)
+    files = this_call(context).files
+    files += [path for path in map(Path, values) if path not in files]
 
 
 def remember_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
-    _state["quiet"] = _state["quiet"] or value
+    this_call(context).quiet |= value
 
 
 def global_options() -> list[click.Parameter]:
@@ -60,27 +72,29 @@ def global_options() -> list[click.Parameter]:
 
 def plugin_files() -> list[Path]:
     """What `--plugin` named so far."""
-    return list(_state["files"])
+    return list(this_call().files)
 
 
 def quiet() -> bool:
-    return bool(_state["quiet"])
+    return this_call().quiet
 
 
-def get_registry(*, tolerant: bool = False) -> Registry:
-    """The registry of this call. A broken `--plugin` file is an error unless `tolerant`: it was asked for by name."""
+def get_registry(context: click.Context | None = None, *, tolerant: bool = False) -> Registry:
+    """The registry of this call, which is that of `context`.
+
+    A broken `--plugin` file is an error unless `tolerant`: it was asked for by name.
+    """
     from xmckit.registry import registry_from_environment, set_default_registry
 
-    key = tuple(_state["files"])
-    if _state.get("key") != key:
-        _state["registry"], _state["key"] = registry_from_environment(_state["files"]), key
-        set_default_registry(_state["registry"])
-    registry: Registry = _state["registry"]
+    call = this_call(context)
+    if call.registry is None or call.registered != call.files:
+        call.registry, call.registered = registry_from_environment(call.files), list(call.files)
+        set_default_registry(call.registry)
     if not tolerant:
-        for plugin in registry.problems:
+        for plugin in call.registry.problems:
             if plugin.origin == "file":
                 raise PluginError(f"--plugin {plugin.where}: {plugin.problem}")
-    return registry
+    return call.registry
 
 
 def data_roots(given: tuple[str, ...] = ()) -> list[Path]:
@@ -138,11 +152,11 @@ def explain(error: BaseException) -> tuple[str, int] | None:
 
 def hint_after_error(text: str) -> None:
     """What to do next; shown below the error that is on its way."""
-    _state["hints"].append(text)
+    this_call().hints.append(text)
 
 
-def fail(message: str, code: int) -> None:
+def fail(message: str, code: int, hints: Sequence[str] = ()) -> None:
     click.echo(f"{styled('error', fg='red', bold=True)}: {printable(message)}", err=True)
-    for hint in _state["hints"]:
+    for hint in hints:
         click.echo(hint, err=True)
     sys.exit(code)

@@ -115,7 +115,7 @@ def of_kind(kind: str) -> Names:
     """Components of one kind, by name."""
 
     def names(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-        for component in common.get_registry(tolerant=True).offered(kind):
+        for component in common.get_registry(ctx, tolerant=True).offered(kind):
             yield CompletionItem(component.name, help=component.summary)
 
     return names
@@ -130,7 +130,7 @@ def published(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 def components(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """NAME where one kind has it, KIND:NAME where several do, or where a kind was typed."""
-    found = common.get_registry(tolerant=True).all()
+    found = common.get_registry(ctx, tolerant=True).all()
     kinds = Counter(item.component.name for item in found)
     for item in found:
         full = ":" in incomplete or kinds[item.component.name] > 1
