@@ -17,10 +17,8 @@ from xmckit.metrics import (
     RankingMetrics,
     SetMetrics,
     inverse_propensity,
-    precision_by_frequency,
     propensity_constants,
     rank_metrics,
-    row_precision,
     set_metrics,
 )
 from xmckit.protocols import Evaluation, Metric, TopK
@@ -151,29 +149,6 @@ def test_sets_equal_brute_force(problem, sets):
     sets = sets[: len(truth)]
     got = set_metrics(to_csr(sets, 9), to_csr(truth, 9), filtered=to_csr(filtered, 9))
     assert got == pytest.approx(brute_force_sets(sets, truth, filtered), abs=1e-12)
-
-
-@given(problems(), st.integers(1, 10), st.lists(st.integers(0, 20), min_size=9, max_size=9))
-@settings(deadline=None, max_examples=100, derandomize=True)
-def test_rows_and_frequency_bins_equal_brute_force(problem, k, counts):
-    rankings, truth, filtered = problem
-    arguments = to_topk(rankings), to_csr(truth, 9)
-    kept = [[label for label in row if label not in drop][:k] for row, drop in zip(rankings, filtered, strict=True)]
-    left = [row - drop for row, drop in zip(truth, filtered, strict=True)]
-    hits = [[label for label in row if label in true] for row, true in zip(kept, left, strict=True)]
-
-    per_row = row_precision(*arguments, k, filtered=to_csr(filtered, 9))
-    np.testing.assert_allclose(per_row, [len(row) / k for row in hits], atol=1e-15)
-
-    edges = [0, 1, 5, 12]
-    bins = precision_by_frequency(*arguments, np.array(counts), k, edges, filtered=to_csr(filtered, 9))
-    for i, low in enumerate(edges):
-        high = edges[i + 1] if i + 1 < len(edges) else math.inf
-        inside = {label for label in range(9) if low <= counts[label] < high}
-        expected = [len(inside), *(sum(label in inside for row in m for label in row) for m in (kept, hits, left))]
-        assert [bins.labels[i], bins.predicted[i], bins.correct[i], bins.relevant[i]] == expected
-        np.testing.assert_equal(bins.precision[i], expected[2] / expected[1] if expected[1] else math.nan)
-        np.testing.assert_equal(bins.recall[i], expected[2] / expected[3] if expected[3] else math.nan)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -419,15 +394,11 @@ def test_other_wrong_input():
         (r"row 0: a score is not a number", lambda: rank_metrics(_nan_scores(), truth)),
         ("2 positive numbers", lambda: rank_metrics(topk, truth, inverse_propensity=np.array([1.0, 0.0]))),
         ("2 positive numbers", lambda: rank_metrics(topk, truth, inverse_propensity=np.ones(3))),
-        ("2 numbers", lambda: precision_by_frequency(topk, truth, np.ones(3), 1, [0])),
     ]:
         with pytest.raises(DataError, match=error):
             call()
     for call in (
         lambda: rank_metrics(topk, truth, ks=[]),
-        lambda: row_precision(topk, truth, 0),
-        lambda: precision_by_frequency(topk, truth, np.ones(2), 1, [1, 2]),
-        lambda: precision_by_frequency(topk, truth, np.ones(2), 1, [0, 2, 2]),
         lambda: rank_metrics(topk, truth.tocsc()),
     ):
         with pytest.raises(UsageError):

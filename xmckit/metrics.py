@@ -144,15 +144,6 @@ def set_metrics(sets: csr_matrix, truth: csr_matrix, *, filtered: csr_matrix | N
     }
 
 
-def row_precision(
-    predictions: TopK | csr_matrix, truth: csr_matrix, k: int, *, filtered: csr_matrix | None = None
-) -> np.ndarray:
-    """P@k of every row, for paired comparisons of two models; its mean is P@k."""
-    (k,) = _cutoffs([k])
-    ranked = _Ranked.of(predictions, truth, filtered, deepest=k)
-    return scoring.hits_per_row(ranked.indptr, ranked.ranks, k) / k
-
-
 class RowScores(NamedTuple):
     """What every row adds to P, nDCG and PSP at each k: a metric is the sum of its column of `parts` divided by that of
     `norms`, which are rows × names and depend on the truth only.
@@ -204,77 +195,17 @@ def row_scores(
     return RowScores(tuple(columns), parts, norms)
 
 
-class FrequencyBins(NamedTuple):
-    """Counts over labels whose training frequency is at least `edges[i]` and below `edges[i + 1]` (the last: open).
-
-    `predicted` and `correct` are places among the first k of all rows, `relevant` true pairs, `labels` labels.
-    """
-
-    edges: np.ndarray
-    labels: np.ndarray
-    predicted: np.ndarray
-    correct: np.ndarray
-    relevant: np.ndarray
-
-    @property
-    def precision(self) -> np.ndarray:
-        """The share of the predictions that is right; NaN where nothing is predicted."""
-        return _ratio(self.correct, self.predicted, empty=np.nan)
-
-    @property
-    def recall(self) -> np.ndarray:
-        """The share of the true pairs that is found; NaN where there is none."""
-        return _ratio(self.correct, self.relevant, empty=np.nan)
-
-
-def precision_by_frequency(
-    predictions: TopK | csr_matrix,
-    truth: csr_matrix,
-    train_counts: np.ndarray,
-    k: int,
-    edges: Sequence[int],
-    *,
-    filtered: csr_matrix | None = None,
-) -> FrequencyBins:
-    """How the first `k` do for rare and for frequent labels. `edges` rise from 0; every label is in one bin."""
-    (k,) = _cutoffs([k])
-    lower, counts = np.asarray(edges), np.asarray(train_counts)
-    if lower.ndim != 1 or not len(lower) or lower[0] != 0 or not (np.diff(lower) > 0).all():
-        raise UsageError(f"edges of frequency bins have to rise from 0, not {list(edges)}")
-    if counts.shape != (truth.shape[1],) or (counts < 0).any():
-        raise DataError(f"training counts have to be {truth.shape[1]} numbers of at least 0, one per label")
-    ranked = _Ranked.of(predictions, truth, filtered, deepest=k)
-    bin_of = np.searchsorted(lower, counts, side="right") - 1
-    predicted = scoring.predictions_per_label(ranked.predicted, *ranked.dropped, k, truth.shape[1])
-
-    def count(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-        return np.bincount(bin_of[labels], weights=times, minlength=len(lower)).astype(np.int64)
-
-    return FrequencyBins(
-        edges=lower,
-        labels=count(np.arange(truth.shape[1])),
-        predicted=count(np.arange(truth.shape[1]), predicted),
-        correct=count(ranked.labels[ranked.ranks < k]),
-        relevant=count(ranked.labels),
-    )
-
-
 class _Ranked(NamedTuple):
-    """The true pairs (CSR) that count, the rank of each, and the rankings and dropped pairs that this came from."""
+    """The true pairs (CSR) that count, and the rank of each among `width` predictions."""
 
     indptr: np.ndarray
     labels: np.ndarray
     ranks: np.ndarray
-    predicted: np.ndarray
-    dropped: tuple[np.ndarray, np.ndarray]
+    width: int
 
     @property
     def rows(self) -> int:
         return len(self.indptr) - 1
-
-    @property
-    def width(self) -> int:
-        return int(self.predicted.shape[1])
 
     @staticmethod
     def of(
@@ -297,7 +228,7 @@ class _Ranked(NamedTuple):
         )
         if wrong != scoring.SOUND:
             raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
-        return _Ranked(indptr, labels, ranks, predicted, dropped)
+        return _Ranked(indptr, labels, ranks, topk.k)
 
 
 def _wrong_ranking(wrong: int, predicted: np.ndarray, scores: np.ndarray, row: int, labels: int) -> DataError:
@@ -384,5 +315,5 @@ def _cutoffs(ks: Sequence[int]) -> list[int]:
     return sorted({int(k) for k in ks})
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray, *, empty: float = 0.0) -> np.ndarray:
-    return np.divide(part, whole, out=np.full(len(whole), empty), where=whole != 0)
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros(len(whole)), where=whole != 0)

@@ -383,15 +383,6 @@ def rises_in_rows(indptr: np.ndarray, labels: np.ndarray) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def hits_per_row(indptr: np.ndarray, ranks: np.ndarray, k: int) -> np.ndarray:
-    hits = np.zeros(len(indptr) - 1, np.int64)
-    for row in range(len(hits)):
-        for place in range(indptr[row], indptr[row + 1]):
-            hits[row] += ranks[place] < k
-    return hits
-
-
-@njit(cache=True, nogil=True)
 def shared_per_label(
     indptr: np.ndarray, labels: np.ndarray, other_indptr: np.ndarray, other_labels: np.ndarray, label_count: int
 ) -> np.ndarray:
@@ -424,23 +415,3 @@ def without_pairs(
                 size += 1
         kept_indptr[row + 1] = size
     return kept_indptr, kept[:size].copy()
-
-
-@njit(cache=True, nogil=True)
-def predictions_per_label(
-    predicted: np.ndarray, drop_indptr: np.ndarray, drop_labels: np.ndarray, k: int, label_count: int
-) -> np.ndarray:
-    """How often each label is among the first `k` that are not dropped. Rows of the pairs to drop are sorted."""
-    counts = np.zeros(label_count, np.int64)
-    for row in range(predicted.shape[0]):
-        dropped = drop_labels[drop_indptr[row] : drop_indptr[row + 1]]
-        kept = 0
-        for rank in range(predicted.shape[1]):
-            label = predicted[row, rank]
-            if kept == k or label < 0:
-                break
-            place = np.searchsorted(dropped, label)
-            if place == len(dropped) or dropped[place] != label:
-                counts[label] += 1
-                kept += 1
-    return counts
