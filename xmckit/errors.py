@@ -5,8 +5,9 @@ Exit codes: 0 ok, 1 bug, 2 usage or recipe, 3 data or storage, 4 plugin, 5 verif
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -56,9 +57,20 @@ class StorageError(XmckitError):
 
 
 class PluginError(XmckitError):
-    """A plugin is missing, broken or does not keep its contract."""
+    """A plugin is missing, broken or does not keep its contract. `component` is (kind, name) of what is at fault."""
 
     exit_code = 4
+    component: tuple[str, str] | None = None
+
+
+@contextlib.contextmanager
+def blaming(kind: str, use: str) -> Iterator[None]:
+    """A PluginError of the body, where several components work, is about this one."""
+    try:
+        yield
+    except PluginError as error:
+        error.component = (kind, use)
+        raise
 
 
 class VerificationError(XmckitError):

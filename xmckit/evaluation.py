@@ -267,8 +267,4 @@ def _predicted(model: Model | CombinedModel, split: Split, top: int, context: Co
             rankings.append(model.topk(block, top))
             sets.append(model.sets(block))
             bar.advance(block.rows)
-    topk = TopK(
-        np.concatenate([ranking.indices for ranking in rankings]),
-        np.concatenate([ranking.scores for ranking in rankings]),
-    )
-    return topk, csr_matrix(vstack(sets, format="csr"))
+    return TopK.of_blocks(rankings), csr_matrix(vstack(sets, format="csr"))

@@ -258,22 +258,13 @@ class _Pipeline:
             try:
                 return produce(folder, self.context.using(folder=scratch))
             except PluginError as error:
-                raise PluginError(f"{error}{self._homes(str(error))}") from error
+                kind, use = error.component or (identity["kind"], identity.get("use"))
+                if use is None:
+                    raise
+                described, at = self.registry.component(kind, use).described, self.registry.locate(kind, use)
+                raise PluginError(f"{error} ({described}, {at})") from error
 
         return self.stages.do(name, identity, made, restore)
-
-    def _homes(self, message: str) -> str:
-        """Plugin, file and line of each component that an error is about."""
-        recipe = self.recipe
-        verify = [recipe.verify] if recipe.verify else []
-        sections = [recipe.data, recipe.features, *recipe.labels, *recipe.index, *recipe.heads, *verify]
-        used = {
-            (section.kind, section.use): None
-            for section in sections
-            if any(f"{section.kind.replace('-', ' ')} {name} " in message for name in (section.use, section.name))
-        }
-        homes = [(self.registry.component(*one).described, self.registry.locate(*one)) for one in used]
-        return "".join(f" ({described}, {at})" for described, at in homes)
 
     def _build(self, section: Section) -> Any:
         return self.registry.resolve(section.kind, section.use)(**section.params)

@@ -33,6 +33,11 @@ class TopK:
     indices: np.ndarray
     scores: np.ndarray
 
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[TopK]) -> TopK:
+        """One ranking of the rows of all `blocks`, which have the same k."""
+        return cls(np.concatenate([one.indices for one in blocks]), np.concatenate([one.scores for one in blocks]))
+
     @property
     def rows(self) -> int:
         return int(self.indices.shape[0])

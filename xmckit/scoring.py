@@ -15,7 +15,7 @@ from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.ensembles import combine_rankings, combine_sets
-from xmckit.errors import DataError, PluginError
+from xmckit.errors import DataError, PluginError, blaming
 from xmckit.handover import checked_ranking
 from xmckit.insights import examples, insights
 from xmckit.metrics import propensity_constants
@@ -37,10 +37,9 @@ def score(
     context: Context,
 ) -> dict[str, Any]:
     """Write predictions.npz, sets.npz, metrics.json and what the report shows into `folder`; return the metrics."""
-    names = [section.name for section in recipe.heads]
     outputs = [
-        (name, "head", *predict_blocks(head, test_features, recipe.score.top, context, name))
-        for name, head in zip(names, heads, strict=True)
+        (section.name, "head", *predict_blocks(head, section, test_features, recipe.score.top, context))
+        for section, head in zip(recipe.heads, heads, strict=True)
     ]
     probabilistic = [_is_probabilistic(head) for head in heads]
     if len(heads) > 1:
@@ -54,7 +53,7 @@ def score(
         train = Split(X=train_features, Y=dataset.train.Y)
         baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
         outputs.append(
-            (section.use, "baseline", *predict_blocks(baseline, test_features, recipe.score.top, context, section.use))
+            (section.use, "baseline", *predict_blocks(baseline, section, test_features, recipe.score.top, context))
         )
         probabilistic.append(_is_probabilistic(baseline))
 
@@ -75,8 +74,9 @@ def score(
             workers=context.workers,
         )
         values: dict[str, float] = {}
-        for measure in measures:
-            values.update(_measured(measure, evaluation, name))
+        for section, measure in zip(recipe.score.metrics, measures, strict=True):
+            with blaming(section.kind, section.use):
+                values.update(_measured(measure, evaluation, name))
         results.append({"name": name, "role": role, "metrics": values})
     metrics = {
         "dataset": dataset.name,
@@ -90,7 +90,7 @@ def score(
     store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
     store.write_csr(folder / "sets.npz", model_sets)
     store.write_json(folder / "metrics.json", metrics)
-    store.write_json(folder / "facts.json", _facts(names, heads, dataset.test.Y))
+    store.write_json(folder / "facts.json", _facts(recipe.heads, heads, dataset.test.Y))
     rankings = [(name, role, topk) for name, role, topk, _ in outputs]
     deepest = max(recipe.score.k)
     numbers = insights(rankings, dataset, train_counts, constants, deepest, probabilistic=probabilistic)
@@ -103,17 +103,20 @@ def _is_probabilistic(head: Head) -> bool:
     return bool(getattr(head, "probabilistic", True))
 
 
-def _facts(names: Sequence[str], heads: Sequence[Head], truth: csr_matrix) -> list[dict[str, Any]]:
+def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix) -> list[dict[str, Any]]:
     """What heads tell about themselves, and how their training went, where they do."""
-    return [
-        {
-            "name": name,
-            "facts": dict(head.facts(truth)) if hasattr(head, "facts") else {},
-            "training": [epoch._asdict() for epoch in getattr(head, "history", ())],
-            "exhibits": exhibits.stored(head, name),
-        }
-        for name, head in zip(names, heads, strict=True)
-    ]
+    found = []
+    for section, head in zip(sections, heads, strict=True):
+        with blaming(section.kind, section.use):
+            found.append(
+                {
+                    "name": section.name,
+                    "facts": dict(head.facts(truth)) if hasattr(head, "facts") else {},
+                    "training": [epoch._asdict() for epoch in getattr(head, "history", ())],
+                    "exhibits": exhibits.stored(head, section.name),
+                }
+            )
+    return found
 
 
 def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
@@ -129,22 +132,19 @@ def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]
     return {str(name): float(value) for name, value in values.items()}
 
 
-def predict_blocks(head: Head, X: Matrix, k: int, context: Context, what: str) -> tuple[TopK, csr_matrix]:
+def predict_blocks(head: Head, section: Section, X: Matrix, k: int, context: Context) -> tuple[TopK, csr_matrix]:
     """The ranking and the label sets of every row, block by block under a progress bar."""
     rankings, sets = [], []
     rows = int(X.shape[0])
-    with context.progress(f"predicting with {what}", total=rows) as bar:
+    progress = context.progress(f"predicting with {section.name}", total=rows)
+    with progress as bar, blaming(section.kind, section.use):
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
             ranking, labels = _answers(head, block, k)
-            rankings.append(checked_ranking(ranking, int(block.shape[0]), k, what))
+            rankings.append(checked_ranking(ranking, int(block.shape[0]), k, section.name))
             sets.append(labels)
             bar.advance(int(block.shape[0]))
-    topk = TopK(
-        np.concatenate([ranking.indices for ranking in rankings]),
-        np.concatenate([ranking.scores for ranking in rankings]),
-    )
-    return topk, csr_matrix(vstack(sets, format="csr"))
+    return TopK.of_blocks(rankings), csr_matrix(vstack(sets, format="csr"))
 
 
 def _answers(head: Head, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:

@@ -142,7 +142,7 @@ class XRLinearHead(Configured):
         """Scores are logits; with calibration σ(score) is the probability (see `probabilities`)."""
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
-        return _concatenated([_ranking(self._scored(block, k), k) for block in _blocks(X)])
+        return TopK.of_blocks([_ranking(self._scored(block, k), k) for block in _blocks(X)])
 
     def rank_and_label(self, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
         """`predict` and `labels`, which would go down the tree twice."""
@@ -153,7 +153,7 @@ class XRLinearHead(Configured):
             found = self._enough(block, k)
             rankings.append(_ranking(found, k))
             sets.append(self._sets(found))
-        return _concatenated(rankings), _stacked(sets)
+        return TopK.of_blocks(rankings), _stacked(sets)
 
     @property
     def probabilistic(self) -> bool:
@@ -384,15 +384,6 @@ def _ranking(found: csr_matrix, k: int) -> TopK:
     indices[row[kept], place[kept]] = found.indices[kept]
     scores[row[kept], place[kept]] = found.data[kept]
     return TopK(indices, scores)
-
-
-def _concatenated(rankings: Sequence[TopK]) -> TopK:
-    if len(rankings) == 1:
-        return rankings[0]
-    return TopK(
-        np.concatenate([ranking.indices for ranking in rankings]),
-        np.concatenate([ranking.scores for ranking in rankings]),
-    )
 
 
 def _stacked(sets: Sequence[csr_matrix]) -> csr_matrix:

@@ -220,16 +220,15 @@ def seen_labels(Y: csr_matrix) -> tuple[np.ndarray, csr_matrix]:
 
 def best_of_blocks(scores: Callable[[csr_matrix], np.ndarray], X: csr_matrix, k: int, labels: np.ndarray) -> TopK:
     """The best labels where a program scores all of them: a block of rows at a time."""
-    indices, values = [], []
+    blocks = []
     depth = min(k, len(labels))
     for start in range(0, X.shape[0], BLOCK):
         found = np.asarray(scores(X[start : start + BLOCK]), dtype=np.float32)
         best = np.argpartition(-found, depth - 1, axis=1)[:, :depth]
         order = np.argsort(-np.take_along_axis(found, best, axis=1), axis=1, kind="stable")
         best = np.take_along_axis(best, order, axis=1)
-        indices.append(labels[best].astype(np.int32))
-        values.append(np.take_along_axis(found, best, axis=1))
-    return TopK(np.concatenate(indices), np.concatenate(values))
+        blocks.append(TopK(labels[best].astype(np.int32), np.take_along_axis(found, best, axis=1)))
+    return TopK.of_blocks(blocks)
 
 
 def bytes_below(folder: Path) -> int:

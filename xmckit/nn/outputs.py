@@ -33,7 +33,7 @@ def above(scores: Any, threshold: float) -> csr_matrix:
 def joined(blocks: list[TopK], k: int) -> TopK:
     if not blocks:
         return TopK(np.empty((0, k), dtype=np.int32), np.empty((0, k), dtype=np.float32))
-    return TopK(np.concatenate([block.indices for block in blocks]), np.concatenate([block.scores for block in blocks]))
+    return TopK.of_blocks(blocks)
 
 
 def stacked(blocks: list[csr_matrix], labels: int) -> csr_matrix:

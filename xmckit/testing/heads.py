@@ -305,9 +305,7 @@ def _labelled(head: Any, X: Matrix) -> csr_matrix:
 def _assert_same_answers(subject: HeadSubject, parts: Sequence[Matrix], what: str) -> None:
     """Rows that come as `parts` are answered as all of them together, up to rounding."""
     head, X = subject.ready, subject.X
-    rankings = [_ranked(head, part) for part in parts]
-    joined = TopK(*(np.concatenate([getattr(one, name) for one in rankings]) for name in ("indices", "scores")))
-    assert_same_ranking(_ranked(head, X), joined, what)
+    assert_same_ranking(_ranked(head, X), TopK.of_blocks([_ranked(head, part) for part in parts]), what)
     others = _labelled(head, X) != csr_matrix(vstack([_labelled(head, part) for part in parts]))
     few = others.shape[0] * others.shape[1] // 100  # labels of which rounding decides
     require(others.nnz <= few, f"{what}: labels() differs in {others.nnz} places")
