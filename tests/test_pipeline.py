@@ -198,6 +198,14 @@ def test_only_what_depends_on_a_change_runs_again(write_recipe, tmp_path):
     }  # fmt: skip
 
 
+def test_a_stage_that_was_made_under_another_name_has_its_own_here(write_recipe, tmp_path):
+    pipeline.run(write_recipe(POPULAR), root=tmp_path / "runs")
+    renamed = POPULAR.replace('use = "popularity"', 'use = "popularity"\n    name = "counted"', 1)
+    again = pipeline.run(write_recipe(renamed), root=tmp_path / "runs")
+    assert "head-counted" in reused(again)
+    assert again.run.stage_folder("head-counted").is_dir()
+
+
 def test_an_edited_plugin_is_never_served_a_stale_result(write_recipe, tmp_path, registry):
     recipe = write_recipe(EVERY_STAGE)
     pipeline.run(recipe, root=tmp_path / "runs", registry=registry)

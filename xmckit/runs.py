@@ -216,7 +216,9 @@ class Stages:
             _remove_folder(folder)  # of an earlier attempt, made by code that has changed since
             with store.atomic_folder(folder) as temporary:
                 store.link_tree(self.cache / key, temporary)
-        record = {**store.read_json(folder / "stage.json"), "folder": str(folder.relative_to(self.run.path))}
+        # the stage may have been made under another name
+        here = {"name": name, "folder": str(folder.relative_to(self.run.path))}
+        record = {**store.read_json(folder / "stage.json"), **here}
         del record["files"]
         record["reused"] = reused
         self.run.update(stages=[*self.run.manifest["stages"][: self.count], record])
