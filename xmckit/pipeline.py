@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -191,20 +191,21 @@ class _Pipeline:
             lambda: label_rows(data.value, features.value.featurizer, features.value.train, self.context)
         )
         train_key, train = self._labels(data, features)
-        fitting, validation = self._carve(train)
-        indexes = [
-            self._index(position, section, train_key, fitting, validation)
-            for position, section in enumerate(self.recipe.index)
+        whole, parts = _Rows(train_key, train), self._carved(train_key, train)
+        rounds = [("part-index", parts), ("index", whole)] if self.recipe.refit else [("index", parts)]
+        fits = [
+            _Fit(
+                rows,
+                [self._index(called, position, section, rows) for position, section in enumerate(self.recipe.index)],
+            )
+            for called, rows in rounds
         ]
-        heads = [
-            self._head(position, section, train_key, indexes, fitting, validation)
-            for position, section in enumerate(self.recipe.heads)
-        ]
+        heads = [self._head(position, section, fits) for position, section in enumerate(self.recipe.heads)]
         last = {"score": self._score(data, features, heads)}
         if self.recipe.verify is not None:
             asked: dict[str, _Lazy[Any]] = {
-                "train": fitting,
-                "validation": validation,
+                "train": fits[-1].rows.train,
+                "validation": parts.validation,
                 "test": _Lazy(lambda: _test_rows(data, features)),
             }
             last["verify"] = self._verify(data, features, heads, asked[self.recipe.verify.extra["assignments"]])
@@ -364,39 +365,35 @@ class _Pipeline:
             key, train = stage.key, _Lazy(functools.partial(getattr, stage, "value"))
         return key, train
 
-    def _carve(self, train: _Lazy[Split]) -> tuple[_Lazy[Split], _Lazy[Split | None]]:
+    def _carved(self, key: str, train: _Lazy[Split]) -> _Rows:
         """Validation rows are taken once, after the label stages, before anything is trained."""
         from xmckit.data.model import carve_validation
 
         parts = _Lazy(lambda: carve_validation(train.value, self.recipe.validation, self.context.rng("validation")))
-        return _Lazy(lambda: parts.value[0]), _Lazy(lambda: parts.value[1])
+        share = [self.recipe.validation, self.recipe.seed]
+        return _Rows(key, _Lazy(lambda: parts.value[0]), _Lazy(lambda: parts.value[1]), share)
 
-    def _trained(self, context: Context, kind: str, position: int, validation: _Lazy[Split | None]) -> Context:
+    def _trained(self, context: Context, kind: str, position: int, rows: _Rows) -> Context:
         return context.using(
             seed=context.seed_for(kind, position),
-            validation=validation.value,
+            validation=rows.validation.value,
             label_names=self._label_names.value,
             label_rows=lambda: self._label_rows.value,
         )
 
-    def _trained_identity(self, section: Section, inputs: Sequence[str], position: int) -> dict[str, Any]:
-        return self._identity(
-            section,
-            inputs,
-            seed=self.context.seed_for(section.kind, position),
-            validation=[self.recipe.validation, self.recipe.seed],
-        )
+    def _trained_identity(
+        self, section: Section, inputs: Sequence[str], position: int, share: Sequence[Any]
+    ) -> dict[str, Any]:
+        return self._identity(section, inputs, seed=self.context.seed_for(section.kind, position), validation=share)
 
-    def _index(
-        self, position: int, section: Section, train_key: str, train: _Lazy[Split], validation: _Lazy[Split | None]
-    ) -> Stage[Any]:
+    def _index(self, called: str, position: int, section: Section, rows: _Rows) -> Stage[Any]:
         from xmckit.handover import check_saved, named_index, untouched
 
         def produce(folder: Path, context: Context) -> Any:
             who = f"indexer {section.use}"
-            with untouched(who, train.value):
+            with untouched(who, rows.train.value):
                 index = self._build(section).build(
-                    train.value, context=self._trained(context, "indexer", position, validation)
+                    rows.train.value, context=self._trained(context, "indexer", position, rows)
                 )
             named_index(index, section.use)
             (folder / "index").mkdir()
@@ -406,34 +403,29 @@ class _Pipeline:
             return index
 
         return self._do(
-            f"index-{section.name}",
-            self._trained_identity(section, [train_key], position),
+            f"{called}-{section.name}",
+            self._trained_identity(section, [rows.key], position, rows.share),
             produce,
             lambda folder: named_index(self.context.load("indexer", section.use, folder / "index"), section.use),
         )
 
-    def _head(
-        self,
-        position: int,
-        section: Section,
-        train_key: str,
-        indexes: Sequence[Stage[Any]],
-        train: _Lazy[Split],
-        validation: _Lazy[Split | None],
-    ) -> Stage[Any]:
+    def _head(self, position: int, section: Section, fits: Sequence[_Fit]) -> Stage[Any]:
+        """Trained on the first of `fits`, and where there is another, once more on that."""
         from xmckit.handover import check_saved, untouched
 
         names = [index.name for index in self.recipe.index]
-        used = [indexes[names.index(name)] for name in section.extra.get("index", names)]
+        places = [names.index(name) for name in section.extra.get("index", names)]
+        used = [[fit.indexes[place] for place in places] for fit in fits]
 
         def produce(folder: Path, context: Context) -> Any:
             head, who = self._build(section), f"head {section.use}"
-            with untouched(who, train.value):
-                head.fit(
-                    train.value,
-                    indexes=[_for_one_head(index) for index in used],
-                    context=self._trained(context, "head", position, validation),
-                )
+            for again, (fit, indexes) in enumerate(zip(fits, used, strict=True)):
+                with untouched(who, fit.rows.train.value):
+                    (head.refit if again else head.fit)(
+                        fit.rows.train.value,
+                        indexes=[_for_one_head(index) for index in indexes],
+                        context=self._trained(context, "head", position, fit.rows),
+                    )
             (folder / "head").mkdir()
             head.save(folder / "head")
             check_saved(folder / "head", who)
@@ -441,7 +433,12 @@ class _Pipeline:
 
         return self._do(
             f"head-{section.name}",
-            self._trained_identity(section, [train_key, *(index.key for index in used)], position),
+            self._trained_identity(
+                section,
+                [fits[0].rows.key, *(index.key for indexes in used for index in indexes)],
+                position,
+                [*fits[0].rows.share, *(["refit"] if len(fits) > 1 else [])],
+            ),
             produce,
             lambda folder: self.context.load("head", section.use, folder / "head"),
         )
@@ -514,6 +511,24 @@ def _told_by_index(index: Any, use: str) -> dict[str, Any]:
 def _for_one_head(index: Stage[Any]) -> Any:
     """The index, one of its own where a head fills it with its vectors: two heads must not share that."""
     return index.another() if getattr(index.value, "query_space", None) == "head" else index.value
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows to train on, the validation rows beside them, and which share of all rows these are."""
+
+    key: str
+    train: _Lazy[Split]
+    validation: _Lazy[Split | None] = field(default_factory=lambda: _Lazy(lambda: None))
+    share: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Rows, and the indexes that were built on them."""
+
+    rows: _Rows
+    indexes: Sequence[Stage[Any]]
 
 
 @dataclass(frozen=True)

@@ -238,8 +238,9 @@ class Head(Protocol):
     It may also offer `facts(truth)`: what the report says about it, by name; `truth` holds the test rows' label sets,
     and texts under "warnings" are also shown when a run ends; and `exhibits()`, tables and pictures (see
     `xmckit.exhibits`). And `rank_and_label(X, k)`: what `predict(X, k)` and `labels(X)` give, as a pair, where both
-    share most of the work. `probabilistic` is False where σ(score) is not meant as the probability of a label, so that
-    nothing asks whether it comes true.
+    share most of the work. And `refit(train, indexes=…, context=…)`, for recipes with `refit = true`: it trains anew on
+    all rows, with what the validation rows of `fit` decided. `probabilistic` is False where σ(score) is not meant as
+    the probability of a label, so that nothing asks whether it comes true.
     """
 
     needs: ClassVar[frozenset[str]]

@@ -99,43 +99,15 @@ class XRLinearHead(Configured):
         self._scratch: Path | None = None
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
-        if len(indexes) > 1:
-            raise UsageError(
-                f'this head takes one index, not {len(indexes)}: name it with index = ["…"] in the head\'s section'
-            )
-        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
-        if not Y.nnz:
-            raise DataError("no training row has a label: there is nothing to learn")
-        if indexes:
-            tree, matcher = self._from_index(indexes[0], Y.shape[1])
-        else:
-            with context.progress("building the label tree"):
-                tree = build_tree(
-                    X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
-                )
-                matcher = None
-        # there is nothing to learn about a label on no row, and what its score would be says nothing
-        counts = np.bincount(Y.indices, minlength=Y.shape[1])
-        tree = tree.only(counts[tree.label_of] > 0)
-        self._counts = None if indexes else counts
-        with context.progress("training the linear models"):
-            model = apart.train(
-                X,
-                over_pseudo_labels(Y, tree),
-                tree,
-                self.params.training(),
-                context,
-                isolated=self.params.isolated,
-                weights=None if weights is None else over_pseudo_labels(weights, tree),
-                matcher=matcher,
-            )
-        self._workers, self._scratch = context.workers, context.folder
-        self._model, self._tree = model, tree
-        self._calibration, self.threshold = calibrating.Uncalibrated(), 0.0
-        self._told = self._facts_of_training(X, Y, context)
-        if indexes and hasattr(indexes[0], "facts") and (told := indexes[0].facts()):
-            self._told["index"] = told
+        self._train(train, indexes, context)
         self._learn_from_validation(context)
+        self._scratch = None
+
+    def refit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        """`fit` with the calibration and the threshold as they are."""
+        calibration, threshold, told = self._calibration, self.threshold, self._told
+        self._train(train, indexes, context)
+        self._calibration, self.threshold, self._told = calibration, threshold, {**told, **self._told}
         self._scratch = None
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
@@ -216,6 +188,44 @@ class XRLinearHead(Configured):
         return head
 
     # Training
+
+    def _train(self, train: Split, indexes: Sequence[LabelIndex], context: Context) -> None:
+        if len(indexes) > 1:
+            raise UsageError(
+                f'this head takes one index, not {len(indexes)}: name it with index = ["…"] in the head\'s section'
+            )
+        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
+        if not Y.nnz:
+            raise DataError("no training row has a label: there is nothing to learn")
+        if indexes:
+            tree, matcher = self._from_index(indexes[0], Y.shape[1])
+        else:
+            with context.progress("building the label tree"):
+                tree = build_tree(
+                    X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
+                )
+                matcher = None
+        # there is nothing to learn about a label on no row, and what its score would be says nothing
+        counts = np.bincount(Y.indices, minlength=Y.shape[1])
+        tree = tree.only(counts[tree.label_of] > 0)
+        self._counts = None if indexes else counts
+        with context.progress("training the linear models"):
+            model = apart.train(
+                X,
+                over_pseudo_labels(Y, tree),
+                tree,
+                self.params.training(),
+                context,
+                isolated=self.params.isolated,
+                weights=None if weights is None else over_pseudo_labels(weights, tree),
+                matcher=matcher,
+            )
+        self._workers, self._scratch = context.workers, context.folder
+        self._model, self._tree = model, tree
+        self._calibration, self.threshold = calibrating.Uncalibrated(), 0.0
+        self._told = self._facts_of_training(X, Y, context)
+        if indexes and hasattr(indexes[0], "facts") and (told := indexes[0].facts()):
+            self._told["index"] = told
 
     def _from_index(self, index: Any, labels: int) -> tuple[LabelTree, bridge.Model | None]:
         """The tree of an index and, where it is one of this plugin's, its matcher."""

@@ -65,6 +65,8 @@ BREAKS = {
         (toy_heads.RepeatsLabels, "ranks_in_proper_form"),
         (toy_heads.LabelsAnotherWayInOnePass, "answers_the_same_in_one_pass"),
         (toy_heads.RanksAnotherWayInOnePass, "answers_the_same_in_one_pass"),
+        (toy_heads.KeepsWhatItLearned, "trains_once_more_on_all_rows"),
+        (toy_heads.ForgetsItsWeights, "trains_once_more_on_all_rows"),
         (toy_heads.CutsOffAtTheLabels, "pads_when_k_exceeds_the_labels"),
         (toy_heads.RanksDifferentlyForLargeK, "pads_when_k_exceeds_the_labels"),
         (toy_heads.UsesItsOwnSeed, "repeats_itself_with_the_same_seed"),

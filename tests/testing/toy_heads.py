@@ -113,6 +113,16 @@ class RanksAnotherWayInOnePass(CentroidHead):
         return topk_dense(2 * self.scores(X), k), self.labels(X)
 
 
+class KeepsWhatItLearned(CentroidHead):
+    def refit(self, train, *, indexes=(), context):
+        """As if all was said."""
+
+
+class ForgetsItsWeights(CentroidHead):
+    def refit(self, train, *, indexes=(), context):
+        self.W = self.W[:0]
+
+
 class CutsOffAtTheLabels(CentroidHead):
     def predict(self, X, k, *, groups=None):
         return super().predict(X, min(k, len(self.W)))

@@ -146,7 +146,7 @@ def _is_input(stage: str) -> bool:
 
 
 def _is_training(stage: str) -> bool:
-    return stage.startswith(("labels-", "index-", "head-"))
+    return stage.startswith(("labels-", "part-index-", "index-", "head-"))
 
 
 def _better_of_two(work: Callable[[], Any]) -> float:

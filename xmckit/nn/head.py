@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ from xmckit.nn.shortlist import (
 )
 from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
-from xmckit.nn.training import Epoch, Examples, Schedule, train, training_rows, without_stored_zeros
+from xmckit.nn.training import Epoch, Examples, Schedule, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.params import PARAMS, Configured, Params, Spec, reasons
 from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
 from xmckit.sparse.topk import csr_pattern
@@ -65,6 +65,14 @@ class _HeldOut:
     lists: csr_matrix | None
 
 
+class _Decided(NamedTuple):
+    """What validation rows decided, while training goes on without them."""
+
+    epochs: int
+    threshold: float
+    history: tuple[Epoch, ...]
+
+
 class TorchHead(Configured, ABC):
     """A head over all labels, trained with mini-batches. See the module's text for what to override."""
 
@@ -77,6 +85,7 @@ class TorchHead(Configured, ABC):
         self.sizes: dict[str, int] = {}
         self.threshold = 0.0
         self.history: tuple[Epoch, ...] = ()
+        self._decided: _Decided | None = None
         self._network: Network | None = None
         self._indexes: Indexes | None = None
         self._workers = 1
@@ -199,6 +208,14 @@ class TorchHead(Configured, ABC):
         except BaseException:
             self._network = None
             raise
+
+    def refit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        """`fit` for as many epochs as were best, with the threshold that was best; `history` stays that of `fit`."""
+        self._decided = _Decided(best_epoch(self.history), self.threshold, self.history)
+        try:
+            self.fit(train, indexes=indexes, context=context)
+        finally:
+            self._decided = None
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
         if k < 1:
@@ -354,7 +371,7 @@ class TorchHead(Configured, ABC):
             examples,
             lambda batch, targets: self.batch_loss(network, batch, targets, drop, pool),
             schedule=Schedule(
-                self.params.epochs,
+                self._decided.epochs if self._decided else self.params.epochs,
                 self.params.batch,
                 self.params.learning_rate,
                 self.params.weight_decay,
@@ -367,7 +384,7 @@ class TorchHead(Configured, ABC):
             threads=pool,
             device=self._device,
         )
-        self.history = outcome.history
+        self.history = self._decided.history if self._decided else outcome.history
         found = "" if outcome.score is None else f", best nDCG@5 {outcome.score:.4f} in epoch {outcome.best_epoch}"
         context.log(f"trained for {outcome.epochs} epochs{found}")
 
@@ -403,6 +420,8 @@ class TorchHead(Configured, ABC):
         return rank_metrics(outputs.joined([best for best, _ in blocks], 5), truth, ks=(5,))["nDCG@5"]
 
     def _chosen_threshold(self, held_out: _HeldOut | None, context: Context, pool: Threads) -> float:
+        if self._decided is not None:
+            return self._decided.threshold
         if self.params.threshold != "validation":
             return float(np.float32(self.params.threshold))
         if held_out is None:

@@ -101,6 +101,12 @@ class Epoch(NamedTuple):
     seconds: float
 
 
+def best_epoch(history: Sequence[Epoch]) -> int:
+    """The number of the epoch that validation scored best; the last one where nothing was there to validate on."""
+    scores = [(epoch.score, -epoch.number) for epoch in history if epoch.score is not None]
+    return -max(scores)[1] if scores else len(history)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What training came to: epochs are counted from 1; `score` is None where nothing was there to validate on."""

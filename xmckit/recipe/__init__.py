@@ -106,6 +106,7 @@ class Recipe:
     description: str
     seed: int
     validation: float
+    refit: bool
     workers: int
     executor: Section
     data: Section
@@ -138,6 +139,7 @@ class Recipe:
             "description": self.description,
             "seed": self.seed,
             "validation": self.validation,
+            "refit": self.refit,
             "workers": self.workers,
             "executor": self.executor.resolved(),
             "data": self.data.resolved(),
@@ -244,6 +246,8 @@ class _Reader:
                 ("verify", "assignments"),
                 "there are no validation rows, since validation = 0; expected 'test' or 'train'",
             )
+        if general and general["refit"]:
+            self._check_refit(general["validation"], heads)
         if self._mistakes.any or not (general and executor and data and features and score and ensemble and report):
             return None
         return Recipe(
@@ -370,6 +374,18 @@ class _Reader:
             return "k" in self._registry.resolve("metric", metric).Params.model_fields
         except PluginError:
             return False  # the check of the section itself says what is wrong
+
+    def _check_refit(self, validation: float, heads: Sequence[Section | None]) -> None:
+        if validation == 0:
+            self._mistakes.add(
+                ("refit",), "there is nothing to train once more for: with validation = 0 all rows are used"
+            )
+        for position, head in enumerate(heads):
+            if head is not None and not hasattr(self._registry.resolve("head", head.use), "refit"):
+                self._mistakes.add(
+                    ("head", position, "use"),
+                    f"head '{head.use}' cannot be trained once more (it has no refit()); leave out refit = true",
+                )
 
     def _paired(self, heads: Sequence[Section | None], indexes: Sequence[Section | None]) -> tuple[Section | None, ...]:
         """The heads with the names of their indexes, each of which must offer what the head needs."""

@@ -25,6 +25,9 @@ class GeneralKeys(Params):
     validation: float = Field(
         0.1, ge=0, lt=1, description="Share of the training rows kept for early stopping, thresholds and calibration."
     )
+    refit: bool = Field(
+        False, description="Train once more, on all rows, when the validation rows have decided what they are for."
+    )
     workers: int = Field(0, ge=0, description="How many workers share the work; 0 is one for each processor.")
 
 

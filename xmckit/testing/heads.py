@@ -63,12 +63,14 @@ class HeadSubject(Subject):
         if self.validation.labels == train.labels and self.validation.matrix.shape[1] == train.matrix.shape[1]:
             context = context.using(validation=self.validation)
         head = self.component()
-        indexes = [
+        head.fit(train, indexes=self.indexes(train, context), context=context)
+        return head
+
+    def indexes(self, train: Split, context: Context) -> list[Any]:
+        return [
             named_index(context.build("indexer", spec).build(train, context=context), dict(spec)["use"])
             for spec in self.indexers
         ]
-        head.fit(train, indexes=indexes, context=context)
-        return head
 
     def made(self, context: Context) -> Any:
         return self.fit(self.train, context)
@@ -102,6 +104,19 @@ def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
             same = same_bits(getattr(ranking, name), getattr(expected, name))
             require(same, f"rank_and_label() gives other {name} than predict(), k = {k}")
         require((sets != subject.ready.labels(subject.X)).nnz == 0, "rank_and_label() gives other sets than labels()")
+    return ""
+
+
+def trains_once_more_on_all_rows(subject: HeadSubject) -> str:
+    """`refit` learns from the rows it is given, not only from those of `fit`."""
+    if not hasattr(subject.cls, "refit"):
+        raise NotApplicable("it does not offer refit()")
+    train = subject.train
+    head = subject.fit(train.take(np.arange(0, train.rows, 2)), subject.context)
+    before = _ranked(head, subject.X)
+    head.refit(train, indexes=subject.indexes(train, subject.context), context=subject.context)
+    _assert_usable(head, subject.X, train.labels)
+    require(not same_bits(before.scores, _ranked(head, subject.X).scores), "refit() on twice the rows changed no score")
     return ""
 
 
@@ -268,6 +283,7 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     *common.FIRST,
     ranks_in_proper_form,
     answers_the_same_in_one_pass,
+    trains_once_more_on_all_rows,
     pads_when_k_exceeds_the_labels,
     takes_dense_and_sparse_rows_alike,
     does_not_care_how_rows_are_batched,
