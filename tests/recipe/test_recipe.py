@@ -492,8 +492,8 @@ most = true
     assert mistakes(text, "workers=-1") == [
         'recipe.toml:1: seed: expected a whole number of 0 or more, found "abc"',
         "recipe.toml:2: validation: expected a number of 0 or more and below 1, found 1.0",
-        "recipe.toml:3: sed: unknown key; did you mean 'seed'? (keys: name, title, description, seed, validation, refit, "
-        "workers, extends, executor, data, features, labels, index, head, verify, score, ensemble, report)",
+        "recipe.toml:3: sed: unknown key; did you mean 'seed'? (keys: name, title, description, seed, validation, "
+        "refit, workers, extends, executor, data, features, labels, index, head, verify, score, ensemble, report)",
         "recipe.toml:5: data.use: no dataset named 'tyo'; did you mean 'toy'? (known: files, toy)",
         "recipe.toml:8: features.depth: unknown key (keys: use)",
         "recipe.toml:11: head.slak: unknown key; did you mean 'slack'? (keys: active, slack, rate, encoder, second, "
