@@ -72,6 +72,8 @@ def test_each_cell_ends_in_its_own_way_and_the_rest_goes_on(first):
     assert "nowhere" in summary.failed["gone / mine / seed 0"]
     ended = [key for key, outcome in heard if outcome is not None]
     assert ended[-1] == "made-up / missing / seed 0"
+    assert ended.count("gone") == 1  # a data set that is not there is told of once, not by cell
+    assert not any(key.startswith("gone /") for key in ended)
 
 
 def test_a_cell_keeps_metrics_costs_versions_and_the_run(folder, suite, first):

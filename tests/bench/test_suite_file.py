@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,10 @@ from small_suite import SUITE, write_suite
 
 from xmckit import RecipeError
 from xmckit.bench.suite import load_suite
+from xmckit.data.catalogue import catalogue
 from xmckit.registry import default_registry
+
+SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 
 
 def test_a_suite_is_read(tmp_path):
@@ -111,3 +116,14 @@ def test_any_value_anywhere_is_read_or_refused(tmp_path_factory, value, key):
         return
     with pytest.raises(RecipeError):
         load_suite(write_suite(folder, text), default_registry())
+
+
+@pytest.mark.parametrize("name", ["smoke", "full", "repository"])
+def test_the_suites_that_come_with_xmckit(name):
+    suite = load_suite(SUITES / f"{name}.toml", default_registry())
+    sources = [data.source for data in suite.data if data.source["use"] == "repository"]
+    assert {source["name"] for source in sources} <= set(catalogue())
+    for data in suite.data:
+        for one in data.published:
+            assert one["same_split"]
+            assert one["metrics"]["P@1"] > one["metrics"]["P@3"] > one["metrics"]["P@5"] > 1

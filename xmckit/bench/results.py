@@ -6,6 +6,7 @@ Significance is a paired bootstrap over test rows (see `xmckit.comparison`), on 
 from __future__ import annotations
 
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, Literal
 
 from xmckit import store
 from xmckit.bench.cells import Cell, mean_rows, read_rows
-from xmckit.bench.runner import DONE
+from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite
 from xmckit.comparison import DRAWS, Difference, compare_rows
 from xmckit.errors import DataError, StorageError, UsageError
@@ -96,6 +97,11 @@ class Results:
 
     def failed(self) -> list[Mapping[str, Any]]:
         return [cell for cell in self.cells if cell["status"] != DONE]
+
+    def failures(self) -> list[list[str]]:
+        """(data, system, seed, why, message) of each cell that failed; one line for a data set that is not there."""
+        rows = [[cell["data_set"], *_which(cell), cell["reason"], _one_line(cell["error"])] for cell in self.failed()]
+        return [row for place, row in enumerate(rows) if row not in rows[:place]]
 
     def mean(self, data: str, system: str, name: str) -> tuple[float, float] | None:
         """Mean and standard deviation over seeds of a metric or a cost; None where nothing is done."""
@@ -353,3 +359,11 @@ def _mean(results: Results, data: str, system: str, name: str) -> float:
 def _ratio(before: Results, after: Results, data: str, system: str, cost: str) -> float | None:
     old, new = before.mean(data, system, cost), after.mean(data, system, cost)
     return new[0] / old[0] if old and new and old[0] > 0 else None
+
+
+def _which(cell: Mapping[str, Any]) -> list[str]:
+    return ["all", "all"] if cell["reason"] == NO_DATA else [cell["system"], str(cell["seed"])]
+
+
+def _one_line(text: str) -> str:
+    return textwrap.shorten(text.strip().splitlines()[-1], 200, placeholder=" …") if text.strip() else ""

@@ -82,7 +82,8 @@ def run_suite(
     only: Sequence[str] = (),
     announce: Announce = lambda key, outcome: None,
 ) -> Summary:
-    """Run what is not done. `announce` hears of a cell when it begins, with None, and with its outcome when it ends.
+    """Run what is not done. `announce` hears of a cell when it begins, with None, and with its outcome when it ends; of
+    a data set that is not there once, and not of its cells.
 
     `only` takes the cells whose key contains all these texts; baselines that others need are run in any case.
     """
@@ -147,10 +148,13 @@ def _todo(
     """The cells to run; those that need not be, or cannot since their data is not there, go into the summary."""
     files = tuple(str(plugin.file) for plugin in registry.plugins if plugin.origin == "file")
     todo = []
+    for name, source in sources.items():
+        if isinstance(source, XmckitError):
+            announce(name, {"status": FAILED, "reason": NO_DATA, "error": str(source)})
     for cell in cells:
         source = sources[cell.data.name]
         if isinstance(source, XmckitError):
-            _no_data(cell, source, summary, announce)
+            _no_data(cell, source, summary)
             continue
         job = Job(cell, identities[cell.key], source.checksum, files, until)
         if _is_settled(cell.outcome(), job, retry_failed):
@@ -226,14 +230,13 @@ def _is_settled(outcome: dict[str, Any] | None, job: Job, retry_failed: bool) ->
     return not retry_failed
 
 
-def _no_data(cell: Cell, error: XmckitError, summary: Summary, announce: Announce) -> None:
+def _no_data(cell: Cell, error: XmckitError, summary: Summary) -> None:
     """Written down, unless the cell was done when its data was there."""
     outcome = cell.outcome()
     if outcome is None or outcome["status"] != DONE:
         outcome = _outcome(cell, "", "", {"reason": NO_DATA, "error": str(error)}, 0.0)
         cell.folder.mkdir(parents=True, exist_ok=True)
         store.write_json(cell.folder / "cell.json", outcome)
-    announce(cell.key, {"status": FAILED, "reason": NO_DATA, "error": str(error)})
     summary.failed[cell.key] = f"{NO_DATA}: {error}"
 
 

@@ -94,17 +94,6 @@ def _verdict(duel: Duel) -> str:
 VERDICT_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmckit")
 
 
-def failures(results: Results) -> list[list[str]]:
-    return [
-        [cell["data_set"], cell["system"], str(cell["seed"]), cell["reason"], _one_line(cell["error"])]
-        for cell in results.failed()
-    ]
-
-
-def _one_line(text: str) -> str:
-    return text.strip().splitlines()[-1][:200] if text.strip() else ""
-
-
 LEGEND = (
     f"Percentages, mean ± deviation over seeds. {BEST} the best of the data set, {SAME} not told apart from it: paired "
     "bootstrap over test rows, Holm's correction over all pairs, level 95%. Times and memory are those of a child "
@@ -132,7 +121,7 @@ def markdown(results: Results) -> str:
             lines += [f"Note: {note}." for note in data.notes]
             if lines[-1]:
                 lines.append("")
-    if rows := failures(results):
+    if rows := results.failures():
         lines += ["What did not run:", ""]
         lines += [*_markdown_table(["data", "system", "seed", "why", ""], rows, left=5), ""]
     if results.missing:

@@ -96,6 +96,8 @@ def run(
         f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
         f"{len(summary.later)} left for later."
     )
+    if summary.failed and not (summary.done or summary.skipped or summary.later):
+        click.get_current_context().exit(3)
 
 
 def _announce(key: str, outcome: dict[str, Any] | None) -> None:
@@ -184,7 +186,7 @@ def _print(results: Results) -> None:
     if rows := tables.verdicts(results):
         click.echo()
         print_table(rows, tables.VERDICT_COLUMNS, left=6, title="the best recipe against the best peer")
-    if rows := tables.failures(results):
+    if rows := results.failures():
         click.echo()
         print_table(rows, ["data", "system", "seed", "why", ""], left=5, title="what did not run")
     if results.missing:

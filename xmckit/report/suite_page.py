@@ -214,15 +214,6 @@ def _duel_charts(results: Results) -> list[Chart]:
 
 
 def _failed(results: Results) -> Table | None:
-    rows = [
-        [texts(cell["data_set"]), texts(cell["system"]), Cell(str(cell["seed"]), cell["seed"]), Cell(cell["reason"]),
-         texts(_last_line(cell["error"]))]
-        for cell in results.failed()
-    ]  # fmt: skip
-    columns = [Column("data"), Column("system"), Column("seed", True), Column("why"), Column("message")]
+    rows = [[texts(text) for text in row] for row in results.failures()]
+    columns = [Column("data"), Column("system"), Column("seed"), Column("why"), Column("message")]
     return Table("", columns, rows) if rows else None
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""
