@@ -590,10 +590,15 @@ def default_registry() -> Registry:
     return _default
 
 
-def set_default_registry(registry: Registry) -> None:
-    """Make `registry` the one that `default_registry` returns (the command line does, for `--plugin`)."""
+@contextlib.contextmanager
+def as_default(registry: Registry) -> Iterator[None]:
+    """Make `registry` the one that `default_registry` returns (the command line does, for `--plugin`), for a while."""
     global _default
-    _default = registry
+    before, _default = _default, registry
+    try:
+        yield
+    finally:
+        _default = before
 
 
 def make_context(

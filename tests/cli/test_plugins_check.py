@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import xmckit
 from xmckit import scaffold
 from xmckit.cli import xmckit as program
-from xmckit.registry import Registry, default_registry
+from xmckit.registry import Registry
 from xmckit.testing import cases_named
 
 BROKEN = """
@@ -72,7 +71,6 @@ def xmckit_executors():
 @pytest.fixture
 def plugin(tmp_path):
     """Gives `--plugin` a file, which is forgotten again after the test."""
-    before = default_registry()
 
     def written(text):
         file = tmp_path / f"checked_{len(list(tmp_path.iterdir()))}.py"
@@ -80,7 +78,6 @@ def plugin(tmp_path):
         return str(file)
 
     yield written
-    xmckit.registry.set_default_registry(before)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]

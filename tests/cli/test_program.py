@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from xmckit.cli import xmckit as program
+from xmckit.registry import default_registry
 
 PROGRAM = str(Path(sysconfig.get_path("scripts"), "xmckit"))
 TOY = Path(__file__).parents[1] / "assets" / "toy_plugin.py"
@@ -248,3 +249,9 @@ def test_a_call_in_the_same_process_knows_nothing_of_the_one_before(tmp_path):
     assert 'use = "mine"' in said().stderr
     listed = CliRunner().invoke(program, ["plugins", "ls"]).stdout
     assert TOY.stem not in listed
+
+
+def test_plugins_of_a_call_are_not_those_of_the_process():
+    before = default_registry()
+    assert CliRunner().invoke(program, ["plugins", "ls", "--plugin", str(TOY)]).exit_code == 0
+    assert default_registry() is before

@@ -84,12 +84,12 @@ def get_registry(context: click.Context | None = None, *, tolerant: bool = False
 
     A broken `--plugin` file is an error unless `tolerant`: it was asked for by name.
     """
-    from xmckit.registry import registry_from_environment, set_default_registry
+    from xmckit.registry import as_default, registry_from_environment
 
     call = this_call(context)
     if call.registry is None or call.registered != call.files:
         call.registry, call.registered = registry_from_environment(call.files), list(call.files)
-        set_default_registry(call.registry)
+        (context or click.get_current_context()).find_root().with_resource(as_default(call.registry))
     if not tolerant:
         for plugin in call.registry.problems:
             if plugin.origin == "file":
