@@ -41,7 +41,12 @@ def _seeds(context: click.Context, parameter: click.Parameter, value: str | None
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at the same time.")
 @click.option("--retry-failed", is_flag=True, help="Run cells again that failed.")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Begin no cell after this time; go on another day.")
-@click.option("--only", multiple=True, metavar="TEXT", help="Only cells with this in their key; may be repeated.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="TEXT",
+    help="Only cells with this in their key; where it is repeated, with all of them.",
+)
 @_work_option
 @common.json_option
 def run(
