@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 from torch.nn.functional import embedding_bag
 
+from xmckit.errors import DataError
 from xmckit.nn import SparseBatch, products
 from xmckit.nn.products import sparse_product
 from xmckit.nn.threads import current_threads, threads
@@ -73,6 +74,25 @@ def test_threads_belong_to_their_block_and_not_to_its_threads():
         inside = pool.map(lambda _: current_threads()._pool, [0, 1])
     assert inside == [None, None]
     assert current_threads()._pool is None
+
+
+def test_pieces_come_back_in_order_and_errors_come_out():
+    def fail(piece):
+        if piece == 5:
+            raise ValueError("piece 5")
+        return piece
+
+    with threads(3) as pool:
+        assert pool.map(lambda piece: piece * piece, range(40)) == [piece * piece for piece in range(40)]
+        with pytest.raises(ValueError, match="piece 5"):
+            pool.map(fail, range(8))
+        assert pool.map(fail, range(5)) == [0, 1, 2, 3, 4]
+
+
+def test_a_feature_that_the_table_does_not_have():
+    X, table = batch_and_table(10, 30, 8, 0.3, 5)
+    with pytest.raises(DataError, match="a table of 29 features does not have"):
+        sparse_product(SparseBatch.from_csr(csr_matrix(X)), table[: X.indices.max()])
 
 
 def test_a_slope_that_is_not_contiguous():

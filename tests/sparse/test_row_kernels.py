@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import TypingError
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 from sklearn.preprocessing import normalize
@@ -19,7 +20,7 @@ from sklearn.preprocessing import normalize
 from xmckit.errors import UsageError
 from xmckit.sparse import labels, normalise, product, shortlists, text_kernels, topk, weigh_rows
 from xmckit.sparse.csr import row_pointers
-from xmckit.sparse.product import multiply, transposed
+from xmckit.sparse.product import all_below, multiply, transposed
 
 
 @given(
@@ -38,7 +39,7 @@ def test_rows_are_weighted_and_of_length_one(rows, columns, weighted, unit, fact
 @given(
     st.integers(0, 20),
     st.integers(1, 300),
-    st.integers(1, 30),
+    st.one_of(st.integers(1, 30), st.sampled_from([32, 47, 48, 64, 65, 96, 100, 128, 191, 256])),
     st.integers(0, 9),
     st.sampled_from([np.float32, np.float64]),
 )
@@ -58,6 +59,35 @@ def test_products_and_transposed_products_are_scipys(rows, columns, width, seed,
     sums = np.empty((len(entries.columns), width), dtype)
     multiply(entries.pointers, entries.rows, entries.values, slopes, np.zeros(width, dtype), sums, 0, len(sums))
     np.testing.assert_allclose(sums, (X.T @ slopes)[entries.columns], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [5, 24, 200])
+def test_rows_of_any_part_and_length_have_the_same_bits(width):
+    rng = np.random.default_rng(0)
+    X = random_csr(60, 2000, density=0.05, format="csr", dtype=np.float32, random_state=rng)
+    dense, nothing = rng.standard_normal((2000, width), dtype=np.float32), np.zeros(width, np.float32)
+    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int64)
+    whole, parts = np.empty((2, 60, width), np.float32)
+    multiply(indptr, indices, X.data, dense, nothing, whole, 0, 60)
+    for first, last in ((0, 1), (1, 4), (4, 60)):
+        multiply(indptr, indices, X.data, dense, nothing, parts, first, last)
+    np.testing.assert_array_equal(whole, parts)
+    np.testing.assert_allclose(whole, X @ dense, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_reads_only_arrays_that_are_as_they_should_be():
+    pointers, indices, values = np.array([0, 1]), np.array([0]), np.ones(1, np.float32)
+    dense, nothing, out = np.ones((4, 16), np.float32), np.zeros(16, np.float32), np.empty((1, 16), np.float32)
+    for wrong in ((np.asfortranarray(dense), nothing, out), (dense, nothing, out.astype(np.float64))):
+        with pytest.raises(TypingError, match="contiguous"):
+            multiply(pointers, indices, values, *wrong, 0, 1)
+
+
+def test_indices_that_a_table_does_not_have():
+    assert all_below(np.array([0, 3, 2]), 4)
+    assert all_below(np.zeros(0, np.int64), 0)
+    assert not all_below(np.array([0, 4, 2]), 4)
+    assert not all_below(np.array([0, -1, 2]), 4)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +125,8 @@ def test_a_second_process_compiles_nothing(tmp_path):
 @pytest.mark.parametrize("module", [labels, normalise, product, shortlists, text_kernels, topk])
 def test_every_kernel_that_python_calls_is_kept(module):
     """Helpers, which only kernels call, are compiled into them."""
-    helpers = {"_address", "_bytes_at", "_key", "_slot_of", "_same", "_find", "term_hash", "_character", "_ones"}
+    helpers = {"_address", "_bytes_at", "_key", "_slot_of", "_same", "_find", "term_hash", "_character"}
+    helpers |= {"_add_wide", "_add_half", "_add_line", "_add_few"}
     kernels = {name: item for name, item in vars(module).items() if isinstance(item, Dispatcher)}
     assert kernels
     for name, kernel in kernels.items():

@@ -66,6 +66,30 @@ def test_sums_are_scipys_and_workers_change_nothing():
         np.testing.assert_array_equal(getattr(merged[0], part), getattr(merged[1], part))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_numbers_of_other_types_and_labels_in_any_order(dtype):
+    rng = np.random.default_rng(0)
+    # a shortlist of 1, 3 and 5 labels in each row
+    rows = [
+        [{int(label): int(label) % 5 - nth for label in rng.permutation(16)[: 2 * nth + 1]} for _ in range(1500)]
+        for nth in range(3)
+    ]
+    for how in ("max", "sum"):
+        merged = merge_shortlists([as_matrix(one).astype(dtype) for one in rows], how=how, order="label", workers=2)
+        expected = as_matrix([dict(row) for row in reference(rows, how, "label", None)])
+        np.testing.assert_array_equal(merged.indptr, expected.indptr)
+        np.testing.assert_array_equal(merged.indices, expected.indices)
+        np.testing.assert_array_equal(merged.data, expected.data)
+        assert merged.dtype == np.float32
+
+
+def test_sums_that_float32_cannot_tell_apart_are_ranked():
+    large = as_matrix([{0: 2.0**24, 1: 2.0**24}])
+    merged = merge_shortlists([large, as_matrix([{0: 0.0, 1: 1.0}])], how="sum")
+    assert merged.indices.tolist() == [1, 0]
+    assert merged.data.tolist() == [2.0**24, 2.0**24]
+
+
 def test_no_rows_and_empty_shortlists():
     assert merge_shortlists([csr_matrix((0, 4), dtype=np.float32)]).shape == (0, 4)
     assert merge_shortlists([csr_matrix((3, 4), dtype=np.float32)] * 2).nnz == 0

@@ -1,7 +1,7 @@
 """The product of a sparse batch and a table, whose gradient names only the table's rows that the batch uses.
 
-Forward is torch's embedding bag, the fastest there is. Backward is `xmckit.sparse.product`, where torch would either
-fill a gradient as large as the table or keep one row per entry of the batch and have them sorted and summed later.
+On the processor both ways are `xmckit.sparse.product`. torch's embedding bag would go back by filling a gradient as
+large as the table, or by keeping one row per entry of the batch, to be sorted and summed before any optimiser's step.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch.nn.functional import embedding, embedding_bag
 
+from xmckit.errors import DataError
 from xmckit.nn.batches import SparseBatch
 from xmckit.nn.threads import Threads, current_threads, stripes
-from xmckit.sparse.product import multiply, transposed
+from xmckit.sparse.product import all_below, multiply, transposed
 
-_LEAST_WORK = 1 << 17  # products a piece; with fewer, waking a thread takes longer than the work
+_LEAST_WORK = 1 << 19  # products a piece; with fewer, waking a thread takes longer than the work
 
 
 def sparse_product(batch: SparseBatch, table: torch.Tensor) -> torch.Tensor:
@@ -26,37 +27,27 @@ def sparse_product(batch: SparseBatch, table: torch.Tensor) -> torch.Tensor:
         return product
     # a batch's own small table first: its gradient is one sum per feature, and already sorted by feature
     used, places = torch.unique(batch.indices, return_inverse=True)
-    return _bags(places, embedding(used, table, sparse=True), batch.offsets, batch.values)
-
-
-def _bags(indices: torch.Tensor, table: torch.Tensor, offsets: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=values, include_last_offset=True)
+    return embedding_bag(
+        places, embedding(used, table, sparse=True), batch.offsets, mode="sum", per_sample_weights=batch.values,
+        include_last_offset=True,
+    )  # fmt: skip
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: torch.Tensor, batch: SparseBatch, threads: Threads) -> torch.Tensor:
         ctx.batch, ctx.threads, ctx.shape = batch, threads, table.shape
-
-        def rows(part: slice) -> torch.Tensor:
-            offsets = batch.offsets[part.start : part.stop + 1]
-            entries = slice(int(offsets[0]), int(offsets[-1]))
-            return _bags(batch.indices[entries], table, offsets - offsets[0], batch.values[entries])
-
-        parts = threads.map(rows, _pieces(batch.rows, len(batch.indices) * table.shape[1]))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        dense = np.ascontiguousarray(table.detach().numpy())
+        pointers, columns, values = batch.offsets.numpy(), batch.indices.numpy(), batch.values.numpy()
+        if not all_below(columns, len(dense)):
+            raise DataError(f"a row of the batch names a feature that a table of {len(dense)} features does not have")
+        return torch.from_numpy(_multiplied(threads, pointers, columns, values, dense))
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         batch, slope = ctx.batch, np.ascontiguousarray(slopes[0].numpy())
         entries = transposed(batch.offsets.numpy(), batch.indices.numpy(), batch.values.numpy(), ctx.shape[0])
-        gradient = np.empty((len(entries.columns), ctx.shape[1]), slope.dtype)
-        nothing = np.zeros(ctx.shape[1], slope.dtype)
-
-        def sums(part: slice) -> None:
-            multiply(entries.pointers, entries.rows, entries.values, slope, nothing, gradient, part.start, part.stop)
-
-        ctx.threads.map(sums, _pieces(len(gradient), len(batch.indices) * ctx.shape[1]))
+        gradient = _multiplied(ctx.threads, entries.pointers, entries.rows, entries.values, slope)
         sparse = torch.sparse_coo_tensor(
             torch.from_numpy(entries.columns)[None],
             torch.from_numpy(gradient),
@@ -64,6 +55,19 @@ class _Product(torch.autograd.Function):
             check_invariants=False,
         )
         return sparse, None, None
+
+
+def _multiplied(
+    threads: Threads, pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray
+) -> np.ndarray:
+    out = np.empty((len(pointers) - 1, dense.shape[1]), dense.dtype)
+    nothing = np.zeros(dense.shape[1], dense.dtype)
+
+    def rows(part: slice) -> None:
+        multiply(pointers, indices, values, dense, nothing, out, part.start, part.stop)
+
+    threads.map(rows, _pieces(len(out), len(indices) * dense.shape[1]))
+    return out
 
 
 def _pieces(length: int, work: int) -> list[slice]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -25,22 +25,40 @@ _threads_outside = 1
 
 
 class Threads:
-    """`map` over pieces, on the threads of a pool or, without one, in the calling thread."""
+    """`map` over pieces, by the calling thread and those of a pool, or without one by the calling thread alone."""
 
-    def __init__(self, pool: ThreadPoolExecutor | None = None):
-        self._pool = pool
+    def __init__(self, pool: ThreadPoolExecutor | None = None, workers: int = 1):
+        self._pool, self._workers = pool, workers
 
     def map(self, function: Callable[[Piece], Result], pieces: Sequence[Piece]) -> list[Result]:
         if self._pool is None or len(pieces) < 2:
             return [function(piece) for piece in pieces]
-        return list(self._pool.map(function, pieces))
+        results: dict[int, Result] = {}
+        waiting = iter(range(len(pieces)))
+
+        def work() -> None:
+            for nth in waiting:
+                results[nth] = function(pieces[nth])
+
+        others = [self._pool.submit(work) for _ in range(min(self._workers, len(pieces)) - 1)]
+        token = _current.set(Threads())
+        try:
+            work()
+        finally:
+            _current.reset(token)
+            # a thread that has not woken up by now finds nothing left to do
+            started = [other for other in others if not other.cancel()]
+            wait(started)
+        for other in started:
+            other.result()
+        return [results[nth] for nth in range(len(pieces))]
 
 
 _current: ContextVar[Threads] = ContextVar("threads", default=Threads())  # noqa: B039  # it has no state
 
 
 def current_threads() -> Threads:
-    """Those of the innermost `threads` block; none in a thread of its pool, which must not wait for the others."""
+    """Those of the innermost `threads` block; none inside a piece of work, which must not wait for the others."""
     return _current.get()
 
 
@@ -53,8 +71,8 @@ def threads(workers: int) -> Iterator[Threads]:
         else:
             # MKL keeps its number of threads per thread: without this, a product that is the first thing a new thread
             # of the pool does would still be spread.
-            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                token = _current.set(Threads(pool))
+            with ThreadPoolExecutor(workers - 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                token = _current.set(Threads(pool, workers))
                 try:
                     yield _current.get()
                 finally:
@@ -68,7 +86,7 @@ def _torch_single_threaded() -> Iterator[None]:
     with _lock:
         if _users == 0:
             _threads_outside = torch.get_num_threads()
-            torch.set_num_threads(1)
+        torch.set_num_threads(1)  # MKL's number belongs to the thread, so that everyone who enters has to set it
         _users += 1
     try:
         yield

@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types, uint64
-from numba.extending import intrinsic
+from numba import njit, uint64
 
+from xmckit.sparse.lanes import add_product, address, loader, ones, prefetch, store
 from xmckit.sparse.parse_kernels import trailing_zeros
 
-_AHEAD = 8  # entries between asking for a row of the dense matrix and using it
+_WIDE, _HALF, _LINE = 256, 128, 64  # bytes of a row whose sums fit in registers, and of a cache line
+_AHEAD = 16  # entries between asking for a row of the dense matrix and using it
+_NEAR = 1 << 18  # bytes that a processor has in its own cache, for which nobody has to ask
+_TOGETHER = 64  # entries whose rows of the dense matrix stay near while one part of their columns follows the other
 
 
 class Transposed(NamedTuple):
@@ -31,21 +33,50 @@ def transposed(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, colu
     return Transposed(*_transpose(indptr, indices, values, columns))
 
 
-@intrinsic
-def prefetch(typing: Any, address: Any) -> Any:
-    """Ask the processor to bring what is at an address near, before it is needed."""
+@njit(cache=True, nogil=True)
+def all_below(indices: np.ndarray, columns: int) -> bool:
+    """Whether every index is one of so many columns."""
+    sound = True
+    for place in range(len(indices)):
+        sound &= uint64(indices[place]) < uint64(columns)
+    return sound
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # to read, to be kept in all caches, data
-        builder.call(
-            function, [builder.inttoptr(arguments[0], byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))]
-        )
-        return context.get_dummy_value()
 
-    return types.void(types.int64), generate
+def _adder(size: int) -> Any:
+    load = loader(size)
+
+    @njit(nogil=True, error_model="numpy")
+    def add(
+        indptr: np.ndarray,
+        indices: np.ndarray,
+        values: np.ndarray,
+        dense: np.ndarray,
+        start: np.ndarray,
+        out: np.ndarray,
+        first: int,
+        last: int,
+        end_of_all: int,
+        column: int,
+    ) -> None:
+        """What `multiply` does, for `size` bytes of every row from byte `column` on."""
+        step, far = dense.shape[1] * dense.itemsize, dense.nbytes > _NEAR
+        base, target = address(dense, dense) + column, address(out, dense) + first * step + column
+        place = indptr[first]
+        for row in range(first, last):
+            total = load(address(start, dense) + column, dense)
+            while place < indptr[row + 1]:
+                if far and place + _AHEAD < end_of_all:
+                    for line in range(0, size, _LINE):
+                        prefetch(base + indices[place + _AHEAD] * step + line)
+                total = add_product(total, values[place], load(base + indices[place] * step, dense))
+                place += 1
+            store(target, total)
+            target += step
+
+    return add
+
+
+_add_wide, _add_half, _add_line = _adder(_WIDE), _adder(_HALF), _adder(_LINE)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -63,78 +94,85 @@ def multiply(
 
     With a `Transposed`, `indptr` are its pointers and `indices` its rows: then it is the transpose that is multiplied.
     """
-    width, line = dense.shape[1], 64 // dense.itemsize
-    base, step = np.int64(dense.ctypes.data), dense.shape[1] * dense.itemsize
-    end_of_all = indptr[last]
+    step, end = dense.shape[1] * dense.itemsize, indptr[last]
+    if step < _LINE:
+        _add_few(indptr, indices, values, dense, start, out, first, last)
+        return
+    while first < last:
+        stop = first + 1
+        while stop < last and (step <= _WIDE or indptr[stop + 1] - indptr[first] <= _TOGETHER):
+            stop += 1
+        column = 0
+        while column + _WIDE <= step:
+            _add_wide(indptr, indices, values, dense, start, out, first, stop, end, column)
+            column += _WIDE
+        if column + _HALF <= step:
+            _add_half(indptr, indices, values, dense, start, out, first, stop, end, column)
+            column += _HALF
+        if column + _LINE <= step:
+            _add_line(indptr, indices, values, dense, start, out, first, stop, end, column)
+            column += _LINE
+        if column < step:
+            # together with some columns that are done, which become the same again
+            _add_line(indptr, indices, values, dense, start, out, first, stop, end, step - _LINE)
+        first = stop
+
+
+@njit(nogil=True, error_model="numpy")
+def _add_few(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    dense: np.ndarray,
+    start: np.ndarray,
+    out: np.ndarray,
+    first: int,
+    last: int,
+) -> None:
     for row in range(first, last):
-        place, end = indptr[row], indptr[row + 1]
-        if place == end:
-            for column in range(width):
-                out[row, column] = start[column]
-        begin = place
-        while place < end:
-            for ahead in range(place + _AHEAD, min(place + _AHEAD + 4, end_of_all)):
-                for column in range(0, width, line):
-                    prefetch(base + indices[ahead] * step + column * dense.itemsize)  # type: ignore[call-arg]
-            a, factor_a = indices[place], values[place]
-            if place == begin:
-                for column in range(width):
-                    out[row, column] = start[column] + factor_a * dense[a, column]
-                place += 1
-            elif place + 3 < end:
-                b, c, d = indices[place + 1], indices[place + 2], indices[place + 3]
-                factor_b, factor_c, factor_d = values[place + 1], values[place + 2], values[place + 3]
-                for column in range(width):
-                    out[row, column] += (factor_a * dense[a, column] + factor_b * dense[b, column]) + (
-                        factor_c * dense[c, column] + factor_d * dense[d, column]
-                    )
-                place += 4
-            else:
-                for column in range(width):
-                    out[row, column] += factor_a * dense[a, column]
-                place += 1
+        for column in range(dense.shape[1]):
+            total = start[column]
+            for place in range(indptr[row], indptr[row + 1]):
+                total += values[place] * dense[indices[place], column]
+            out[row, column] = total
 
 
 @njit(cache=True, nogil=True)
 def _transpose(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    # unsigned, so that no place is looked at for being negative
+    one, low, entries = uint64(1), uint64(63), uint64(len(indices))
     bits = np.zeros((columns >> 6) + 1, np.uint64)
-    for place in range(len(indices)):
-        bits[indices[place] >> 6] |= uint64(1) << uint64(indices[place] & 63)
+    for place in range(entries):
+        column = uint64(indices[place])
+        bits[column >> uint64(6)] |= one << (column & low)
     # the number of columns before each word of bits
-    before = np.empty(len(bits), np.int64)
+    before = np.empty(len(bits), np.uint64)
     used = np.empty(min(columns, len(indices)), np.int64)
-    size = 0
-    for word in range(len(bits)):
+    size = uint64(0)
+    for word in range(uint64(len(bits))):
         before[word] = size
         rest = bits[word]
         while rest != 0:
-            used[size] = word << 6 | np.int64(trailing_zeros(rest))  # type: ignore[call-arg]
-            rest &= rest - uint64(1)
-            size += 1
-    pointers = np.zeros(size + 2, np.int64)
-    nth_of = np.empty(len(indices), np.int32)
-    for place in range(len(indices)):
-        column = indices[place]
-        below = bits[column >> 6] & ((uint64(1) << uint64(column & 63)) - uint64(1))
-        nth_of[place] = before[column >> 6] + _ones(below)
-        pointers[nth_of[place] + 2] += 1
+            used[size] = word << uint64(6) | trailing_zeros(rest)  # type: ignore[call-arg]
+            rest &= rest - one
+            size += one
+    pointers = np.zeros(size + uint64(2), np.int64)
+    nth_of = np.empty(len(indices), np.uint32)
+    for place in range(entries):
+        column = uint64(indices[place])
+        word = column >> uint64(6)
+        nth = before[word] + ones(bits[word] & ((one << (column & low)) - one))
+        nth_of[place] = nth
+        pointers[nth + uint64(2)] += 1
     for nth in range(size):
-        pointers[nth + 2] += pointers[nth + 1]
+        pointers[nth + uint64(2)] += pointers[nth + one]
     rows, ordered = np.empty(len(indices), np.int32), np.empty(len(indices), values.dtype)
     for row in range(len(indptr) - 1):
-        for place in range(indptr[row], indptr[row + 1]):
-            target = pointers[nth_of[place] + 1]
-            pointers[nth_of[place] + 1] += 1
+        for place in range(uint64(indptr[row]), uint64(indptr[row + 1])):
+            nth = nth_of[place] + one
+            target = uint64(pointers[nth])
+            pointers[nth] = target + one
             rows[target], ordered[target] = row, values[place]
-    return used[:size].copy(), pointers[: size + 1].copy(), rows, ordered
-
-
-@njit(nogil=True)
-def _ones(word: Any) -> Any:
-    """The number of bits that are set."""
-    word -= (word >> uint64(1)) & uint64(0x5555555555555555)
-    word = (word & uint64(0x3333333333333333)) + ((word >> uint64(2)) & uint64(0x3333333333333333))
-    word = (word + (word >> uint64(4))) & uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * uint64(0x0101010101010101)) >> uint64(56))
+    return used[:size], pointers[: size + one], rows, ordered

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from functools import reduce
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, uint64
 from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError, UsageError
 from xmckit.executors import Threads
-from xmckit.sparse.csr import row_pointers
+from xmckit.sparse.csr import LARGEST_INT32
 from xmckit.sparse.scoring import row_blocks
 from xmckit.sparse.topk import csr_pattern, first_row_with_repeats, offer, pour
+
+
+class _Lists(NamedTuple):
+    """One shortlist per row, in the order of the labels.
+
+    `bits` are the scores as integers. Of two integers a processor takes one without a branch, which it would mispredict
+    at every second label; of two floats it cannot.
+    """
+
+    pointers: np.ndarray
+    labels: np.ndarray
+    scores: np.ndarray
+    bits: np.ndarray
 
 
 def merge_shortlists(
@@ -34,124 +48,139 @@ def merge_shortlists(
         raise UsageError(f"shortlists to merge need one shape, rows × labels, found {shapes}")
     if how not in ("max", "sum") or order not in ("score", "label") or (k is not None and k < 1):
         raise UsageError(f"cannot merge shortlists by {how!r} in the order of {order!r} with k = {k}")
-    rows, labels = shortlists[0].shape
-    patterns = [csr_pattern(matrix, "a shortlist") for matrix in shortlists]
-    for indptr, indices in patterns:
-        row = first_row_with_repeats(indptr, indices)
-        if row >= 0:
-            raise DataError("a shortlist names a label twice", row=row)
-    by_label = [matrix if matrix.has_sorted_indices else matrix.sorted_indices() for matrix in shortlists]
-    stacked = _side_by_side([csr_pattern(m, "a shortlist") for m in by_label], [m.data for m in by_label], rows)
-
-    def merge(block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        return _merge(*stacked, how == "sum", order == "score", k or labels, block.start, block.stop)
-
-    parts = Threads().map(merge, row_blocks(rows), workers=workers)
-    for *_, row in parts:
-        if row >= 0:
-            raise DataError("a score is not a number (NaN)", row=row)
-    pointers = row_pointers(np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)]))
-    merged = np.concatenate([np.zeros(0, np.int32), *(part[1] for part in parts)])
-    values = np.concatenate([np.zeros(0, np.float32), *(part[2] for part in parts)])
-    return csr_matrix((values, merged, pointers), shape=(rows, labels))
+    # sums are taken in float64; one of two float32 that is only stored as float32 has the same bits without that
+    narrow = all(matrix.dtype == np.float32 for matrix in shortlists)
+    narrow &= how == "max" or (len(shortlists) <= 2 and order == "label" and k is None)
+    lists = [_by_label(matrix, np.float32 if narrow else np.float64) for matrix in shortlists]
+    wrong = [row for row in map(_first_row_with_nan, lists) if row >= 0]
+    if wrong:
+        raise DataError("a score is not a number (NaN)", row=min(wrong))
+    if len(lists) == 1:
+        lists.append(_lists(np.zeros_like(lists[0].pointers), lists[0].labels[:0], lists[0].scores[:0]))
+    found = reduce(lambda left, right: _united(left, right, how == "sum", workers), lists)
+    if order == "score" or k is not None:
+        found = _ranked(found, k, order == "score", workers)
+    pointers = found.pointers if found.pointers[-1] > LARGEST_INT32 else found.pointers.astype(np.int32)
+    values = found.scores.astype(np.float32, copy=False)
+    return csr_matrix((values, found.labels, pointers), shape=shortlists[0].shape)
 
 
-def _side_by_side(
-    patterns: Sequence[tuple[np.ndarray, np.ndarray]], scores: Sequence[np.ndarray], rows: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(where each shortlist's rows start in what follows, all labels, all scores), one shortlist after the other."""
-    begins = np.cumsum([0, *(len(indices) for _, indices in patterns)])
-    starts = np.empty((len(patterns), rows + 1), np.int64)
-    for nth, (indptr, _) in enumerate(patterns):
-        starts[nth] = indptr + begins[nth]
-    return (
-        starts,
-        np.concatenate([indices for _, indices in patterns]),
-        np.concatenate(scores).astype(np.float64, copy=False),
+def _lists(pointers: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> _Lists:
+    return _Lists(pointers, labels, scores, scores.view(np.int32 if scores.itemsize == 4 else np.int64))
+
+
+def _by_label(matrix: csr_matrix, dtype: Any) -> _Lists:
+    pointers, labels = csr_pattern(matrix, "a shortlist")
+    row = first_row_with_repeats(pointers, labels)
+    if row >= 0:
+        raise DataError("a shortlist names a label twice", row=row)
+    if not matrix.has_sorted_indices:
+        matrix = matrix.sorted_indices()
+        pointers, labels = csr_pattern(matrix, "a shortlist")
+    return _lists(pointers, labels, np.ascontiguousarray(matrix.data[: pointers[-1]], dtype=dtype))
+
+
+def _first_row_with_nan(lists: _Lists) -> int:
+    place = _first_nan(lists.scores)
+    return -1 if place < 0 else int(np.searchsorted(lists.pointers, place, side="right")) - 1
+
+
+def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
+    starts = left.pointers + right.pointers  # as if no label came twice
+    room = _lists(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1], left.scores.dtype))
+    sizes = np.empty(len(starts) - 1, np.int64)
+    blocks = row_blocks(len(sizes), most=max(1, workers))
+    Threads().map(
+        lambda block: _unite(left, right, adding, block.start, block.stop, room, sizes), blocks, workers=workers
     )
+    pointers = _pointers(sizes)
+    for block in blocks[1:]:
+        gap = starts[block.start] - pointers[block.start]
+        target = slice(pointers[block.start], pointers[block.stop])
+        source = slice(target.start + gap, target.stop + gap)
+        room.labels[target], room.scores[target] = room.labels[source], room.scores[source]
+    labels, scores = room.labels[: pointers[-1]], room.scores[: pointers[-1]]
+    much = 2 * pointers[-1] < starts[-1]  # of the room is empty
+    return _lists(pointers, labels.copy(), scores.copy()) if much else _lists(pointers, labels, scores)
+
+
+def _ranked(lists: _Lists, k: int | None, best_first: bool, workers: int) -> _Lists:
+    sizes = np.diff(lists.pointers)
+    pointers = _pointers(sizes if k is None else np.minimum(sizes, k))
+    ranked = _lists(pointers, np.empty(pointers[-1], np.int32), np.empty(pointers[-1], lists.scores.dtype))
+    Threads().map(
+        lambda block: _rank(lists, best_first, block.start, block.stop, ranked), row_blocks(len(sizes)), workers=workers
+    )
+    return ranked
+
+
+def _pointers(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
 @njit(cache=True, nogil=True)
-def _merge(
-    starts: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    adding: bool,
-    best_first: bool,
-    k: int,
-    start: int,
-    stop: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """(entries of each row, labels, scores, the first row with a NaN or −1) of rows start … stop − 1.
-
-    The shortlists of a row are in the order of their labels, and are read side by side.
-    """
-    most, longest = 0, 0
-    for row in range(start, stop):
-        here = 0
-        for nth in range(len(starts)):
-            here += starts[nth, row + 1] - starts[nth, row]
-        most, longest = most + here, max(longest, here)
-    union, united = np.empty(longest, np.int32), np.empty(longest)
-    kept, kept_scores = np.empty(min(k, longest), np.int32), np.empty(min(k, longest))
-    sizes, at = np.zeros(stop - start, np.int64), np.empty(len(starts), np.int64)
-    out_labels, out_scores = np.empty(most, np.int32), np.empty(most, np.float32)
-    size = 0
-    for row in range(start, stop):
-        found = _unite(starts, labels, scores, row, adding, at, union, united)
-        if found < 0:
-            return sizes, out_labels, out_scores, row
-        if best_first or found > k:
-            count = 0
-            for nth in range(found):
-                count = offer(kept_scores, kept, count, united[nth], union[nth])
-            found = count
-            pour(kept_scores, kept, found, union[:found], united[:found])
-            if not best_first:
-                order = np.argsort(union[:found])
-                union[:found], united[:found] = union[:found][order], united[:found][order]
-        for nth in range(found):
-            out_labels[size + nth], out_scores[size + nth] = union[nth], united[nth]
-        sizes[row - start] = found
-        size += found
-    return sizes, out_labels[:size].copy(), out_scores[:size].copy(), -1
+def _first_nan(scores: np.ndarray) -> int:
+    """Its place, or −1."""
+    found = False
+    for place in range(len(scores)):
+        found |= scores[place] != scores[place]
+    if found:
+        for place in range(len(scores)):
+            if scores[place] != scores[place]:
+                return place
+    return -1
 
 
 @njit(cache=True, nogil=True)
-def _unite(
-    starts: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    row: int,
-    adding: bool,
-    at: np.ndarray,
-    union: np.ndarray,
-    united: np.ndarray,
-) -> int:
-    """The number of labels in `union`, in increasing order, with their scores; −1 if one is not a number."""
-    found = 0
-    for nth in range(len(starts)):
-        at[nth] = starts[nth, row]
-    while True:
-        label = -1
-        for nth in range(len(starts)):
-            if at[nth] < starts[nth, row + 1] and (label < 0 or labels[at[nth]] < label):
-                label = labels[at[nth]]
-        if label < 0:
-            return found
-        total, named = 0.0, False
-        for nth in range(len(starts)):
-            if at[nth] < starts[nth, row + 1] and labels[at[nth]] == label:
-                score = scores[at[nth]]
-                at[nth] += 1
-                if score == -np.inf:
-                    continue
-                if np.isnan(score):
-                    return -1
-                total = score if not named else total + score if adding else max(total, score)
-                named = True
-        if np.isnan(total):  # inf − inf
-            return -1
-        if named:
-            union[found], united[found] = label, total
-            found += 1
+def _unite(left: _Lists, right: _Lists, adding: bool, start: int, stop: int, room: _Lists, sizes: np.ndarray) -> None:
+    """The union of rows start … stop − 1, one after the other from where `room` has the first of them."""
+    one, nothing = uint64(1), -left.scores.dtype.type(np.inf)
+    nothing_bits = np.full(1, nothing, left.scores.dtype).view(left.bits.dtype)[0]
+    # unsigned, so that no place is looked at for being negative
+    at = uint64(room.pointers[start])
+    for row in range(start, stop):
+        first = at
+        i, i_end = uint64(left.pointers[row]), uint64(left.pointers[row + 1])
+        j, j_end = uint64(right.pointers[row]), uint64(right.pointers[row + 1])
+        while i < i_end and j < j_end:
+            a, b = left.labels[i], right.labels[j]
+            if a == b:
+                x, y = left.scores[i], right.scores[j]
+                total = x + y if adding and x != nothing and y != nothing else max(x, y)
+                room.labels[at], room.scores[at] = a, total
+                at += uint64(total != nothing)
+                i += one
+                j += one
+                continue
+            bits, other_bits = left.bits[i], right.bits[j]
+            bits = bits if a < b else other_bits
+            room.labels[at], room.bits[at] = min(a, b), bits
+            at += uint64(bits != nothing_bits)
+            i += uint64(a < b)
+            j += uint64(b < a)
+        for place in range(i, i_end):
+            room.labels[at], room.bits[at] = left.labels[place], left.bits[place]
+            at += uint64(left.bits[place] != nothing_bits)
+        for place in range(j, j_end):
+            room.labels[at], room.bits[at] = right.labels[place], right.bits[place]
+            at += uint64(right.bits[place] != nothing_bits)
+        sizes[row] = at - first
+
+
+@njit(cache=True, nogil=True)
+def _rank(lists: _Lists, best_first: bool, start: int, stop: int, ranked: _Lists) -> None:
+    """As many of the best labels of rows start … stop − 1 as `ranked` has room for."""
+    longest = 0
+    for row in range(start, stop):
+        longest = max(longest, ranked.pointers[row + 1] - ranked.pointers[row])
+    kept, kept_scores = np.empty(longest, np.int32), np.empty(longest, lists.scores.dtype)
+    for row in range(start, stop):
+        here = slice(ranked.pointers[row], ranked.pointers[row + 1])
+        labels, scores = ranked.labels[here], ranked.scores[here]
+        count, room = 0, len(labels)
+        for place in range(lists.pointers[row], lists.pointers[row + 1]):
+            count = offer(kept_scores[:room], kept[:room], count, lists.scores[place], lists.labels[place])
+        pour(kept_scores, kept, count, labels, scores)
+        if not best_first:
+            order = np.argsort(labels)
+            labels[:], scores[:] = labels[order], scores[order]

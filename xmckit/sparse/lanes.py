@@ -1,0 +1,118 @@
+"""Numbers side by side in the registers of the processor, and other instructions that numba has no name for.
+
+A sum over rows of a matrix that numba keeps in an array is loaded and stored at every step. One that is a value of the
+type `Lanes` stays in registers until it is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba.extending
+from llvmlite import ir
+from numba import types
+from numba.core.errors import TypingError
+from numba.extending import models, register_model
+
+intrinsic: Any = numba.extending.intrinsic
+
+
+class Lanes(types.Type):
+    """So many numbers of one type."""
+
+    def __init__(self, dtype: Any, count: int):
+        super().__init__(name=f"Lanes({dtype}, {count})")
+        self.dtype, self.count = dtype, count
+
+    @property
+    def bytes_each(self) -> int:
+        return int(self.dtype.bitwidth) // 8
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, lanes: Lanes):
+        number = manager.lookup(lanes.dtype).get_value_type()
+        super().__init__(manager, lanes, ir.VectorType(number, lanes.count))
+
+
+def loader(size: int) -> Any:
+    """A function (address, array) that loads `size` bytes of numbers as that array has them."""
+
+    @intrinsic
+    def load(typing: Any, address: Any, array: Any) -> Any:
+        lanes = Lanes(array.dtype, size * 8 // array.dtype.bitwidth)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            place = builder.inttoptr(arguments[0], context.get_value_type(lanes).as_pointer())
+            return builder.load(place, align=lanes.bytes_each)
+
+        return lanes(types.int64, array), generate
+
+    return load
+
+
+@intrinsic
+def store(typing: Any, address: Any, lanes: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], context.get_value_type(lanes).as_pointer())
+        builder.store(arguments[1], place, align=lanes.bytes_each)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, lanes), generate
+
+
+@intrinsic
+def add_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
+    """lanes + factor · others, rounded once where the processor can do that."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        total, number, rest = arguments
+        kind, index = total.type, ir.IntType(32)
+        nothing, first = (
+            ir.Constant(kind, ir.Undefined),
+            ir.Constant(ir.VectorType(index, kind.count), [0] * kind.count),
+        )
+        factors = builder.shuffle_vector(builder.insert_element(nothing, number, ir.Constant(index, 0)), nothing, first)
+        return builder.fadd(total, builder.fmul(factors, rest, flags=("contract",)), flags=("contract",))
+
+    return lanes(lanes, lanes.dtype, lanes), generate
+
+
+@intrinsic
+def address(typing: Any, array: Any, like: Any) -> Any:
+    """Where the numbers of an array begin: they stand one behind the other and are of the type that `like` has."""
+    if array.layout != "C" or array.dtype != like.dtype:
+        raise TypingError(f"this kernel needs arrays of {like.dtype} that are contiguous in C order, not {array}")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(context.make_array(array)(context, builder, arguments[0]).data, ir.IntType(64))
+
+    return types.int64(array, like), generate
+
+
+@intrinsic
+def prefetch(typing: Any, place: Any) -> Any:
+    """Ask the processor to bring what is at an address near, before it is needed."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        # to read, to be kept in all caches, data
+        builder.call(
+            function, [builder.inttoptr(arguments[0], byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))]
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+@intrinsic
+def ones(typing: Any, word: Any) -> Any:
+    """The number of bits that are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
