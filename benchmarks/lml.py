@@ -43,27 +43,27 @@ class Bracketing(torch.autograd.Function):
     """The paper's module 1."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        y = torch.sigmoid(x + bracket(x)[:, None])
+    def forward(ctx: Any, x: torch.Tensor, k: int = K) -> torch.Tensor:
+        y = torch.sigmoid(x + bracket(x, k)[:, None])
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         (y,), (g,) = ctx.saved_tensors, gradients
         inverse = 1 / (1 / y + 1 / (1 - y))
         d_nu = (inverse * g).sum(-1, keepdim=True) / inverse.sum(-1, keepdim=True)
-        return inverse * (g - d_nu)
+        return inverse * (g - d_nu), None
 
 
-def bracket(x: torch.Tensor) -> torch.Tensor:
+def bracket(x: torch.Tensor, k: int = K) -> torch.Tensor:
     """Algorithm 1: ν of every row."""
-    top = torch.topk(x, K + 1, sorted=True).values
-    low, high = -top[:, K - 1] - DELTA, -top[:, K] + DELTA
+    top = torch.topk(x, k + 1, sorted=True).values
+    low, high = -top[:, k - 1] - DELTA, -top[:, k] + DELTA
     fractions = torch.linspace(0, 1, SAMPLES)
     while bool(((high - low).abs() > EPSILON).any()):
         nus = low[:, None] + fractions * (high - low)[:, None]
-        g = torch.sigmoid(x[:, None, :] + nus[:, :, None]).sum(-1) - K
+        g = torch.sigmoid(x[:, None, :] + nus[:, :, None]).sum(-1) - k
         last_below = ((g < 0).sum(-1) - 1).clamp(0, SAMPLES - 2)
         low, high = (nus.gather(1, at[:, None])[:, 0] for at in (last_below, last_below + 1))
     return (low + high) / 2

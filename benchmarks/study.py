@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-AT_HAND = ("stdlib-calls", "planted-bimodal")
+MADE_UP = "made up"
+AT_HAND = ("stdlib-calls", "planted-bimodal", MADE_UP)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

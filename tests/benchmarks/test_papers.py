@@ -1,0 +1,181 @@
+"""The page of the papers' tables and figures: what it is made from, and what it says where cells are missing."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _studies_can_be_imported():
+    before = set(sys.modules)
+    sys.path.insert(0, str(BENCHMARKS))
+    yield
+    sys.path.remove(str(BENCHMARKS))
+    for name in set(sys.modules) - before:
+        if (BENCHMARKS / f"{name}.py").exists():
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def papers_page():
+    import papers_page
+
+    return papers_page
+
+
+@pytest.fixture(scope="module")
+def published(papers_page):
+    return papers_page.load_published()
+
+
+@pytest.fixture(scope="module")
+def results(papers_page):
+    return papers_page.load_results()
+
+
+def section(page, heading):
+    """The lines below a heading, up to the next one."""
+    (found,) = re.findall(rf"^### {re.escape(heading)}.*?(?=^##|\Z)", page, re.DOTALL | re.MULTILINE)
+    return found
+
+
+def test_page_is_what_the_results_give(papers_page, published, results):
+    page = papers_page.PAGE.read_text("utf-8")
+    newer = [name for name, found in results.items() if f"`{name}.json` {papers_page.digest(found)}" not in page]
+    if newer:
+        pytest.skip(f"results are newer than the page ({', '.join(newer)}): python benchmarks/papers.py --render")
+    assert papers_page.page(published, results) == page
+
+
+def test_every_published_number_has_its_place(papers_page, published):
+    assert {key for keys in papers_page.SECTIONS for key in keys} == {entry["key"] for entry in published["exhibit"]}
+    for entry in published["exhibit"]:
+        assert entry["paper"] in published["paper"]
+        assert re.fullmatch(r"(Table|Figure) \d+[ab]?", entry["table"])
+        assert entry["claim"]
+        assert entry["published"]
+        assert entry["here"]
+        assert set(entry["studies"]) <= set(papers_page.STUDIES)
+        assert ("columns" in entry) == ("rows" in entry)
+        assert "columns" in entry or "(a plot" in entry["published"], entry["key"]
+        names = entry.get("columns", [])
+        assert len(set(names)) == len(names)
+        for name, values in entry.get("rows", {}).items():
+            assert len(values) == len(names), (entry["key"], name)
+            assert all(isinstance(value, int | float) for value in values)
+            assert not all(math.isnan(value) for value in values)
+
+
+def test_tables_of_one_paper_agree(published):
+    """The grid of Shen et al. repeats two rows of their larger table."""
+    larger, grid = (
+        next(entry for entry in published["exhibit"] if entry["key"] == key) for key in ("shen-table-2", "shen-table-5")
+    )
+    for ours, theirs in (("random 4", "random 4"), ("random 10", "random 10"), ("clusters", "clusters 8")):
+        for metric in ("P@1", "P@3", "P@5"):
+            assert larger["rows"][f"{ours}, {metric}"][:3] == grid["rows"][f"{theirs}, {metric}"][1:]
+
+
+def test_nothing_run_yet(papers_page, published):
+    page = papers_page.page(published, {})
+    assert f"Of {len(papers_page.SECTIONS)} claims: open {len(papers_page.SECTIONS)}." in page
+    assert "No cell that it could be counted on was run yet." in section(page, "Figure 6b")
+    assert "*Not run yet*: 42 of 42 cells" in section(page, "Table 2, Table 3, Table 4")
+    assert "| published: MIMIC-III | 25 | 229 (6.8 %) |" in page
+
+
+def test_missing_cells_are_counted_and_named(papers_page, published, results):
+    some = copy.deepcopy(results)
+    cells = some["argmax_tables"]["cells"]
+    for key in [key for key in cells if key.startswith("delicious / dft")]:
+        del cells[key]
+    told = section(papers_page.page(published, some), "Figure 6a")
+    assert "*Not run yet*: 6 of 42 cells (delicious 6)." in told
+    assert "| delicious | dft | – | – | – | – | – | – |" in told
+
+
+def test_claims_are_counted(papers_page):
+    from papers_exhibits import Claim, above, claim
+
+    nan = float("nan")
+    assert above([(2, 1), (1, 1), (None, 1), (nan, 0), (0, 1)]) == [True, False, False]
+    counted = claim("it is better", [True, False], [True])
+    assert counted == Claim("it is better", 1, 2, (1, 1))
+    assert papers_page.sentence([counted]) == "**Does not hold.** It is better: 1 of 2 (in the paper 1 of 1)."
+    verdicts = {
+        "holds": [(3, 3), (1, 1)], "mostly holds": [(3, 3), (2, 3)], "holds in part": [(3, 3), (1, 3)],
+        "does not hold": [(1, 2), (0, 3)], "open": [(0, 0)],
+    }  # fmt: skip
+    for name, counts in verdicts.items():
+        assert papers_page.verdict([Claim("", right, of) for right, of in counts]) == name
+
+
+def test_seeds_that_only_one_system_has_do_not_count():
+    from papers_leaves import in_common
+
+    def cell(system, seed, value):
+        return {"system": system, "seed": seed, "P@5": value}
+
+    cells = [cell("a", 0, 0.2), cell("a", 1, 0.8), cell("b", 0, 0.3)]
+    score = in_common(cells, ("a", "b", "c"))
+    assert [score(system, "P@5") for system in ("a", "b", "c")] == [0.2, 0.3, None]
+
+
+def test_smooth_svm_and_entropy_against_all_sets():
+    """The losses that are timed are those of the papers: sums over all sets of k labels, one by one."""
+    torch = pytest.importorskip("torch")
+    import topk_losses
+
+    from xmckit.nn import Targets, truncated_topk_entropy
+
+    x = torch.randn(3, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    true = torch.tensor([0, 3, 6])
+    targets = Targets(torch.arange(3), true, None, (3, 7))
+    for k in (1, 2, 4, 6):
+        wanted = 0.0
+        for scores, label in zip(x.tolist(), true.tolist(), strict=True):
+            sets = list(itertools.combinations(range(7), k))
+            value = {labels: math.exp(sum(scores[j] for j in labels) / k) for labels in sets}
+            right = sum(value[labels] for labels in sets if label in labels)
+            wrong = sum(value[labels] for labels in sets if label not in labels)
+            wanted += math.log1p(math.e * wrong / right) / 3
+        assert topk_losses.smooth_svm(x, true, k).item() == pytest.approx(wanted)
+        sorted_entropy = topk_losses.sorted_entropy(x, true, k).item()
+        assert sorted_entropy == pytest.approx(truncated_topk_entropy(x, targets, k).item())
+
+
+def test_minutes_are_shared_and_failures_told(papers_page, monkeypatch):
+    import papers
+
+    options = argparse.Namespace(data=Path("DIR"), only=["overlap"], minutes=30.0)
+    calls = []
+
+    def run(words, check):
+        calls.append(words)
+        return argparse.Namespace(returncode=len(calls) == 1)
+
+    monkeypatch.setattr(papers.subprocess, "run", run)
+    assert papers.run_studies(options) == ["overlap"]
+    assert [Path(words[1]).stem for words in calls] == ["overlap", "overlap_costs", "overlap_speed"]
+    assert [words[2:] for words in calls] == [
+        ["--data", "DIR", "--minutes", "10.00"],
+        ["--data", "DIR", "--minutes", "15.00"],
+        ["--data", "DIR"],
+    ]
+
+
+def test_unknown_study_is_refused():
+    import papers
+
+    with pytest.raises(SystemExit, match=r"no study's name contains nonsense; there are bottleneck, "):
+        papers.chosen(["nonsense"])
