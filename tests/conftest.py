@@ -5,12 +5,24 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ASSETS = Path(__file__).with_name("assets")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plugin_files_are_forgotten(tmp_path_factory) -> Iterator[None]:
+    """Plugin files that a module's tests loaded: a file of the same name elsewhere would clash with them."""
+    before, folders = set(sys.modules), (ASSETS, tmp_path_factory.getbasetemp())
+    yield
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and any(Path(file).is_relative_to(folder) for folder in folders):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -248,7 +248,8 @@ def sklearn_tfidf(texts, **options):
         ({"min_count": 1, "sublinear": False}, {"min_df": 1}),
         ({"min_count": 1, "ngrams": 2}, {"ngram_range": (1, 2), "sublinear_tf": True}),
         ({"min_count": 1, "lowercase": False}, {"lowercase": False, "sublinear_tf": True}),
-        ({"min_count": 1, "max_features": 3}, {"max_features": 3, "sublinear_tf": True}),
+        # Two are above all others: which of equals scikit-learn keeps depends on the processor.
+        ({"min_count": 1, "max_features": 2}, {"max_features": 2, "sublinear_tf": True}),
     ],
 )
 def test_tfidf_is_scikit_learns(ours, theirs):
