@@ -107,6 +107,78 @@ def test_a_head_that_breaks_a_promise(bad_head, tmp_path, body, expected):
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(store.TEMPORARY)]
 
 
+BROKEN_INDEX = """
+    import xmckit
+    from xmckit import store
+    from xmckit_heads.bsl import BSLHead
+    import numpy as np
+
+    @xmckit.hookimpl
+    def xmckit_indexers():
+        yield xmckit.Component("odd-index", __name__ + ":Indexer")
+
+    @xmckit.hookimpl
+    def xmckit_heads():
+        yield xmckit.Component("odd-head", __name__ + ":Head")
+
+    class Indexer(xmckit.Configured):
+        provides = frozenset({"shortlist"})
+
+        def build(self, train, *, context):
+            return Index()
+
+        @classmethod
+        def load(cls, folder, *, context):
+            return None
+
+    class Index:
+        query_space = "input"
+
+        def shortlist(self, Q, k):
+            return np.zeros((Q.shape[0], k))
+
+        def save(self, folder):
+            store.write_arrays(folder / "nothing.npz", {})
+
+    class Head(BSLHead):
+        def decision(self):
+            return 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "also", "expected", "blamed"),
+    [
+        ("bsl", "", "the index Index gave a ndarray, expected shortlists as a CSR matrix", "indexer:odd-index"),
+        ("odd-head", "index = []", "decision() of head mine gave a int, expected a LinearDecision", "head:odd-head"),
+    ],
+)
+def test_the_one_at_fault_is_named_whatever_stage_finds_it(tmp_path, head, also, expected, blamed):
+    file, recipe = tmp_path / "odd_plugin.py", tmp_path / "odd.toml"
+    file.write_text(textwrap.dedent(BROKEN_INDEX))
+    recipe.write_text(
+        textwrap.dedent(RECIPE.format(head=head)).replace("[score]", f'name = "mine"\nepochs = 1\n{also}\n[score]')
+        + '\n[index]\nuse = "odd-index"\n[verify]\nuse = "argmax"\n'
+    )
+    registry = Registry(files=[file])
+
+    def error() -> str:
+        with pytest.raises(PluginError) as caught:
+            pipeline.run(recipe, root=tmp_path / "runs", registry=registry)
+        return str(caught.value)
+
+    try:
+        message = error()
+        assert expected in message
+        assert f"({blamed} of plugin 'odd_plugin' ({file}), {file}:" in message
+        if head == "bsl":  # the index is now loaded while the head is made
+            message = error()
+            assert "indexer odd-index built a NoneType" in message
+            assert f"({blamed} of plugin" in message
+    finally:
+        sys.modules.pop("odd_plugin", None)
+
+
 def rows(X: object) -> Split:
     return Split(X=X, Y=csr_matrix(np.eye(3, dtype=np.float32)))
 

@@ -329,6 +329,20 @@ def test_the_report_says_what_the_layer_can_never_produce(tmp_path, recipe, plug
     assert "<b>At eps</b>" not in page
 
 
+def test_a_head_with_another_name_is_spoken_of_by_it(tmp_path, recipe, plugins):
+    try:
+        registry = Registry(files=plugins)
+        for name in ("shortlisted", "renamed"):
+            sets = ["verify.most=3", f"head.0.name={name!r}"]
+            result = pipeline.run(recipe, sets=sets, root=tmp_path / "runs", registry=registry)
+            told = store.read_json(result.path / "verdicts.json")
+            assert {one["head"] for one in told["results"]} == {name, "popularity"}
+            assert f"decision-{name}.npz" in told["files"]
+    finally:
+        for plugin in plugins:
+            sys.modules.pop(plugin.stem, None)
+
+
 def test_vectors_that_no_row_can_give_are_spoken_of(tmp_path):
     W = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
     heads = [(f"from-{inputs}", FixedHead(xmckit.LinearDecision(W, None, inputs=inputs))) for inputs in (1, 2, None)]

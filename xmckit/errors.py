@@ -65,11 +65,11 @@ class PluginError(XmckitError):
 
 @contextlib.contextmanager
 def blaming(kind: str, use: str) -> Iterator[None]:
-    """A PluginError of the body, where several components work, is about this one."""
+    """A PluginError of the body is about this component, unless it is known to be about one that this one uses."""
     try:
         yield
     except PluginError as error:
-        error.component = (kind, use)
+        error.component = error.component or (kind, use)
         raise
 
 

@@ -6,6 +6,7 @@ the components that the recipe names.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import exhibits, provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
-from xmckit.errors import DataError, PluginError, UsageError, XmckitError
+from xmckit.errors import DataError, PluginError, UsageError, XmckitError, blaming
 from xmckit.hookspecs import API_VERSION
 from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
 from xmckit.registry import Registry, default_registry
@@ -255,17 +256,24 @@ class _Pipeline:
         produce: Callable[[Path, Context], Value],
         restore: Callable[[Path], Value],
     ) -> Stage[Value]:
+        def blamed() -> contextlib.AbstractContextManager[None]:
+            return blaming(identity["kind"], identity["use"]) if "use" in identity else contextlib.nullcontext()
+
         def made(folder: Path, scratch: Path) -> Value:
             try:
-                return produce(folder, self.context.using(folder=scratch))
+                with blamed():
+                    return produce(folder, self.context.using(folder=scratch))
             except PluginError as error:
-                kind, use = error.component or (identity["kind"], identity.get("use"))
-                if use is None:
+                if (who := error.component) is None:
                     raise
-                described, at = self.registry.component(kind, use).described, self.registry.locate(kind, use)
+                described, at = self.registry.component(*who).described, self.registry.locate(*who)
                 raise PluginError(f"{error} ({described}, {at})") from error
 
-        return self.stages.do(name, identity, made, restore)
+        def restored(folder: Path) -> Value:  # while a later stage is made, which is not to blame
+            with blamed():
+                return restore(folder)
+
+        return self.stages.do(name, identity, made, restored)
 
     def _build(self, section: Section) -> Any:
         return self.registry.resolve(section.kind, section.use)(**section.params)
@@ -481,16 +489,18 @@ class _Pipeline:
         section = self.recipe.verify
         assert section is not None
         inputs = [data.key, features.key, *(head.key for head in heads)]
+        uses = {head.name: head.use for head in self.recipe.heads}
 
         def produce(folder: Path, context: Context) -> Any:
             if rows.value is None:
                 raise DataError("verify.assignments is 'validation', but too few rows were there to keep any for it")
-            named = list(zip([head.name for head in self.recipe.heads], [head.value for head in heads], strict=True))
-            return verify(folder, self._build(section), named, rows.value, most=section.extra["most"], context=context)
+            named = list(zip(uses, [head.value for head in heads], strict=True))
+            most = section.extra["most"]
+            return verify(folder, self._build(section), named, rows.value, most=most, uses=uses, context=context)
 
         return self._do(
             "verify",
-            self._identity(section, inputs, extra=dict(section.extra), seed=self.recipe.seed),
+            self._identity(section, inputs, extra=dict(section.extra), seed=self.recipe.seed, names=list(uses)),
             produce,
             lambda folder: store.read_json(folder / "verdicts.json"),
         )

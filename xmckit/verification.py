@@ -21,6 +21,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Split, as_csr
-from xmckit.errors import PluginError
+from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.errors import PluginError, blaming
 from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE, Head, LinearDecision, Verdict, Verdicts, Verifier
 
 FORMAT = 1
@@ -45,9 +46,10 @@ def verify(
     split: Split,
     *,
     most: int,
+    uses: Mapping[str, str] = MappingProxyType({}),
     context: Context,
 ) -> dict[str, Any]:
-    """Write the files above into `folder`; return the content of verdicts.json.
+    """Write the files above into `folder`; return the content of verdicts.json. `uses` are the heads' components.
 
     A head behind a shortlist (its `candidates(X)` is not None) is judged twice: the full layer, and what it can output
     for each row's candidates. The first is never a statement about the whole model. Label sets without rows (`split.X`
@@ -62,17 +64,19 @@ def verify(
     results: list[dict[str, Any]] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
-        decision = head.decision()
-        if decision is None:
-            results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})
-            continue
-        stored = _decision_arrays(decision, name, asked.shape[1])
+        X = None if split.X is None else split.matrix[rows]
+        with blaming("head", uses.get(name, name)):
+            decision = head.decision()
+            if decision is None:
+                results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})
+                continue
+            stored = _decision_arrays(decision, name, asked.shape[1])
+            allowed = None if X is None else _candidates(head, X, asked.shape, name)
         output.write(f"decision-{name}.npz", stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
-        allowed = head.candidates(split.matrix[rows]) if split.X is not None and hasattr(head, "candidates") else None
         if allowed is not None:
-            scopes["shortlist"] = _checked_candidates(allowed, asked.shape, name)
-            output.write(f"candidates-{name}.npz", _csr_arrays(scopes["shortlist"]))
+            scopes["shortlist"] = allowed
+            output.write(f"candidates-{name}.npz", _csr_arrays(allowed))
         for scope, candidates in scopes.items():
             question = _Question(verifier, decision, content_sha256(stored), asked, candidates)
             answers = question.answers(f"verifying {name}, {scope}", context)
@@ -245,10 +249,14 @@ def _check(verdicts: Any, asked: int, width: int, verifier: str) -> None:
             raise PluginError(f"verifier {verifier} gave the margin {verdict.margin}, expected a finite number")
 
 
-def _checked_candidates(candidates: Any, shape: tuple[int, int], head: str) -> csr_matrix:
+def _candidates(head: Any, X: Matrix, shape: tuple[int, int], name: str) -> csr_matrix | None:
+    """The labels that a head behind a shortlist can output for each row; None for one that is behind none."""
+    candidates = head.candidates(X) if hasattr(head, "candidates") else None
+    if candidates is None:
+        return None
     if getattr(candidates, "format", "") != "csr" or candidates.shape != shape:
         found = f"a {type(candidates).__name__} of size {getattr(candidates, 'shape', None)}"
-        raise PluginError(f"candidates() of head {head} gave {found}, expected a CSR matrix of size {shape}")
+        raise PluginError(f"candidates() of head {name} gave {found}, expected a CSR matrix of size {shape}")
     # A candidate may have the score 0: being listed is what counts.
     listed = csr_matrix((np.ones(candidates.nnz, np.float32), candidates.indices, candidates.indptr), candidates.shape)
     return _pattern(listed)

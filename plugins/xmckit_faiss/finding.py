@@ -61,9 +61,9 @@ class Searched:
         """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
         names = []
         for stage in self.run.manifest["stages"]:
-            identity = stage["identity"]
-            if identity["kind"] == "indexer" and identity["use"] == USE and identity["params"]["embeddings"] != "head":
-                names.append(stage["name"].removeprefix("index-"))
+            name, identity = stage["name"], stage["identity"]
+            if name.startswith("index-") and identity["use"] == USE and identity["params"]["embeddings"] != "head":
+                names.append(name.removeprefix("index-"))
         return names
 
     def index(self, say: Any) -> FaissIndex:

@@ -106,6 +106,7 @@ class XRLinearHead(Configured):
     def refit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         """`fit` with the calibration and the threshold as they are."""
         calibration, threshold, told = self._calibration, self.threshold, self._told
+        self._model = self._tree = None  # memory need not hold two models
         self._train(train, indexes, context)
         self._calibration, self.threshold, self._told = calibration, threshold, {**told, **self._told}
         self._scratch = None

@@ -212,6 +212,7 @@ class TorchHead(Configured, ABC):
     def refit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         """`fit` for as many epochs as were best, with the threshold that was best; `history` stays that of `fit`."""
         self._decided = _Decided(best_epoch(self.history), self.threshold, self.history)
+        self._network = self._indexes = None  # memory need not hold two networks
         try:
             self.fit(train, indexes=indexes, context=context)
         finally:

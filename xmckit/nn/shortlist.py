@@ -13,6 +13,7 @@ find for a row, and nothing else is ever output.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit.data.model import Matrix, as_csr
-from xmckit.errors import PluginError
+from xmckit.errors import PluginError, blaming
 from xmckit.nn.batches import Batch, Targets, as_batch
 from xmckit.nn.threads import Threads
 from xmckit.nn.training import Rows
@@ -39,7 +40,8 @@ class Indexes:
         self.all, self.labels = tuple(indexes), labels
         for index in self.all:
             if index.query_space == "head" and not callable(getattr(index, "rebuild", None)):
-                raise PluginError(f"the index {type(index).__name__} is in head space but lacks rebuild()")
+                with _blaming(index):
+                    raise PluginError(f"the index {type(index).__name__} is in head space but lacks rebuild()")
 
     @property
     def in_head_space(self) -> bool:
@@ -62,16 +64,25 @@ class Indexes:
         """Tell the indexes in head space what the labels' vectors are now."""
         for index in self.all:
             if index.query_space == "head":
-                index.rebuild(label_vectors())  # type: ignore[attr-defined]
+                vectors = label_vectors()
+                with _blaming(index):
+                    index.rebuild(vectors)  # type: ignore[attr-defined]
 
     def find(self, X: Matrix, vectors: Callable[[], np.ndarray], k: int) -> csr_matrix:
         """Rows × labels with a 1 for each label that some index has among its best `k`."""
         united = csr_matrix((X.shape[0], self.labels), dtype=np.float32)
         for index in self.all if k else ():
-            found = index.shortlist(vectors() if index.query_space == "head" else X, min(k, self.labels))
-            listed = _listed(found, united.shape, type(index).__name__)
+            Q = vectors() if index.query_space == "head" else X
+            with _blaming(index):
+                listed = _listed(index.shortlist(Q, min(k, self.labels)), united.shape, type(index).__name__)
             united = _ones(united + listed if united.nnz else listed)
         return united
+
+
+def _blaming(index: LabelIndex) -> contextlib.AbstractContextManager[None]:
+    """For the work of an index, which says by `indexer` what built it where that is known."""
+    name = getattr(index, "indexer", None)
+    return contextlib.nullcontext() if name is None else blaming("indexer", name)
 
 
 @dataclass(frozen=True)

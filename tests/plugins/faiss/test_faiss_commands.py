@@ -53,9 +53,9 @@ def made(tmp_path_factory):
             lines.append(json.dumps({"text": " ".join(words), "labels": [topic]}))
         (folder / "data" / f"{part}.jsonl").write_text("\n".join(lines) + "\n")
 
-    def make(name: str, head: str) -> xmckit.runs.Run:
+    def make(name: str, head: str, also: str = "") -> xmckit.runs.Run:
         recipe = folder / f"{name}.toml"
-        recipe.write_text(RECIPE.format(data=folder / "data", head=head))
+        recipe.write_text(also + RECIPE.format(data=folder / "data", head=head))
         return xmckit.run(recipe, root=folder / "runs")
 
     return make
@@ -64,6 +64,11 @@ def made(tmp_path_factory):
 @pytest.fixture(scope="module")
 def indexed(made):
     return made("indexed", BSL + '\n[[index]]\nuse = "faiss"').path
+
+
+@pytest.fixture(scope="module")
+def refitted(made):
+    return made("refitted", BSL + '\n[[index]]\nuse = "faiss"', also="refit = true\nvalidation = 0.2").path
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +110,7 @@ def test_a_run_without_an_index_is_searched_too(plain):
     assert told["labels"][0]["label"] == "metal"
 
 
-@pytest.mark.parametrize("which", ["indexed", "plain"])
+@pytest.mark.parametrize("which", ["indexed", "refitted", "plain"])
 def test_new_labels_are_predicted_and_found(which, new, tmp_path, request):
     run = request.getfixturevalue(which)
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
