@@ -121,7 +121,8 @@ def test_done_cells_are_skipped_failed_ones_wait_to_be_asked_for(folder, suite, 
     work = folder / "work"
     before = (cell_of(suite, work, "mine").folder / "cell.json").stat().st_mtime_ns
     again = run_suite(suite, work, registry=default_registry(), only=["made-up"])
-    assert len(again.skipped) == 6
+    assert len(again.skipped) == 3
+    assert len(again.failed) == 3
     assert not again.done
     assert (cell_of(suite, work, "mine").folder / "cell.json").stat().st_mtime_ns == before
     retried = run_suite(suite, work, registry=default_registry(), only=["missing"], retry_failed=True)
@@ -156,7 +157,6 @@ def test_other_data_makes_a_cell_anew(folder, suite, first):
     assert _is_settled(outcome, job, retry_failed=True)
     assert not _is_settled(outcome, replace(job, checksum="other"), retry_failed=False)
     assert not _is_settled(outcome, replace(job, identity="other"), retry_failed=False)
-    assert not _is_settled(None, job, retry_failed=False)
 
 
 def test_a_damaged_outcome_counts_as_none(tmp_path, suite):
@@ -202,7 +202,7 @@ def test_the_command_prints_tables_and_writes_results_and_page(folder, first, mo
         return answer.output
 
     text = call("run", "small.toml", "--work", "work", "--only", "made-up")
-    assert "0 cells run, 6 done before" in text
+    assert "0 cells run, 3 done before, 3 failed" in text
     assert "what did not run" in text
     page = (folder / "page.md").read_text()
     assert page.startswith("Above.\n<!-- begin small -->\n### A small suite")
@@ -219,6 +219,30 @@ def test_the_command_prints_tables_and_writes_results_and_page(folder, first, mo
     assert "worst" in (folder / "suite.html").read_text()
     call("plot", "out/results.json", "--metric", "P@3")
     assert "<svg" in (folder / "small.svg").read_text()
+
+
+@pytest.mark.parametrize("also", [[], ["--json"]])
+@pytest.mark.parametrize(("only", "code"), [("gone", 3), ("crashing", 1)])
+def test_the_exit_code_of_a_sitting_in_which_all_failed(tmp_path, monkeypatch, only, code, also):
+    monkeypatch.setattr("xmckit.bench.runner.run_cell", _failed)
+    words = ["run", str(write_suite(tmp_path, ONE_SEED)), "--work", str(tmp_path / "work"), "--only", only, *also]
+    answer = CliRunner().invoke(bench, words)
+    assert answer.exit_code == code, answer.output
+    if also:
+        assert all(only in why or "popularity" in why for why in json.loads(answer.stdout)["summary"]["failed"])
+
+
+def test_cells_are_told_of_by_the_threads_that_run_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("xmckit.bench.runner.run_cell", _failed)
+    suite = str(write_suite(tmp_path))
+    words = ["run", suite, "--work", str(tmp_path / "work"), "--only", "mine", "--jobs", "2", "--executor", "threads"]
+    answer = CliRunner().invoke(bench, words)
+    assert answer.exit_code == 1, answer.exception
+    assert answer.stderr.count("made-up / mine / seed 1") == 2
+
+
+def _failed(job):
+    return {"status": "failed", "reason": "crashed", "error": "as it was told"}
 
 
 def test_a_killed_sitting_leaves_no_process_and_goes_on(tmp_path):

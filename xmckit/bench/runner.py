@@ -157,10 +157,13 @@ def _todo(
             _no_data(cell, source, summary)
             continue
         job = Job(cell, identities[cell.key], source.checksum, files, until)
-        if _is_settled(cell.outcome(), job, retry_failed):
+        outcome = cell.outcome()
+        if outcome is None or not _is_settled(outcome, job, retry_failed):
+            todo.append(job)
+        elif outcome["status"] == DONE:
             summary.skipped.append(cell.key)
         else:
-            todo.append(job)
+            _note(summary, cell.key, outcome)
     return todo
 
 
@@ -221,8 +224,8 @@ def _checked(
     return identities
 
 
-def _is_settled(outcome: dict[str, Any] | None, job: Job, retry_failed: bool) -> bool:
-    if outcome is None or outcome["identity"] != job.identity or outcome["checksum"] != job.checksum:
+def _is_settled(outcome: dict[str, Any], job: Job, retry_failed: bool) -> bool:
+    if outcome["identity"] != job.identity or outcome["checksum"] != job.checksum:
         return False
     if outcome["status"] == DONE:
         kept = job.cell.folder / "rows.npz"

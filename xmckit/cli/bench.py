@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Sequence
@@ -66,8 +67,9 @@ def run(
     Writes the suite's results and its part of the page, where it names them.
     """
     from xmckit.bench.results import collect
-    from xmckit.bench.runner import run_suite
+    from xmckit.bench.runner import NO_DATA, run_suite
     from xmckit.bench.suite import load_suite
+    from xmckit.errors import DataError
 
     if jobs > 1 and executor == "serial":
         raise click.UsageError("several --jobs need an executor that spreads them: --executor threads")
@@ -86,7 +88,7 @@ def run(
             executor=executor,
             jobs=jobs,
             only=only,
-            announce=_announce,
+            announce=functools.partial(_announce, common.quiet()),  # threads have no click context to ask
         )
     except KeyboardInterrupt:
         common.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
@@ -95,18 +97,19 @@ def run(
     _write(found, results)
     if as_json:
         common.print_json({"summary": vars(summary), **results.to_json()})
-        return
-    _print(results)
-    click.echo(
-        f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
-        f"{len(summary.later)} left for later."
-    )
+    else:
+        _print(results)
+        click.echo(
+            f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
+            f"{len(summary.later)} left for later."
+        )
     if summary.failed and not (summary.done or summary.skipped or summary.later):
-        click.get_current_context().exit(3)
+        without_data = all(why.startswith(f"{NO_DATA}: ") for why in summary.failed.values())
+        click.get_current_context().exit(DataError.exit_code if without_data else 1)
 
 
-def _announce(key: str, outcome: dict[str, Any] | None) -> None:
-    if common.quiet():
+def _announce(quiet: bool, key: str, outcome: dict[str, Any] | None) -> None:
+    if quiet:
         return
     now = time.strftime("%H:%M:%S")
     if outcome is None:
