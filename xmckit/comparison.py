@@ -21,6 +21,7 @@ from xmckit import store
 from xmckit.data.model import Dataset
 from xmckit.errors import DataError, UsageError
 from xmckit.metrics import RowScores, inverse_propensity, row_scores
+from xmckit.report.run_report import DEFAULT, ORIGINS
 from xmckit.run_ensembles import check_done, common_data, distinct_names, member_of
 from xmckit.runs import Run
 
@@ -84,10 +85,14 @@ class Difference:
 
 @dataclass(frozen=True)
 class RecipeDifference:
-    """A key that is not the same in all recipes, and its value in each, by system; None: not there."""
+    """A key that is not the same in all recipes, and its value in each, by system; None: not there.
+
+    `unset`: only some recipes have a component with that key, and none of them sets it.
+    """
 
     key: str
     values: tuple[Any, ...]
+    unset: bool = False
 
 
 @dataclass(frozen=True)
@@ -320,9 +325,22 @@ def holm(p: np.ndarray) -> np.ndarray:
 def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
     """The keys of complete recipes that do not have the same value in all of them, but for titles and the like."""
     recipes = [_flat(_document(file)) for file in files]
-    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
-    found = (RecipeDifference(key, tuple(recipe.get(key) for recipe in recipes)) for key in keys)
-    return tuple(one for one in found if any(value != one.values[0] for value in one.values))
+    defaults = [_defaults(file.with_name(ORIGINS), recipe) for file, recipe in zip(files, recipes, strict=True)]
+    found = []
+    for key in dict.fromkeys(key for recipe in recipes for key in recipe):
+        values = tuple(recipe.get(key) for recipe in recipes)
+        set_by = [own for own, recipe in zip(defaults, recipes, strict=True) if key in recipe and key not in own]
+        if any(value != values[0] for value in values):
+            found.append(RecipeDifference(key, values, unset=None in values and not set_by))
+    return tuple(found)
+
+
+def _defaults(file: Path, recipe: Mapping[str, Any]) -> set[str]:
+    """The keys of a flat recipe that nobody wrote; none where it is not known."""
+    if not file.is_file():
+        return set()
+    unset = [one["key"] for one in store.read_json(file) if one["origin"] == DEFAULT]
+    return {key if key in recipe else key.replace(".0.", ".") for key in unset}
 
 
 def _document(file: Path) -> dict[str, Any]:

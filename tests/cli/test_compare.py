@@ -248,6 +248,21 @@ def test_the_table_marks_the_best_and_says_what_is_significant(call):
     assert line.split()[1].endswith("*")
 
 
+def test_metrics_without_a_mark_are_named(call):
+    assert "Not compared by row, and so without a mark: R@2, coverage@2, micro-F1." in call("good", "poor")
+
+
+def test_defaults_of_a_component_that_only_one_run_has_are_counted_not_listed(call):
+    told = call("good", "poor")
+    differ = told[told.index("where the recipes differ") :]
+    for set_by_somebody in ("head.use", "head.epochs", "head.encoder.width"):
+        assert set_by_somebody in differ
+    assert "head.learning_rate" not in differ
+    keys = json.loads(call("good", "poor", "--json"))["recipe_differences"]
+    listed = [line for line in differ.splitlines()[2:] if line.startswith(("head.", "index."))]
+    assert f"Not listed: defaults of components that not all runs have, {len(keys) - len(listed)};" in differ
+
+
 def test_a_page_is_written_on_request(call, tmp_path):
     assert "page: " in call("good", "poor", "--html", str(tmp_path / "page.html"))
     assert "good" in (tmp_path / "page.html").read_text()

@@ -45,6 +45,15 @@ def test_any_histogram_can_be_drawn(counts: list[int], start: int, step: int) ->
     assert all(float(bar.get("height", "")) >= 0 for bar in bars)
 
 
+def test_a_whole_number_stands_below_the_middle_of_its_bar() -> None:
+    chart = histogram("one", "One", [55, 56, 57], {"": [13, 51]}, Axis("labels", whole=True), "leaves")
+    drawn = ElementTree.fromstring(str(chart.svg))
+    middles = [float(bar.get("x", "")) + float(bar.get("width", "")) / 2 for bar in drawn.iter(f"{SVG}rect")]
+    below = {text.text: float(text.get("x", "")) for text in drawn.iter(f"{SVG}text") if text.text in ("55", "56")}
+    assert middles == pytest.approx([below["55"], below["56"]], abs=1)
+    assert "57" not in [text.text for text in drawn.iter(f"{SVG}text")]
+
+
 @settings(deadline=None, max_examples=60, derandomize=True)
 @given(st.text(), st.text())
 def test_no_name_gets_out_of_its_place(name: str, title: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from pages import COMPARISON, HOSTILE, NAMES, SUITE
 
 from xmckit import UsageError, pipeline, store
 from xmckit.cli.runs import runs
+from xmckit.comparison import RecipeDifference
 from xmckit.report import write_comparison, write_report, write_suite
 from xmckit.report.comparison_page import comparison_page
 from xmckit.report.page import render
+from xmckit.report.run_charts import stages
 from xmckit.report.run_report import told_once
 from xmckit.report.suite_page import suite_page
 from xmckit.report.tables import Cell, Column, Table, metric_tables, texts
@@ -149,6 +152,25 @@ def test_the_report_of_an_older_run_is_written_anew(page: str, run: pipeline.Res
     assert "is failed, not done" in str(CliRunner().invoke(runs, ["report", str(older)]).exception)
 
 
+def test_an_empty_text_is_said_to_be_one(run: pipeline.Result, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "copy")
+    copy = Run.open(tmp_path / "copy")
+    examples = copy.stage_folder("score") / "examples.json"
+    store.write_json(examples, [{**store.read_json(examples)[0], "text": " \u00a0\n"}])
+    page = write_report(copy).read_text("utf-8")
+    assert page.count("an empty text") == 1
+    assert 'class="quote"' not in page
+
+
+def test_only_a_run_with_stages_from_the_cache_has_a_column_about_it() -> None:
+    stage = {"name": "data", "seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1 << 20, "bytes": 9, "identity": {}}
+    fresh, reused = {**stage, "reused": False}, {**stage, "reused": True}
+    for records, told in (([fresh, fresh], False), ([fresh, reused], True)):
+        table = stages(records)[1]
+        assert ("from the cache" in [column.title for column in table.columns]) is told
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
 def test_charts_are_kept_as_files_too(run: pipeline.Result) -> None:
     names = {path.name for path in (run.path / "plots").iterdir()}
     assert {"precision-at-k.svg", "calibration.svg", "training.svg", "margins-bsl-full.svg"} <= names
@@ -188,10 +210,25 @@ def test_the_page_of_a_suite(tmp_path: Path) -> None:
         "better",
         "ValueError: <script>window.hit=1</script>",
         "Nothing is done yet",
+        "xmckit bench run smoke.toml --seeds 0,1",
     ):
         assert said in parsed.text, said
     write_suite(SUITE, tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text("utf-8") == suite_page(SUITE)
+
+
+def test_the_baseline_is_not_drawn_against_time() -> None:
+    baseline = {**SUITE.cells[0], "system": "popularity"}
+    page = suite_page(replace(SUITE, cells=[*SUITE.cells, baseline]))
+    bars, trade = (page.split(f'data-name="suite-0-{name}"')[1].split("</figure>")[0] for name in ("p", "trade"))
+    assert "popularity" in bars
+    assert "popularity" not in trade
+
+
+def test_what_somebody_set_stands_before_the_defaults_of_other_components() -> None:
+    recipes = (RecipeDifference("head.left_alone", (1, None), unset=True), RecipeDifference("head.chosen", (1, 2)))
+    page = comparison_page(replace(COMPARISON, recipes=recipes))
+    assert page.index("head.chosen") < page.index("head.left_alone")
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)

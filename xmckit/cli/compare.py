@@ -73,15 +73,26 @@ def print_comparison(comparison: Comparison) -> None:
         f"{BEST} the best, {SAME} not told apart from it: paired bootstrap over test rows, {comparison.draws:,} draws, "
         f"Holm's correction, level {comparison.level:.0%}."
     )
+    if unmarked := [metric for metric in columns if metric not in comparison.metrics]:
+        click.echo(f"Not compared by row, and so without a mark: {', '.join(unmarked)}.")
     click.echo()
     _print_differences(comparison)
     _print_costs(comparison)
-    if comparison.recipes:
+    _print_recipes(comparison)
+
+
+def _print_recipes(comparison: Comparison) -> None:
+    from xmckit.cli.tables import print_table
+
+    names = [system.name for system in comparison.systems]
+    keys = [[one.key, *map(_shown_value, one.values)] for one in comparison.recipes if not one.unset]
+    if keys:
         click.echo()
-        values = [[_shown_value(value) for value in one.values] for one in comparison.recipes]
-        keys = [[one.key, *row] for one, row in zip(comparison.recipes, values, strict=True)]
-        names = [system.name for system in comparison.systems]
         print_table(keys, ["", *names], left=1 + len(names), title="where the recipes differ")
+    if unset := len(comparison.recipes) - len(keys):
+        click.echo(
+            f"Not listed: defaults of components that not all runs have, {unset:,}; --html and --json have them."
+        )
 
 
 def _mark(comparison: Comparison, metric: str, name: str) -> str:

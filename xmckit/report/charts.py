@@ -133,16 +133,16 @@ def histogram(
     legend = _Legend(
         [_Entry(one, f"s{place % COLOURS}") for place, one in enumerate(stacks)] if len(stacks) > 1 else []
     )
-    frame = _Frame(
-        x, Axis(what, low=0, whole=True), list(edges), [float(total) for total in totals], legend, tight=True
-    )
+    # Whole numbers reach half a unit to either side, so that one alone stands below the middle of its bar.
+    sides = [edge - 0.5 for edge in edges] if x.whole else list(edges)
+    frame = _Frame(x, Axis(what, low=0, whole=True), sides, [float(total) for total in totals], legend, tight=True)
     parts = frame.begin()
     base = [0] * len(totals)
     for position, (stack, counts) in enumerate(stacks.items()):
         for place, count in enumerate(counts):
             if not count:
                 continue
-            left, right = frame.x(edges[place]), frame.x(edges[place + 1])
+            left, right = frame.x(sides[place]), frame.x(sides[place + 1])
             top, bottom = frame.y(base[place] + count), frame.y(base[place])
             base[place] += count
             range_ = f"{x.shown(edges[place])} to {x.shown(edges[place + 1])}"

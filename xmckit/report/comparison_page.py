@@ -183,7 +183,7 @@ def _recipes(comparison: Comparison, names: Sequence[str]) -> Table | None:
         return None
     rows = [
         [texts(found.key), *(Cell("–") if value is None else texts(str(value)) for value in found.values)]
-        for found in comparison.recipes
+        for found in sorted(comparison.recipes, key=lambda found: found.unset)
     ]
     return Table("", [Column("key"), *(Column(short(name)) for name in names)], rows)
 

@@ -257,13 +257,13 @@ def stages(records: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], Table]:
             figure(record["cpu_seconds"], f"{record['cpu_seconds']:.2f}"),
             figure(record["peak_bytes"], f"{record['peak_bytes'] / 2**20:,.0f}"),
             figure(record["bytes"], f"{record['bytes'] / 2**20:,.1f}"),
-            Cell("yes" if record["reused"] else ""),
+            *([Cell("yes" if record["reused"] else "")] if any(reused) else []),
         ]
         for record in records
     ]
     columns = [
         Column("stage"), Column("component"), Column("seconds", True), Column("CPU seconds", True),
-        Column("peak MiB", True), Column("on disk MiB", True), Column("from the cache"),
+        Column("peak MiB", True), Column("on disk MiB", True), *([Column("from the cache")] if any(reused) else []),
     ]  # fmt: skip
     return charts, Table("", columns, rows)
 

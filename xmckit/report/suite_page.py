@@ -140,7 +140,7 @@ def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], 
         charts.append(bar_chart(f"suite-{place}-{family.lower()}", metric, bars, Axis("%"), note, peers))
     metric = f"{FAMILIES[0]}@{max(results.k)}"
     points = []
-    for system in done:
+    for system in (one for one in done if one["kind"] != "baseline"):  # it would press the others together
         value, time = (results.mean(data.name, system["name"], name) for name in (metric, "train_seconds"))
         if value and time and time[0] > 0:
             name = system["title"] or system["name"]
