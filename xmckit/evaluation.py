@@ -6,6 +6,7 @@ many there are is told beside the scores.
 
 from __future__ import annotations
 
+import unicodedata
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -138,6 +139,7 @@ class Matched:
     truth: csr_matrix
     filtered: csr_matrix | None
     unknown: Sequence[str]
+    meant: Mapping[str, str]  # unknown labels that are labels of the model in other writing, and these
 
     def told(self, known: int) -> dict[str, Any]:
         """How many labels, and how many of the pairs of row and label, the model cannot know."""
@@ -152,6 +154,10 @@ class Matched:
             "rows": int(np.count_nonzero(per_row)),
             "rows_with_no_other": int(np.count_nonzero((per_row > 0) & (per_row == all_per_row))),
             "examples": list(self.unknown[:5]),
+            "written_otherwise": {
+                "labels": len(self.meant),
+                "examples": [{"label": name, "known_as": own} for name, own in [*self.meant.items()][:5]],
+            },
         }
 
 
@@ -161,11 +167,13 @@ def match(labelled: Labelled, known: Sequence[str]) -> Matched:
     columns = _columns(labelled, known)
     seen = np.unique(Y.indices)
     strange = seen[columns[seen] < 0]
+    unknown = [_name(labelled, int(label)) for label in strange]
+    meant = written_otherwise(unknown, known)
     if len(strange) and len(strange) == len(seen):
-        theirs = ", ".join(repr(_name(labelled, int(label))) for label in seen[:3])
-        ours = ", ".join(repr(name) for name in known[:3])
+        advice = "; did you mean '{1}' by '{0}'?".format(*next(iter(meant.items()))) if meant else ""
         raise DataError(
-            f"{labelled.name}: the model knows none of these labels: they are {theirs} …, the model's are {ours} …"
+            f"{labelled.name}: the model knows none of these labels: they are {_first(unknown)}, the model's are "
+            f"{_first(known)}{advice}"
         )
     columns = columns.copy()
     columns[strange] = len(known) + np.arange(len(strange))
@@ -174,8 +182,28 @@ def match(labelled: Labelled, known: Sequence[str]) -> Matched:
     return Matched(
         truth=_renumbered(Y, columns, total),
         filtered=None if filtered is None else _renumbered(filtered, columns, total),
-        unknown=[_name(labelled, int(label)) for label in strange],
+        unknown=unknown,
+        meant=meant,
     )
+
+
+def written_otherwise(names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Those of `names` that differ from one of `known` only in case, in spaces and marks or in how letters are encoded,
+    with that one."""
+    if not names:
+        return {}
+    own = {_letters(name): name for name in known}
+    found = {name: own.get(letters) for name in names if (letters := _letters(name))}
+    return {name: meant for name, meant in found.items() if meant is not None}
+
+
+def _letters(name: str) -> str:
+    """Its letters and digits, by which writings of the same name are told."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
 def _name(labelled: Labelled, label: int) -> str:

@@ -16,7 +16,7 @@ from xmckit.cli import xmckit as program
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError, UsageError
-from xmckit.evaluation import Labelled, joined, match, read_file
+from xmckit.evaluation import Labelled, joined, match, read_file, written_otherwise
 
 WORDS = ["apple", "brick", "cloud", "drum", "earth", "flame"]
 
@@ -92,10 +92,52 @@ def test_the_order_and_number_of_labels_may_differ(trained, tmp_path):
     assert scores(result.path, tmp_path, "--split", "train")["rows"] == 6
 
 
+def test_labels_in_other_writing_are_told(trained, tmp_path):
+    result, _ = trained
+    file = written(tmp_path / "new.jsonl", [("a drum", ["drum", "BRICK"]), ("an apple", ["Ap-ple", "pear"])])
+    found = scores(result.path, file)["unknown"]["written_otherwise"]
+    assert found["labels"] == 2
+    assert {(one["label"], one["known_as"]) for one in found["examples"]} == {("drum", "DRUM"), ("Ap-ple", "APPLE")}
+    assert "2 of them are written otherwise than the model's; did you mean 'APPLE' by 'Ap-ple', 'DRUM' by 'drum'?" in (
+        call(result.path, file)
+    )
+
+
+def test_one_unknown_label_is_one(trained, tmp_path):
+    result, _ = trained
+    file = written(tmp_path / "new.jsonl", [("a drum", ["DRUM", "pear"])])
+    told = call(result.path, file)
+    assert "1 label is unknown to the model (pear)" in told
+    assert "Rows with one: 1; with no other label: 0." in told
+    assert "did you mean" not in told
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(max_size=5), max_size=6), st.lists(st.text(max_size=5), max_size=6))
+def test_what_is_written_otherwise_is_a_known_name_of_the_same_letters(names, known):
+    found = written_otherwise(names, known)
+    assert set(found) <= set(names)
+    assert set(found.values()) <= set(known)
+    shouted = [name.upper() for name in known if name.isascii() and name.isalnum()]
+    assert set(written_otherwise(shouted, known)) == set(shouted)
+
+
+def test_a_wrong_name_of_data_has_the_nearest_one(trained):
+    result, folder = trained
+    beside = (folder / "tset.jsonl", "test.jsonl")
+    for wrong, meant in (("stdlib-cals", "stdlib-calls"), ("eurlex4k", "eurlex-4k"), beside):
+        with pytest.raises(UsageError, match=f"no data set, file or folder '{wrong}'; did you mean '.*{meant}'"):
+            call(result.path, wrong)
+    with pytest.raises(UsageError, match=r"no data set, file or folder 'qqqqqq' \(looked in .*`xmckit data ls`"):
+        call(result.path, "qqqqqq")
+
+
 def test_data_that_does_not_fit(trained, tmp_path):
     result, _ = trained
     file = written(tmp_path / "new.jsonl", [("a drum", ["drum"])])
-    with pytest.raises(DataError, match="knows none of these labels: they are 'drum' …, the model's are 'APPLE'"):
+    with pytest.raises(
+        DataError, match=r"they are 'drum', the model's are 'APPLE', .* …; did you mean 'DRUM' by 'drum'\?"
+    ):
         scores(result.path, file)
     (tmp_path / "new.txt").write_text("1 3 2\n0 0:1\n")
     with pytest.raises(DataError, match="labels are numbers up to 1, and the model has 6 labels with names"):

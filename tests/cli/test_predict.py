@@ -179,7 +179,7 @@ def test_chunks_change_nothing(of_texts, tmp_path, monkeypatch):
 
 def test_bad_lines(of_texts, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'"drum"\n{"txt": 1}\n\xff\n"cloud"\n')
-    with pytest.raises(DataError, match=r"a\.jsonl, line 2: expected a string"):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: there is no field .text., only txt"):
         call(of_texts, tmp_path / "a.jsonl")
     with pytest.raises(DataError, match="standard input, line 1: not UTF-8"):
         call(of_texts, "-", stdin=b"\xff")
@@ -222,8 +222,10 @@ def test_what_cannot_be_asked(of_texts, of_features, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="give it texts"):
         call(of_texts, tmp_path / "a.svm")
     run, X = of_features
-    with pytest.raises(UsageError, match="this model cannot take texts"):
-        call(run, "some text")
+    (tmp_path / "a.jsonl").write_text('{"text": "drum"}\n')
+    for texts in ("some text", tmp_path / "a.jsonl"):
+        with pytest.raises(UsageError, match="cannot take texts: give it a file with rows of 6 features"):
+            call(run, texts)
     save_npz(tmp_path / "a.npz", csr_matrix(X[:, :4]))
     with pytest.raises(DataError, match="rows have 4 features, the model takes 6"):
         call(run, tmp_path / "a.npz")

@@ -251,6 +251,21 @@ def test_a_call_in_the_same_process_knows_nothing_of_the_one_before(tmp_path):
     assert TOY.stem not in listed
 
 
+def test_a_command_below_a_group_is_there_for_the_call_that_brought_it(tmp_path):
+    (tmp_path / "greeting.py").write_text(
+        "import click, xmckit\n"
+        "@xmckit.hookimpl\n"
+        "def xmckit_commands():\n"
+        "    yield xmckit.Component('data.hello', __name__ + ':hello', 'Say hello.')\n"
+        "@click.command()\n"
+        "def hello():\n"
+        "    click.echo('hello')\n"
+    )
+    plugin = ["--plugin", str(tmp_path / "greeting.py")]
+    assert CliRunner().invoke(program, [*plugin, "data", "hello"]).stdout == "hello\n"
+    assert "No such command 'hello'" in CliRunner().invoke(program, ["data", "hello"]).stderr
+
+
 def test_plugins_of_a_call_are_not_those_of_the_process():
     before = default_registry()
     assert CliRunner().invoke(program, ["plugins", "ls", "--plugin", str(TOY)]).exit_code == 0

@@ -105,15 +105,16 @@ def test_features(found, with_header, data):
 BAD = [
     ("text", b"a\n\xff\nb\n", 2, "not UTF-8"),
     ("jsonl", b'{"text": "a"}\n\n{"text": 3}\n"b"\n', 3, "an object with a string 'text'"),
-    ("jsonl", b'"a"\n{"text"\n"b"\n', 2, "not JSON"),
+    ("jsonl", b'"a"\n{"txet": "x", "id": 3}\n"b"\n', 2, "there is no field 'text', only txet, id; name the one"),
+    ("jsonl", b'"a"\n{"text"\n"b"\n', 2, "not JSON: Expecting ':' delimiter at character 8"),
     ("jsonl", b'"a"\n"\\ud800"\n"b"\n', 2, "half of a surrogate pair"),
     ("jsonl", b'"a"\n{"text": "x", "id": [1]}\n"b"\n', 2, "an id must be"),
     ("jsonl", b'"a"\n{"text": "x", "id": true}\n"b"\n', 2, "an id must be"),
     ("jsonl", b'"a"\n{"text": "x", "id": "\\ud800"}\n"b"\n', 2, "half of a surrogate pair"),
-    ("csv", b"text,n\na,1\nb\nb,2\n", 3, "1 columns, expected 2"),
+    ("csv", b"text,n\na,1\nb\nb,2\n", 3, "expected 2 columns, found 1"),
     ("csv", b'text\na\n"b"x\nb\n', 3, "not csv"),
     ("csv", b"text\na\n\xff\nb\n", 3, "not UTF-8"),
-    ("tsv", b"text\tn\na\t1\nb\t2\t3\nb\t2\n", 3, "3 columns, expected 2"),
+    ("tsv", b"text\tn\na\t1\nb\t2\t3\nb\t2\n", 3, "expected 2 columns, found 3"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import sys
@@ -65,13 +66,14 @@ def _with_all_below(ctx: click.Context, name: str) -> click.Command:
     registry = common.get_registry(ctx, tolerant=True)
     known = _summaries(ctx)
     command: click.Command = registry.resolve("command", name) if name in known else click.Group(name)
-    for full in known:
-        group, _, below = full.partition(".")
-        if group == name and below:
-            if not isinstance(command, click.Group):
-                raise PluginError(f"no command '{name} {below}': '{name}' is a command, not a group of them")
-            command.add_command(registry.resolve("command", full), below)
-    return command
+    below = {full.partition(".")[2]: full for full in known if full.startswith(f"{name}.")}
+    if not below:
+        return command
+    if not isinstance(command, click.Group):
+        raise PluginError(f"no command '{name} {min(below)}': '{name}' is a command, not a group of them")
+    group = copy.copy(command)  # the next call of this process may have other plugins
+    group.commands = {**command.commands, **{own: registry.resolve("command", full) for own, full in below.items()}}
+    return group
 
 
 def _summaries(ctx: click.Context) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,14 +186,24 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
     click.echo(str(destination))
 
 
-def _section(source: str, known: list[str]) -> dict[str, Any]:
+def _section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]:
     """What a recipe's [data] would say for a name or a path."""
     from xmckit.data.catalogue import catalogue
+    from xmckit.errors import UsageError, nearest
 
+    path = Path(os.path.expanduser(source))
     if source in known:
         return {"use": source}
-    if source.lower() in catalogue() and not Path(source).exists():
+    if source.lower() in catalogue() and not path.exists():
         return {"use": "repository", "name": source.lower()}
+    folders = [Path.cwd(), *roots]
+    if not any((folder / path).exists() for folder in folders):
+        readable = path.parent.is_dir() and os.access(path.parent, os.R_OK)
+        beside = [str(one) for one in path.parent.iterdir()] if readable else []
+        raise UsageError(
+            f"there is no data set, file or folder '{source}'{nearest(source, [*known, *catalogue(), *beside])} "
+            f"(looked in {', '.join(map(str, folders))}; `xmckit data ls` lists the sets)"
+        )
     return {"use": "files", "path": source}
 
 
@@ -209,10 +220,11 @@ def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, 
     from xmckit.recipe.layers import merge, node_of, read_sets
 
     registry = common.get_registry()
-    named = _section(source, registry.names("dataset"))
+    roots = common.data_roots(data_folders)
+    named = _section(source, registry.names("dataset"), roots)
     given = read_sets(params, "--param")
     values = merge(node_of(named, given.origin), given).plain()
-    section = load_section("data", values, registry=registry, data_roots=common.data_roots(data_folders))
+    section = load_section("data", values, registry=registry, data_roots=roots)
     dataset: Dataset = registry.resolve("dataset", section.use)(**section.params).read(context=context)
     dataset.check()
     return dataset

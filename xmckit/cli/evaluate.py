@@ -93,10 +93,21 @@ def _labelled(
 def _strangers(unknown: dict[str, Any]) -> str:
     if not unknown["labels"]:
         return ""
+    labels = "label is" if unknown["labels"] == 1 else "labels are"
     more = " …" if unknown["labels"] > len(unknown["examples"]) else ""
     examples = ", ".join(printable(name, keep="") for name in unknown["examples"]) + more
-    return (
-        f"{unknown['labels']:,} labels are unknown to the model ({examples}): {unknown['pairs']:,} of "
+    told = (
+        f"{unknown['labels']:,} {labels} unknown to the model ({examples}): {unknown['pairs']:,} of "
         f"{unknown['of_pairs']:,} true labels ({100 * unknown['share']:.1f} %), which count as misses. "
-        f"{unknown['rows']:,} rows have one, {unknown['rows_with_no_other']:,} of them have no other."
+        f"Rows with one: {unknown['rows']:,}; with no other label: {unknown['rows_with_no_other']:,}."
     )
+    return told + _written_otherwise(unknown["written_otherwise"])
+
+
+def _written_otherwise(found: dict[str, Any]) -> str:
+    if not found["labels"]:
+        return ""
+    pairs = [(printable(one["label"], keep=""), printable(one["known_as"], keep="")) for one in found["examples"]]
+    first = ", ".join(f"'{own}' by '{name}'" for name, own in pairs)
+    count = f"\n{found['labels']:,} of them are written otherwise than the model's"
+    return f"{count}; did you mean {first}{' …' if found['labels'] > len(pairs) else ''}?"

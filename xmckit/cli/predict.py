@@ -93,11 +93,13 @@ def predict(
         stream = _output(out, stack)
         quiet = common.quiet() or (out is None and sys.stdout.isatty())  # a bar would be written into the answers
         progress = stack.enter_context(TerminalProgress(quiet=quiet))
+        features = _features(run, root)
         if file is None:
+            _check_takes_texts(model, features)
             chunks: Iterator[Rows] = iter([Rows(range(1, len(texts) + 1), [None] * len(texts), texts=texts)])
         else:
             bar = stack.enter_context(progress("predicting", total=_size(file)))
-            chunks = _chunks(file, form, model, _features(run, root), column, skipped, bar.advance, stack)
+            chunks = _chunks(file, form, model, features, column, skipped, bar.advance, stack)
         writer = _Writer(stream, style, numbered=file is not None, with_texts=not no_text)
         for rows in chunks:
             writer.write(rows, _answers(model, rows, k, threshold, whole_sets))
@@ -178,6 +180,8 @@ def _chunks(
     chosen = form or _form(file, takes_texts=features is None or _takes_texts(model))
     if features is None and (matrix or chosen in OF_FEATURES):
         raise UsageError("this model does not take one matrix of features: give it texts")
+    if not matrix and chosen not in OF_FEATURES:
+        _check_takes_texts(model, features)
     width = features.width if features else None
     if matrix:
         X = map_dense(Path(file)) if _suffix(file) == ".npy" else read_sparse(Path(file))
@@ -194,6 +198,14 @@ def _form(file: str, *, takes_texts: bool) -> Format:
     from xmckit.data.rows import SUFFIXES
 
     return SUFFIXES.get(_suffix(file), "text" if takes_texts else "xmc")
+
+
+def _check_takes_texts(model: Model | CombinedModel, features: FeatureRows | None) -> None:
+    if features is not None and not _takes_texts(model):
+        raise UsageError(
+            f"this model cannot take texts: give it a file with rows of {features.width:,} features (XMC or svmlight "
+            "format, .npz, .npy)"
+        )
 
 
 def _takes_texts(model: Model | CombinedModel) -> bool:

@@ -72,6 +72,7 @@ def fetch(
 def _waiting_place(folder: Path) -> Iterator[Path]:
     """The folder for what is half-downloaded, for one process at a time."""
     waiting = unfinished(folder)
+    made = not folder.parent.exists()
     try:
         waiting.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -90,6 +91,8 @@ def _waiting_place(folder: Path) -> Iterator[Path]:
         finally:
             if waiting.is_dir() and [entry.name for entry in waiting.iterdir()] == [".lock"]:
                 shutil.rmtree(waiting)  # nothing came
+                if made and not any(folder.parent.iterdir()):
+                    folder.parent.rmdir()
 
 
 def _first_that_works(

@@ -219,7 +219,7 @@ def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
         content = json.loads(reading.decoded(path, line, number), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not a JSON object: {error}", path=path, line=number) from None
+        raise DataError(f"not a JSON object: {reading.json_fault(error)}", path=path, line=number) from None
     if not isinstance(content, dict):
         raise DataError(f"expected a JSON object, found {type(content).__name__}", path=path, line=number)
     return content

@@ -185,6 +185,11 @@ def decoded(path: Path, content: bytes, line: int) -> str:
         ) from None
 
 
+def json_fault(error: Exception) -> str:
+    """What is wrong with a line of JSON, without the line that Python counts: it is always the first."""
+    return f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
 def content_lines(path: Path) -> list[bytes]:
     """The lines of a UTF-8 file without their ends and byte order mark; only a line feed, or both, ends a line."""
     lines = read_bytes(path).tobytes().removeprefix(_BYTE_ORDER_MARK.encode()).split(b"\n")
@@ -208,7 +213,7 @@ def _json_string(path: Path, line: str, number: int) -> str:
     try:
         string = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {error}", path=path, line=number) from None
+        raise DataError(f"not JSON: {json_fault(error)}", path=path, line=number) from None
     if not isinstance(string, str):
         raise DataError(f"expected a JSON string, found {line[:_SHOWN]!r}", path=path, line=number)
     return encodable(string, path, number)

@@ -195,9 +195,12 @@ def _json_record(name: str, number: int, line: bytes, column: str) -> _Found:
     except DataError as error:
         return error
     except (ValueError, RecursionError) as error:
-        return wrong(f"not JSON: {error}")
+        return wrong(f"not JSON: {reading.json_fault(error)}")
     identity = content.get("id") if isinstance(content, dict) else None
     text = content.get(column) if isinstance(content, dict) else content
+    if isinstance(content, dict) and column not in content:
+        fields = ", ".join(list(content)[:8])[:200] or "nothing"
+        return wrong(f"there is no field '{column}', only {fields}; name the one with the text")
     if not isinstance(text, str):
         return wrong(f"expected a string, or an object with a string '{column}'")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, (str, int))):
@@ -243,7 +246,7 @@ def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Found]:
 
 def _table_record(name: str, number: int, fields: list[str], columns: list[str], column: str) -> _Record | DataError:
     if len(fields) != len(columns):
-        return DataError(f"{len(fields)} columns, expected {len(columns)}", path=name, line=number)
+        return DataError(f"expected {len(columns)} columns, found {len(fields)}", path=name, line=number)
     values = dict(zip(columns, fields, strict=True))
     text, identity = values[column], values.get("id")
     try:
