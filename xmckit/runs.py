@@ -378,6 +378,12 @@ def find_run(name: str | os.PathLike[str], root: Path) -> Run:
     if not exact and not named:
         from xmckit.errors import nearest
 
+        if unfinished := [run for run in runs if run.manifest["name"] == str(name)]:
+            newest = unfinished[-1]
+            raise UsageError(
+                f"no run of '{name}' below {root} is done; the newest is {newest.status}: {newest.path} "
+                f"(go on with: xmckit run --resume {newest.path})"
+            )
         known = {run.manifest["name"] for run in runs} | {run.path.name for run in runs}
         raise UsageError(f"no run '{name}' below {root}{nearest(str(name), known)}; `xmckit runs ls` lists the runs")
     return (exact or named)[-1]

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xmckit import make_context
 from xmckit.context import Context
 from xmckit.data.files import Files
 from xmckit.data.group_files import with_groups
@@ -75,6 +76,23 @@ def test_rows_without_a_label_learn_from_their_groups(folder):
     for files in ({}, {"groups": "a\na\na\n"}, {"groups": "a\na\na\n", "group_labels": "a\n"}):
         with pytest.raises(DataError, match="no training row has a label, nor has a group"):
             read(folder, **files)
+
+
+def test_groups_may_have_labels_that_no_row_has_where_nothing_declares_them(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    (tmp_path / "test.jsonl").write_text('{"text": "a", "labels": ["tea"]}\n')
+    paths = {"groups": tmp_path / "groups.txt", "group_labels": tmp_path / "group_labels.txt"}
+    paths["groups"].write_text("x\ny\n")
+    paths["group_labels"].write_text("x\ttea\tmilk\ny\tmilk\n")
+    context = make_context()
+    dataset = Files(path=tmp_path, **paths).read(context=context)
+    dataset.check()
+    assert dataset.label_names == ["tea", "milk"]
+    assert dataset.train.groups.labels.toarray().tolist() == [[1, 1], [0, 1]]
+    assert dataset.test.Y.toarray().tolist() == [[1, 0]]
+    (tmp_path / "labels.txt").write_text("tea\nmlik\n")
+    with pytest.raises(DataError, match=r"(?s)line 1.*no label 'milk'; did you mean 'mlik'"):
+        Files(path=tmp_path, **paths).read(context=context)
 
 
 def test_labels_of_groups_need_groups(folder):

@@ -66,8 +66,8 @@ def _own_files(folder: Path) -> None:
         (folder / name).mkdir()
         for part in ("train", "test"):
             (folder / name / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "groups.txt").write_text("".join(f"shop {n % 5}\n" for n in range(30)))
-    (folder / "group-labels.txt").write_text("".join(f"shop {n}\tprinter\tfloor 1\n" for n in range(5)))
+    (folder / "products" / "groups.txt").write_text("".join(f"shop {n % 5}\n" for n in range(30)))
+    (folder / "products" / "group-labels.txt").write_text("".join(f"shop {n}\tprinter\tfloor 1\n" for n in range(5)))
     (folder / "new.jsonl").write_text('{"label": "brand new", "examples": ["print a brand new thing"]}\n')
 
 

@@ -67,7 +67,11 @@ class Files(Configured):
             dataset = with_groups(dataset, groups, group_labels)
         train = dataset.train
         if not train.Y.nnz and (train.groups is None or not train.groups.labels.nnz):
-            raise DataError("no training row has a label, nor has a group of them", path=self.params.path)
+            raise DataError(
+                "no training row has a label, nor has a group of them; `xmckit plugins show reader:NAME` says in which "
+                "field or file the reader of this format looks for labels",
+                path=self.params.path,
+            )
         return dataset
 
     def _reader(self, context: Context) -> Reader:

@@ -2,8 +2,8 @@
 
 `groups` has a line for each training row: the name of its group, several separated by tabs, or nothing. `group_labels`
 has a line for each group: its name and its labels, separated by tabs; a label that is there twice was given twice. The
-labels are names where the data has names, numbers from 0 otherwise. Without that file a group's labels are those of its
-rows, with how often each was given.
+labels are names where the data has names, numbers from 0 otherwise; where nothing declares which there are, those of
+the groups join those of the rows. Without that file a group's labels are those of its rows, and how often.
 """
 
 from __future__ import annotations
@@ -32,8 +32,22 @@ def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Da
     if group_labels is None:
         labels = as_csr(membership.T @ (train.Y != 0).astype(np.float32))
     else:
+        if dataset.info.get(reading.LABEL_NAMES) == reading.OF_ROWS:
+            dataset = _with_labels_of(group_labels, dataset)
         labels = _labels(group_labels, ids, dataset)
-    return replace(dataset, train=replace(train, groups=Groups(membership, labels, list(ids))))
+    return replace(dataset, train=replace(dataset.train, groups=Groups(membership, labels, list(ids))))
+
+
+def _with_labels_of(path: Path, dataset: Dataset) -> Dataset:
+    """The data set with the labels of the groups behind those of its rows."""
+    lines = [reading.decoded(path, content, line) for line, content in enumerate(reading.content_lines(path), 1)]
+    given = {label for line in lines for label in _words(line.partition("\t")[2])}
+    names = [*(dataset.label_names or []), *sorted(given.difference(dataset.label_names or []))]
+    splits = [
+        replace(split, Y=csr_matrix((split.Y.data, split.Y.indices, split.Y.indptr), (split.rows, len(names))))
+        for split in (dataset.train, dataset.test)
+    ]
+    return replace(dataset, train=splits[0], test=splits[1], label_names=names)
 
 
 def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:

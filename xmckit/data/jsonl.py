@@ -42,6 +42,7 @@ class _Rows:
     lines: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     labels: list[list[str]] = field(default_factory=list)
+    unlabelled: list[int] = field(default_factory=list)  # lines without that field, where groups may have the labels
     names: list[str | None] = field(default_factory=list)
     groups: list[list[str]] = field(default_factory=list)
     parts: list[str | None] = field(default_factory=list)
@@ -74,7 +75,8 @@ class JsonLines(Configured):
         self.files(path)
         files = _data_files(path)
         rows = [self._read_rows(file, context) for file in files]
-        names = _label_names(_names_file(path), files, rows)
+        names_file = _names_file(path)
+        names = _label_names(names_file, files, rows)
         ids = {name: label for label, name in enumerate(names)}
         splits = [_split(file, part, ids) for file, part in zip(files, rows, strict=True)]
         train, test = splits if len(splits) == 2 else self._cut(files[0], rows[0], splits[0], context)
@@ -84,7 +86,7 @@ class JsonLines(Configured):
             train=train,
             test=test,
             label_names=names,
-            info={"format": "jsonl"},
+            info={"format": "jsonl", **({} if names_file else {reading.LABEL_NAMES: reading.OF_ROWS})},
         )
         return reading.whole(dataset, files[0], files[-1])
 
@@ -109,6 +111,9 @@ class JsonLines(Configured):
         if any(name is None for name in rows.names) and any(name is not None for name in rows.names):
             nameless = rows.lines[rows.names.index(None)]
             raise DataError(f"this row has no {self.params.id!r}, but other rows do", path=path, line=nameless)
+        if 0 < len(rows.unlabelled) < len(rows.lines):
+            text = f"this row has no {self.params.labels!r}, but other rows do; a row without any has []"
+            raise DataError(text, path=path, line=rows.unlabelled[0])
         return rows
 
     def _add_row(self, rows: _Rows, row: Mapping[str, Any], path: Path, line: int) -> None:
@@ -119,7 +124,7 @@ class JsonLines(Configured):
             return DataError(f"{key!r} must be {expected}, found {found}", path=path, line=line)
 
         text: Any = row.get(names.text)
-        labels: Any = row.get(names.labels)
+        labels: Any = row.get(names.labels, [])
         if not isinstance(text, str):
             raise wrong(names.text, "a string")
         if not _is_strings(labels):
@@ -137,6 +142,8 @@ class JsonLines(Configured):
         if part not in (None, "train", "test"):
             raise wrong(names.split, '"train" or "test"')
         rows.lines.append(line)
+        if names.labels not in row:
+            rows.unlabelled.append(line)
         rows.texts.append(reading.encodable(text, path, line))
         rows.labels.append([reading.encodable(label, path, line) for label in labels])
         rows.names.append(None if name is None else reading.encodable(str(name), path, line))

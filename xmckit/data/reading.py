@@ -21,6 +21,8 @@ from xmckit.errors import DataError
 from xmckit.sparse import parse
 from xmckit.sparse import parse_kernels as kernels
 
+# In `Dataset.info`: the labels are those that rows happen to have, and nothing declares which there are.
+LABEL_NAMES, OF_ROWS = "label_names", "those of the rows"
 _BLOCK = 1 << 22
 _SHOWN = 40
 _BYTE_ORDER_MARK = "\ufeff"
