@@ -351,11 +351,18 @@ def test_every_hook_is_documented_and_typed():
     assert declared == set(KINDS.values())
 
 
-def test_listing_plugins_imports_nothing_heavy():
-    heavy = ["torch", "numba", "scipy", "sklearn", "pecos", "faiss", "matplotlib", "numpy", "pydantic"]
-    code = (
-        "import sys; from xmckit.registry import Registry; r = Registry(); assert not r.problems, r.problems;"
-        f"print([name for name in {heavy} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from xmckit.registry import Registry; r = Registry(); assert not r.problems, r.problems",
+        "from click.testing import CliRunner; known = set(sys.modules)\n"
+        "from xmckit.cli import xmckit; told = CliRunner().invoke(xmckit, ['--help']).output; assert 'argmax' in told",
+    ],
+)
+def test_listing_plugins_and_commands_imports_nothing_that_takes_time(code):
+    heavy = ["torch", "numba", "scipy", "sklearn", "pecos", "faiss", "matplotlib", "numpy", "pydantic", "rich"]
+    slow = ["importlib.metadata", "email", "pathlib", "json", "difflib"]
+    told = f"print([name for name in {heavy + slow} if name in sys.modules and name not in known])"
+    script = f"import sys; known = set(sys.modules)\n{code}\n{told}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

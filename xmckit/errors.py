@@ -6,9 +6,11 @@ Exit codes: 0 ok, 1 bug, 2 usage or recipe, 3 data or storage, 4 plugin, 5 verif
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class XmckitError(Exception):
@@ -81,6 +83,8 @@ class VerificationError(XmckitError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` when one of the known names is close to `name`, otherwise the empty string."""
+    import difflib
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean '{close[0]}'?" if close else ""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import os
 import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from typing import Any
 
 from xmckit.errors import nearest
@@ -54,6 +53,8 @@ def raised_at(error: BaseException, file: str) -> Location | None:
     """The innermost line of a plugin's own code that an error went through; `file` is the plugin's module."""
     if isinstance(error, SyntaxError) and error.filename and is_below(error.filename, file):
         return Location(error.filename, error.lineno)
+    import traceback
+
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [Location(name, line) for name, line in lines if is_below(name, file)]
     return own[-1] if own else None
@@ -61,10 +62,8 @@ def raised_at(error: BaseException, file: str) -> Location | None:
 
 def is_below(path: str, module: str) -> bool:
     """Whether `path` is the module's file or, where that is a package, one of its files."""
-    if not module:
-        return False
-    home = Path(module)
-    return path == module or (home.name == "__init__.py" and home.parent in Path(path).parents)
+    folder, name = os.path.split(module)
+    return bool(module) and (path == module or (name == "__init__.py" and path.startswith(os.path.join(folder, ""))))
 
 
 def find_target(target: str) -> Location:
@@ -101,7 +100,10 @@ def _source_of(spec: ModuleSpec, target: str) -> bytes:
     assert spec.origin is not None
     try:
         read = getattr(spec.loader, "get_data", None)
-        return bytes(read(spec.origin)) if read else Path(spec.origin).read_bytes()
+        if read:
+            return bytes(read(spec.origin))
+        with open(spec.origin, "rb") as file:
+            return file.read()
     except OSError as error:
         raise NotThere(f"target {target}: {one_line(error)}") from None
 

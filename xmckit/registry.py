@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import itertools
@@ -21,19 +20,21 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from xmckit import builtin, hookspecs
+from xmckit import __version__, builtin, hookspecs
+from xmckit.entry_points import EntryPoint, entry_points
 from xmckit.errors import PluginError, nearest
 from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, KINDS, OLDEST_API_VERSION, PROJECT, Component
 from xmckit.locations import Location, NotThere, defined_at, file_of, find_target, one_line, raised_at
 from xmckit.tracing import Step, print_step
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from xmckit.context import Context, Progress
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -76,7 +77,11 @@ class Plugin:
     @property
     def source(self) -> str:
         """What somebody has to install, or to name on the command line, to have this plugin; see `how_to_have`."""
-        return f"--plugin {Path(self.file).name}" if self.origin == "file" else f"{self.distribution}=={self.version}"
+        return (
+            f"--plugin {os.path.basename(self.file)}"
+            if self.origin == "file"
+            else f"{self.distribution}=={self.version}"
+        )
 
 
 @dataclass(frozen=True)
@@ -164,9 +169,7 @@ class Registry:
             return _prints_to_stderr()
         return self._noted(Step(registered.plugin.name, "component", target, 0.0))
 
-    def _load(
-        self, plugin: Plugin, imported: Callable[[], Any], entry: importlib.metadata.EntryPoint | None = None
-    ) -> None:
+    def _load(self, plugin: Plugin, imported: Callable[[], Any], entry: EntryPoint | None = None) -> None:
         if (plugin.full_name, plugin.file) in self._faulty:
             self.plugins.append(self._faulty[plugin.full_name, plugin.file])
             return
@@ -365,24 +368,16 @@ def _prints_to_stderr() -> Iterator[None]:
         yield
 
 
-def _entry_points() -> Iterator[tuple[importlib.metadata.EntryPoint, Plugin]]:
-    def order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
-        home = entry.dist.name if entry.dist else ""
-        return home != _CORE, home, entry.name
+def _entry_points() -> Iterator[tuple[EntryPoint, Plugin]]:
+    def order(entry: EntryPoint) -> tuple[bool, str, str]:
+        return entry.distribution != _CORE, entry.distribution, entry.name
 
-    seen: set[tuple[str, str]] = set()
-    for entry in sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP), key=order):
-        home = entry.dist.name if entry.dist else ""
-        # An editable install beside a wheel lists the same entry twice.
-        if (home, entry.name) in seen:
-            continue
-        seen.add((home, entry.name))
-        version = entry.dist.version if entry.dist else ""
-        yield entry, Plugin(entry.name, "installed", home, version, file_of(entry.module))
+    for entry in sorted(entry_points(ENTRY_POINT_GROUP), key=order):
+        yield entry, Plugin(entry.name, "installed", entry.distribution, entry.version, file_of(entry.module))
 
 
 def _core() -> Plugin:
-    return Plugin(_CORE, "core", _CORE, _version_of(_CORE), builtin.__file__)
+    return Plugin(_CORE, "core", _CORE, __version__, builtin.__file__)
 
 
 def _of_file(file: Path) -> Plugin:
@@ -390,9 +385,11 @@ def _of_file(file: Path) -> Plugin:
 
 
 def _version_of(distribution: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+        return version(distribution)
+    except PackageNotFoundError:
         return ""
 
 
@@ -417,7 +414,7 @@ def _module_from(file: Path) -> ModuleType:
         return loaded
     found = None if loaded is not None else importlib.util.find_spec(name)
     # With the working folder on the path, Python would find the very same file.
-    same = found is not None and found.origin is not None and Path(found.origin).resolve() == file
+    same = found is not None and found.origin is not None and os.path.realpath(found.origin) == str(file)
     if loaded is not None or (found is not None and not same):
         raise ImportError(f"a module named '{name}' exists already; rename the file")
     spec = importlib.util.spec_from_file_location(name, file)
@@ -433,31 +430,26 @@ def _module_from(file: Path) -> ModuleType:
     return module
 
 
-def _why_not_imported(error: BaseException, plugin: Plugin, entry: importlib.metadata.EntryPoint | None) -> _Faulty:
+def _why_not_imported(error: BaseException, plugin: Plugin, entry: EntryPoint | None) -> _Faulty:
     """What somebody should know whose plugin could not be imported."""
+    if entry is not None and not entry.module:
+        said = f"its entry point is '{entry.value}', expected package.module or package.module:attribute"
+        return _Faulty(said, entry.at)
     if entry is not None and isinstance(error, ModuleNotFoundError) and _is_part_of(error.name, entry.module):
         return _Faulty(
             f"its entry point names the module {entry.module}, which is not there: install {plugin.distribution} again",
-            _written_in(entry),
+            entry.at,
         )
-    if entry is not None and entry.attr and isinstance(error, AttributeError) and not raised_at(error, plugin.file):
-        return _Faulty(f"its entry point names {entry.value}, which is not there: {error}", _written_in(entry))
+    raised = raised_at(error, plugin.file)
+    if entry is not None and entry.attribute and isinstance(error, AttributeError) and not raised:
+        return _Faulty(f"its entry point names {entry.value}, which is not there: {error}", entry.at)
     newer = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == _CORE
-    hint = f". This is xmckit {_version_of(_CORE)}: is the plugin for another one?" if newer else ""
-    return _Faulty(f"it raised on import: {one_line(error)}{hint}", raised_at(error, plugin.file))
+    hint = f". This is xmckit {__version__}: is the plugin for another one?" if newer else ""
+    return _Faulty(f"it raised on import: {one_line(error)}{hint}", raised)
 
 
 def _is_part_of(missing: str | None, module: str) -> bool:
     return missing is not None and f"{module}.".startswith(f"{missing}.")
-
-
-def _written_in(entry: importlib.metadata.EntryPoint) -> Location | None:
-    """The line of an installed distribution that names the entry point."""
-    name = "entry_points.txt"
-    text = (entry.dist.read_text(name) if entry.dist else None) or ""
-    lines = [n for n, line in enumerate(text.splitlines(), 1) if line.partition("=")[0].strip() == entry.name]
-    files = [file for file in (entry.dist.files if entry.dist else None) or () if file.name == name]
-    return Location(str(files[0].locate()), lines[0]) if files and lines else None
 
 
 def _why_not_registered(error: Exception, module: Any) -> _Faulty:
@@ -548,7 +540,7 @@ def found_plugins(files: Sequence[Path] = (), environment: Mapping[str, str] | N
     """The plugins that `registry_from_environment` would load, the core first; none of their code is run."""
     allow, disable = _asked(os.environ if environment is None else environment)
     installed = [plugin for _, plugin in _entry_points() if not _blocked(plugin, allow, disable)]
-    return [_core(), *installed, *map(_of_file, dict.fromkeys(Path(file).resolve() for file in files))]
+    return [_core(), *installed, *map(_of_file, dict.fromkeys(file.resolve() for file in files))]
 
 
 def registry_from_environment(
@@ -563,7 +555,7 @@ def registry_from_environment(
     return Registry(
         allow=allow,
         disable=disable,
-        files=[Path(file).resolve() for file in files],
+        files=[file.resolve() for file in files],
         faulty=faulty,
         listener=print_step if environment.get("XMCKIT_TRACE", "0") not in ("", "0") else None,
     )

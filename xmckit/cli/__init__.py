@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import sys
@@ -71,6 +70,8 @@ def _with_all_below(ctx: click.Context, name: str) -> click.Command:
         return command
     if not isinstance(command, click.Group):
         raise PluginError(f"no command '{name} {min(below)}': '{name}' is a command, not a group of them")
+    import copy
+
     group = copy.copy(command)  # the next call of this process may have other plugins
     group.commands = {**command.commands, **{own: registry.resolve("command", full) for own, full in below.items()}}
     return group

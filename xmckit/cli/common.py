@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +14,8 @@ import click
 from xmckit.errors import PluginError, XmckitError, printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from xmckit.registry import Registry
 
 # Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
@@ -39,6 +39,10 @@ def this_call(context: click.Context | None = None) -> Call:
 
 def remember_plugin(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
     """Callback of `--plugin`: eager, so that a plugin's commands exist when they are looked up."""
+    if not values:  # `--help` has no need of paths
+        return
+    from pathlib import Path
+
     files = this_call(context).files
     files += [path for path in map(Path, values) if path not in files]
 
@@ -99,6 +103,8 @@ def get_registry(context: click.Context | None = None, *, tolerant: bool = False
 
 def data_roots(given: tuple[str, ...] = ()) -> list[Path]:
     """Folders to look for data in: `--data`, then those of XMCKIT_DATA."""
+    from pathlib import Path
+
     folders = [*given, *filter(None, os.environ.get("XMCKIT_DATA", "").split(os.pathsep))]
     return [Path(folder).resolve() for folder in folders]
 
@@ -109,6 +115,8 @@ def styled(text: str, **style: Any) -> str:
 
 
 def print_json(value: Any) -> None:
+    import json
+
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode, default=str))
 
