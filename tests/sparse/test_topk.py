@@ -62,6 +62,49 @@ def test_csr_in_any_order(rows, k, random):
     check(topk_csr(as_matrix(rows, 41), k), rows, k)
 
 
+@given(
+    arrays(np.float64, st.tuples(st.integers(1, 3), st.integers(0, 200)), elements=few_values),
+    st.integers(1, 70),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=120, derandomize=True)
+def test_csr_rows_longer_than_what_is_compared_at_once(scores, k, dtype, seed):
+    labels = np.random.default_rng(seed).permutation(scores.shape[1])
+    rows = [list(zip(labels.tolist(), row, strict=True)) for row in scores.tolist()]
+    check(topk_csr(as_matrix(rows, max(1, scores.shape[1])).astype(dtype), k), rows, k)
+
+
+@pytest.mark.parametrize("k", [1, 5, 16, 17, 32, 33, 64, 100, 600])
+@pytest.mark.parametrize("length", [15, 16, 31, 32, 33, 64, 100, 500])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_csr_random(length, k, dtype):
+    rng = np.random.default_rng(length * k)
+    scores = rng.standard_normal((6, length)).astype(dtype)
+    scores[0], scores[1] = np.sort(scores[0]), -np.sort(scores[1])
+    # rounding makes ties at any rank, and one value all over more candidates than are ranked by counting
+    scores[2], scores[3] = scores[2].round(), 1.0
+    matrix = csr_matrix((scores.ravel(), np.tile(np.arange(length), 6), np.arange(7) * length), shape=(6, length))
+    check(topk_csr(matrix, k), [list(enumerate(row)) for row in scores.tolist()], k)
+
+
+@pytest.mark.parametrize("place", [0, 31, 32, 63, 64, 65])
+@pytest.mark.parametrize("k", [1, 5, 40])
+@pytest.mark.parametrize("rest", [-np.inf, 1.0, np.inf])
+def test_nan_in_csr_rows(place, k, rest):
+    scores = np.full((3, 66), rest, dtype=np.float32)
+    scores[1, place] = np.nan
+    matrix = csr_matrix((scores.ravel(), np.tile(np.arange(66), 3), np.arange(4) * 66), shape=(3, 66))
+    with pytest.raises(DataError, match="row 1: a score is not a number"):
+        topk_csr(matrix, k)
+
+
+def test_csr_scores_with_gaps_in_memory():
+    matrix = as_matrix([[(label, float(label)) for label in range(50)]], 50)
+    matrix.data = np.repeat(matrix.data, 2)[::2]
+    assert topk_csr(matrix, 2).indices.tolist() == [[49, 48]]
+
+
 def as_matrix(rows, labels):
     pairs = [pair for row in rows for pair in row]
     return csr_matrix(

@@ -6,6 +6,7 @@ type `Lanes` stays in registers until it is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numba.extending
@@ -68,15 +69,88 @@ def add_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         total, number, rest = arguments
-        kind, index = total.type, ir.IntType(32)
-        nothing, first = (
-            ir.Constant(kind, ir.Undefined),
-            ir.Constant(ir.VectorType(index, kind.count), [0] * kind.count),
-        )
-        factors = builder.shuffle_vector(builder.insert_element(nothing, number, ir.Constant(index, 0)), nothing, first)
+        factors = _everywhere(builder, number, total.type)
         return builder.fadd(total, builder.fmul(factors, rest, flags=("contract",)), flags=("contract",))
 
     return lanes(lanes, lanes.dtype, lanes), generate
+
+
+@intrinsic
+def everywhere(typing: Any, number: Any, like: Any) -> Any:
+    """Lanes as `like` has them that all hold one number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _everywhere(builder, arguments[0], arguments[1].type)
+
+    return like(like.dtype, like), generate
+
+
+@intrinsic
+def larger(typing: Any, lanes: Any, others: Any) -> Any:
+    """The larger number of each lane; that of `others` where one is NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return lanes(lanes, lanes), generate
+
+
+@intrinsic
+def count_below(typing: Any, counts: Any, lanes: Any, number: Any) -> Any:
+    """counts + 1 in the lanes that are below a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        total, ours, limit = arguments
+        below = builder.fcmp_ordered("<", ours, _everywhere(builder, limit, ours.type))
+        return builder.fadd(total, builder.select(below, _constant(1.0, total.type), _constant(0.0, total.type)))
+
+    return lanes(lanes, lanes, lanes.dtype), generate
+
+
+@intrinsic
+def least_where_below(typing: Any, lanes: Any, counts: Any, number: Any) -> Any:
+    """The least of the lanes whose count is below a number, ∞ if there is none."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        least, totals, limit = arguments
+        below = builder.fcmp_ordered("<", totals, _everywhere(builder, limit, totals.type))
+        least = builder.select(below, least, _constant(float("inf"), least.type))
+        while (half := least.type.count // 2) > 0:
+            low, high = (
+                builder.shuffle_vector(least, least, _indices(part)) for part in (range(half), range(half, 2 * half))
+            )
+            least = builder.select(builder.fcmp_ordered("<", low, high), low, high)
+        return builder.extract_element(least, ir.Constant(ir.IntType(32), 0))
+
+    return lanes.dtype(lanes, lanes, lanes.dtype), generate
+
+
+@intrinsic
+def not_below(typing: Any, lanes: Any, number: Any) -> Any:
+    """A bit for each of up to 64 lanes, the first one lowest: whether it is not below a number, as NaN never is."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        ours, limit = arguments
+        bits = builder.fcmp_unordered(">=", ours, _everywhere(builder, limit, ours.type))
+        return builder.zext(builder.bitcast(bits, ir.IntType(ours.type.count)), ir.IntType(64))
+
+    return types.uint64(lanes, lanes.dtype), generate
+
+
+def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
+    nothing = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(
+        one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)
+    )
+
+
+def _constant(number: float, kind: Any) -> Any:
+    return ir.Constant(kind, [number] * kind.count)
+
+
+def _indices(places: Sequence[int]) -> Any:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(places)), list(places))
 
 
 @intrinsic

@@ -7,15 +7,20 @@ equal scores. A score of −inf says "not a candidate" and is never returned; Na
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, uint64
 from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError, UsageError
 from xmckit.protocols import TopK
+from xmckit.sparse.lanes import address, count_below, everywhere, larger, least_where_below, loader, not_below, store
+from xmckit.sparse.parse_kernels import trailing_zeros
 
 # Scores are compared with the worst kept one in blocks of this many, which the compiler turns into a few vector
 # instructions; only a block that holds something better is looked at one by one.
 _BLOCK = 128
+_GROUPS = 128  # bytes of sparse scores that are compared at once
+_FEW = 64  # candidates that are ranked by counting
+_load = loader(_GROUPS)
 
 
 def topk_dense(scores: np.ndarray, k: int) -> TopK:
@@ -37,7 +42,8 @@ def topk_csr(scores: csr_matrix, k: int) -> TopK:
     row = first_row_with_repeats(indptr, labels)
     if row >= 0:
         raise DataError("a label has two scores", row=row)
-    row = _select_csr(indptr, labels, _ordered_floats(scores.data), indices, values)
+    data = np.ascontiguousarray(_ordered_floats(scores.data))
+    row = _select_csr(indptr, labels, data, np.finfo(data.dtype).min, indices, values)
     if row >= 0:
         raise DataError("a score is not a number (NaN)", row=row)
     return TopK(indices, values)
@@ -154,25 +160,101 @@ def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.nda
 
 @njit(cache=True, nogil=True)
 def _select_csr(
-    indptr: np.ndarray, labels: np.ndarray, scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray
+    indptr: np.ndarray,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    lowest: float,
+    out_labels: np.ndarray,
+    out_scores: np.ndarray,
 ) -> int:
-    """Fill the result; the first row with a NaN, or −1."""
-    k = out_labels.shape[1]
+    """Fill the result; the first row with a NaN, or −1. `lowest` is the least score above −inf."""
+    k, groups = out_labels.shape[1], _GROUPS // scores.itemsize
+    longest = _longest(indptr)
+    near, near_labels = np.empty(longest, scores.dtype), np.empty(longest, np.int32)
     kept, kept_labels = np.empty(k, scores.dtype), np.empty(k, np.int32)
+    maxima = np.empty(groups, scores.dtype)
     for row in range(len(indptr) - 1):
-        size = 0
-        limit = scores.dtype.type(-np.inf)
-        for place in range(indptr[row], indptr[row + 1]):
-            score = scores[place]
-            if score < limit or score == -np.inf:
-                continue
-            if np.isnan(score):
+        first, last = indptr[row], indptr[row + 1]
+        limit = lowest
+        if k <= groups and last - first >= groups:
+            limit = max(limit, _lower_bound(scores, first, last, maxima, k))
+        count = _collect(scores, labels, first, last, limit, near, near_labels)
+        for place in range(count):
+            if np.isnan(near[place]):
                 return row
-            size = offer(kept, kept_labels, size, score, labels[place])
-            if size == k:
-                limit = kept[0]
-        pour(kept, kept_labels, size, out_labels[row], out_scores[row])
+        if count <= _FEW:
+            _rank(near[:count], near_labels[:count], out_labels[row], out_scores[row])
+        else:
+            size = 0
+            for place in range(count):
+                if near[place] >= limit:
+                    size = offer(kept, kept_labels, size, near[place], near_labels[place])
+                    limit = kept[0] if size == k else limit
+            pour(kept, kept_labels, size, out_labels[row], out_scores[row])
     return -1
+
+
+@njit(cache=True, nogil=True)
+def _lower_bound(scores: np.ndarray, first: int, last: int, maxima: np.ndarray, k: int) -> float:
+    """A number that at least `k` of the scores first … last − 1 reach: the k-th largest of the maxima of groups.
+
+    A group is every n-th score, n their number; scores behind the last n are left out. Without a branch.
+    """
+    groups, start = len(maxima), address(scores, scores) + first * scores.itemsize
+    best = everywhere(scores.dtype.type(-np.inf), _load(start, scores))
+    for block in range((last - first) // groups):
+        best = larger(_load(start + block * _GROUPS, scores), best)
+    store(address(maxima, scores), best)
+    above = everywhere(scores.dtype.type(0), best)
+    for group in range(groups):
+        above = count_below(above, best, maxima[group])
+    return least_where_below(best, above, scores.dtype.type(k))
+
+
+@njit(cache=True, nogil=True)
+def _collect(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    first: int,
+    last: int,
+    limit: float,
+    near: np.ndarray,
+    near_labels: np.ndarray,
+) -> int:
+    """Copy those of the scores first … last − 1 that are not below `limit`, and their labels; how many."""
+    count, groups = 0, _GROUPS // scores.itemsize
+    while first + groups <= last:
+        bits = not_below(_load(address(scores, scores) + first * scores.itemsize, scores), limit)
+        while bits != 0:
+            place = first + np.int64(trailing_zeros(bits))  # type: ignore[call-arg]  # numba passes the first argument
+            bits &= bits - uint64(1)
+            near[count], near_labels[count] = scores[place], labels[place]
+            count += 1
+        first += groups
+    for place in range(first, last):
+        if not scores[place] < limit:
+            near[count], near_labels[count] = scores[place], labels[place]
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _rank(scores: np.ndarray, labels: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray) -> None:
+    """The rank of each is the number of better ones: for a few, counting beats sorting, as it never guesses wrong."""
+    for place in range(len(scores)):
+        score, label, rank = scores[place], labels[place], 0
+        for other in range(len(scores)):
+            rank += (scores[other] > score) | ((scores[other] == score) & (labels[other] < label))
+        if rank < len(out_labels):
+            out_labels[rank], out_scores[rank] = label, score
+
+
+@njit(cache=True, nogil=True)
+def _longest(indptr: np.ndarray) -> int:
+    longest = 0
+    for row in range(len(indptr) - 1):
+        longest = max(longest, indptr[row + 1] - indptr[row])
+    return longest
 
 
 @njit(cache=True, nogil=True)
@@ -204,10 +286,7 @@ def has_repeats(labels: np.ndarray, row: int, table: np.ndarray) -> bool:
 @njit(cache=True, nogil=True)
 def first_row_with_repeats(indptr: np.ndarray, labels: np.ndarray) -> int:
     """The first row that names a label twice, or −1."""
-    longest = 0
-    for row in range(len(indptr) - 1):
-        longest = max(longest, indptr[row + 1] - indptr[row])
-    table = np.zeros(slots_for(longest), np.int64)
+    table = np.zeros(slots_for(_longest(indptr)), np.int64)
     for row in range(len(indptr) - 1):
         here = labels[indptr[row] : indptr[row + 1]]
         if not _rising(here) and has_repeats(here, row, table):
