@@ -42,8 +42,7 @@ def topk_csr(scores: csr_matrix, k: int) -> TopK:
     row = first_row_with_repeats(indptr, labels)
     if row >= 0:
         raise DataError("a label has two scores", row=row)
-    data = np.ascontiguousarray(_ordered_floats(scores.data))
-    row = _select_csr(indptr, labels, data, np.finfo(data.dtype).min, indices, values)
+    row = _select_csr(indptr, labels, np.ascontiguousarray(_ordered_floats(scores.data)), indices, values)
     if row >= 0:
         raise DataError("a score is not a number (NaN)", row=row)
     return TopK(indices, values)
@@ -160,14 +159,9 @@ def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.nda
 
 @njit(cache=True, nogil=True)
 def _select_csr(
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    scores: np.ndarray,
-    lowest: float,
-    out_labels: np.ndarray,
-    out_scores: np.ndarray,
+    indptr: np.ndarray, labels: np.ndarray, scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray
 ) -> int:
-    """Fill the result; the first row with a NaN, or −1. `lowest` is the least score above −inf."""
+    """Fill the result; the first row with a NaN, or −1."""
     k, groups = out_labels.shape[1], _GROUPS // scores.itemsize
     longest = _longest(indptr)
     near, near_labels = np.empty(longest, scores.dtype), np.empty(longest, np.int32)
@@ -175,7 +169,7 @@ def _select_csr(
     maxima = np.empty(groups, scores.dtype)
     for row in range(len(indptr) - 1):
         first, last = indptr[row], indptr[row + 1]
-        limit = lowest
+        limit = scores.dtype.type(np.finfo(scores.dtype).min)  # what is below is −inf
         if k <= groups and last - first >= groups:
             limit = max(limit, _lower_bound(scores, first, last, maxima, k))
         count = _collect(scores, labels, first, last, limit, near, near_labels)
@@ -226,9 +220,9 @@ def _collect(
     while first + groups <= last:
         bits = not_below(_load(address(scores, scores) + first * scores.itemsize, scores), limit)
         while bits != 0:
-            place = first + np.int64(trailing_zeros(bits))  # type: ignore[call-arg]  # numba passes the first argument
+            here = first + np.int64(trailing_zeros(bits))  # type: ignore[call-arg]  # numba passes the first argument
             bits &= bits - uint64(1)
-            near[count], near_labels[count] = scores[place], labels[place]
+            near[count], near_labels[count] = scores[here], labels[here]
             count += 1
         first += groups
     for place in range(first, last):
