@@ -163,7 +163,7 @@ def _select_csr(
 ) -> int:
     """Fill the result; the first row with a NaN, or −1."""
     k, groups = out_labels.shape[1], _GROUPS // scores.itemsize
-    longest = _longest(indptr)
+    longest = longest_row(indptr)
     near, near_labels = np.empty(longest, scores.dtype), np.empty(longest, np.int32)
     kept, kept_labels = np.empty(k, scores.dtype), np.empty(k, np.int32)
     maxima = np.empty(groups, scores.dtype)
@@ -244,7 +244,8 @@ def _rank(scores: np.ndarray, labels: np.ndarray, out_labels: np.ndarray, out_sc
 
 
 @njit(cache=True, nogil=True)
-def _longest(indptr: np.ndarray) -> int:
+def longest_row(indptr: np.ndarray) -> int:
+    """The most entries of a row."""
     longest = 0
     for row in range(len(indptr) - 1):
         longest = max(longest, indptr[row + 1] - indptr[row])
@@ -280,7 +281,7 @@ def has_repeats(labels: np.ndarray, row: int, table: np.ndarray) -> bool:
 @njit(cache=True, nogil=True)
 def first_row_with_repeats(indptr: np.ndarray, labels: np.ndarray) -> int:
     """The first row that names a label twice, or −1."""
-    table = np.zeros(slots_for(_longest(indptr)), np.int64)
+    table = np.zeros(slots_for(longest_row(indptr)), np.int64)
     for row in range(len(indptr) - 1):
         here = labels[indptr[row] : indptr[row + 1]]
         if not _rising(here) and has_repeats(here, row, table):
