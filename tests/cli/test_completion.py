@@ -128,7 +128,8 @@ def terminal(tmp_path_factory):
     run = folder / "runs" / "small" / "20260101T000000-aaaa"
     run.mkdir(parents=True)
     (run / "manifest.json").write_text("{}")
-    (folder / "quiet.toml").touch()
+    for name in ("quiet.toml", "my own.toml"):
+        (folder / name).touch()
     (folder / "noisy.py").write_text(NOISY)
     path = os.pathsep.join([str(PROGRAM.parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PS1": "$ ", "TERM": "dumb", "COLUMNS": "300", "XMCKIT_TRACE": "1"}
@@ -158,6 +159,8 @@ def terminal(tmp_path_factory):
         ("plugins tr", "trace "),
         ("run quic", "quickstart "),
         ("recipes show quie", "quiet.toml "),
+        ("recipes show my", "my\\ own.toml "),
+        ('recipes show "my', 'my own.toml" '),
         ("plugins show head:bs", "head:bsl "),
         ("plugins check topk", "topk-entropy "),
         ("plugins ls --kind=lab", "--kind=label-preprocessor "),

@@ -23,7 +23,7 @@ PROGRAM = "xmckit"
 ASKED = f"_{PROGRAM.upper()}_COMPLETE"  # the variable by which a shell asks the program for names
 
 # bash takes KIND:NAME for three words and puts an answer in the place of the last. So the program gets the whole line,
-# and of an answer only what follows the last colon is left.
+# and of an answer only what follows the last colon is left. An answer is quoted unless the person has begun a quote.
 _BASH = """\
 %(complete_func)s() {
     local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" type value word kept=""
@@ -34,7 +34,10 @@ _BASH = """\
         case $type in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
-            plain) COMPREPLY+=("${value#"$kept"}") ;;
+            plain)
+                value="${value#"$kept"}"
+                [[ ${COMP_WORDS[COMP_CWORD]} == [\\"\\']* ]] || printf -v value %%q "$value"
+                COMPREPLY+=("$value") ;;
         esac
     done < <(COMP_LINE="$line" %(complete_var)s=bash_complete "$1")
 }
