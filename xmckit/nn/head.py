@@ -688,7 +688,7 @@ def _dropped(vectors: torch.Tensor, share: float, noise: torch.Generator) -> tor
 
 def _labels_to_output(k: int | str, train: Split) -> int:
     if k == "auto":
-        labelled = np.count_nonzero(np.diff(train.Y.indptr))
+        labelled = int(np.count_nonzero(np.diff(train.Y.indptr)))
         return min(train.labels, -(-train.Y.nnz // labelled))
     if int(k) > train.labels:
         raise UsageError(f"k is {k}, but there are only {train.labels} labels to output")
