@@ -7,6 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from xmckit import PluginError, UsageError
+from xmckit.bench import child
 from xmckit.bench.peers import PEERS, Pecos, best_of_blocks, peer_class, seen_labels
 
 NEEDED = {
@@ -77,3 +78,15 @@ def test_a_peer_is_found_by_name_or_as_a_class():
         peer_class("no_such:Thing")
     with pytest.raises(PluginError, match="not a class"):
         peer_class("os:path")
+
+
+@pytest.mark.parametrize(("use", "told"), [("napkinxc", True), ("mine:Own", False)])
+def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_path, use, told):
+    def fails(job, folder):
+        raise ModuleNotFoundError("No module named 'x'")
+
+    monkeypatch.setattr(child, "run_peer", fails)
+    found = child.outcome({"kind": "peer", "use": use}, tmp_path)
+    assert found["reason"] == "not installed"
+    assert found["error"].startswith("No module named 'x'")
+    assert ('pip install "xmckit[peers]"' in found["error"]) == told

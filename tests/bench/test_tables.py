@@ -13,7 +13,17 @@ from xmckit import StorageError, UsageError
 from xmckit.bench import tables
 from xmckit.bench.cells import mean_rows, read_rows, write_rows
 from xmckit.bench.plots import draw
-from xmckit.bench.results import DataResults, Duel, Results, Standing, _duels, _standings, changes, kept_rows
+from xmckit.bench.results import (
+    DataResults,
+    Duel,
+    Results,
+    Standing,
+    _duels,
+    _standings,
+    changes,
+    kept_rows,
+    read_results,
+)
 from xmckit.bench.suite import load_suite
 from xmckit.comparison import compare_rows
 from xmckit.metrics import RowScores
@@ -95,6 +105,21 @@ def test_verdicts_go_by_the_interval(results, low, high, said):
     duel = replace(results.data[0].duels[0], difference=(low + high) / 2, low=low, high=high, significant=False)
     changed = replace(results, data=[replace(results.data[0], duels=[duel])])
     assert tables.verdicts(changed)[0][-1] == said
+
+
+@pytest.mark.parametrize(("threads", "said"), [(1, "\n1 thread for every"), (2, "\n2 threads for every")])
+def test_threads_are_counted_in_words(results, threads, said):
+    assert said in tables.markdown(replace(results, threads=threads))
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '{"format": 1, "suite": "a"}', '{"format": 1, "suite": "a", "data": 3}']
+)
+def test_another_file_is_not_taken_for_results(tmp_path, content):
+    (tmp_path / "mine.json").write_text(content)
+    with pytest.raises(StorageError, match=r"mine\.json: expected results as `xmckit bench run` writes them") as caught:
+        read_results(tmp_path / "mine.json")
+    assert "Delete" not in str(caught.value)  # it may be anything of the user's
 
 
 def test_only_what_is_between_the_markers_changes(tmp_path):

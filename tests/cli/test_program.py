@@ -110,6 +110,18 @@ def test_json_is_json(recipe, tmp_path):
     assert json.loads(ok("doctor", "--json"))["healthy"] is True
 
 
+def test_what_is_known_of_a_published_set_that_is_not_there(tmp_path):
+    facts = json.loads(ok("data", "info", "Bibtex-XMC", "--json", cwd=tmp_path, XMCKIT_DATA=""))
+    assert (facts["name"], facts["state"], facts["labels"]) == ("bibtex-xmc", "missing", 159)
+    assert facts["source 1"]["address"].startswith("https://")
+    assert facts["source 1"]["md5"]
+    assert "Katakis" in facts["citation"]
+    assert "xmckit data fetch bibtex-xmc" in ok("data", "info", "bibtex-xmc", cwd=tmp_path, XMCKIT_DATA="")
+    (tmp_path / "sets" / "bibtex-xmc").mkdir(parents=True)
+    message = fails(3, "data", "info", "bibtex-xmc", cwd=tmp_path, XMCKIT_DATA="sets")
+    assert "Bibtex_data.txt is missing" in message
+
+
 def test_predicting_from_text(tmp_path):
     (tmp_path / "train.jsonl").write_text(
         "\n".join(

@@ -97,6 +97,19 @@ def test_bars_are_as_long_as_their_values() -> None:
     assert "s5" in str(long.get("class"))
 
 
+def test_bars_below_nothing_end_where_the_others_begin_and_intervals_reach_over_them() -> None:
+    bars = [("a", -10.0, "less"), ("b", 20.0, "more")]
+    chart = bar_chart("one", "One", bars, Axis("x"), intervals=[(-15.0, -5.0), None])
+    tree = ElementTree.fromstring(str(chart.svg))
+    less, more = [(float(bar.get("x", "")), float(bar.get("width", ""))) for bar in tree.iter(f"{SVG}rect")]
+    assert sum(less) == pytest.approx(more[0], abs=0.1)
+    assert more[1] == pytest.approx(2 * less[1], abs=0.2)
+    (whisker,) = [one.get("d", "") for one in tree.iter(f"{SVG}path") if one.get("class") == "whisker"]
+    low, high = re.findall(r"M([\d.]+) [\d.]+H([\d.]+)", whisker)[0]
+    assert float(low) == pytest.approx(less[0] - less[1] / 2, abs=0.2)
+    assert float(high) == pytest.approx(less[0] + less[1] / 2, abs=0.2)
+
+
 def test_the_text_beside_the_longest_bar_is_inside_the_picture() -> None:
     said = "1 h 40 min"
     chart = bar_chart("one", "One", [("head-first", 6000.0, said), ("score", 2.0, "2.00 s")], Axis("seconds"))

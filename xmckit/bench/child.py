@@ -26,13 +26,17 @@ def main(arguments: list[str]) -> None:
     folder = Path(arguments[0]).parent
     sys.path[:] = job["sys_path"]
     _end_with_parent(job["parent"])
+    store.write_json(folder / "found.json", outcome(job, folder))
+
+
+def outcome(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What the system gave and cost, or why it cannot run."""
     try:
-        found = _run(job, folder)
+        return _run(job, folder)
     except ImportError as error:
-        found = {"reason": NOT_INSTALLED, "error": str(error)}
+        return {"reason": NOT_INSTALLED, "error": f"{error}{_way_out(job)}"}
     except XmckitError as error:
-        found = {"reason": ERROR, "error": str(error)}
-    store.write_json(folder / "found.json", found)
+        return {"reason": ERROR, "error": str(error)}
 
 
 def _run(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -169,6 +173,12 @@ def _keep_rows(folder: Path, rows: Any) -> None:
     from xmckit.bench.cells import write_rows
 
     write_rows(folder / "rows.npz", rows)
+
+
+def _way_out(job: Mapping[str, Any]) -> str:
+    from xmckit.bench.peers import PEERS
+
+    return '; peers come with pip install "xmckit[peers]"' if job.get("use") in PEERS else ""
 
 
 def _versions(distributions: tuple[str, ...]) -> dict[str, str]:

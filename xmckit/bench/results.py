@@ -256,7 +256,7 @@ def read_results(path: Path) -> Results:
     """The results in a JSON file; StorageError where it is another kind of file."""
     found = store.read_json(path)
     if not isinstance(found, dict) or found.get("format") != FORMAT or "suite" not in found:
-        raise store.damaged(path, f"expected the results of a suite in format {FORMAT}")
+        raise _not_results(path, f"there is no format {FORMAT}")
     try:
         data = [
             DataResults(
@@ -273,7 +273,11 @@ def read_results(path: Path) -> Results:
         ]
         return Results(**{key: value for key, value in found.items() if key not in ("format", "data")}, data=data)
     except (TypeError, KeyError, AttributeError) as error:
-        raise store.damaged(path, f"not the results of a suite: {error}") from None
+        raise _not_results(path, str(error)) from None
+
+
+def _not_results(path: Path, why: str) -> StorageError:
+    return StorageError(f"{path}: expected results as `xmckit bench run` writes them ({why})")
 
 
 # -- two sets of results -----------------------------------------------------------------------------------------------

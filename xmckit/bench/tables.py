@@ -107,7 +107,8 @@ def markdown(results: Results) -> str:
     lines = [f"### {results.title or results.suite}", ""]
     if machine:
         where = f"{machine.get('processor', '')}, {machine.get('system', '')}".strip(", ")
-        lines += [f"{results.threads} threads for every system; {where}; {machine.get('python', '')}.", ""]
+        threads = f"{results.threads} thread{'' if results.threads == 1 else 's'}"
+        lines += [f"{threads} for every system; {where}; {machine.get('python', '')}.", ""]
     lines += [LEGEND, ""]
     if rows := verdicts(results):
         lines += ["The best recipe against the best peer (recipe minus peer, 95% of draws):", ""]

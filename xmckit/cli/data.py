@@ -139,20 +139,40 @@ def _say(message: str) -> None:
 @common.data_option
 @common.json_option
 def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool) -> None:
-    """Describe SOURCE, a data set's name or a file or folder: sizes, labels, tail, duplicates."""
+    """Describe SOURCE, a data set's name or a file or folder: sizes, labels, tail, duplicates.
+
+    Of a published set that is not there it tells what is published, where, and how to have it.
+    """
     from xmckit.cli.progress import TerminalProgress
     from xmckit.data.describe import describe
 
-    with TerminalProgress(quiet=common.quiet()) as progress:
-        dataset = _read(source, params, data_folders, progress)
-        facts = describe(dataset)
+    facts = _of_absent_set(source, common.data_roots(data_folders))
+    if facts is None:
+        with TerminalProgress(quiet=common.quiet()) as progress:
+            facts = describe(_read(source, params, data_folders, progress))
     if as_json:
         common.print_json(facts)
         return
     from xmckit.cli.tables import print_table
     from xmckit.report.facts import flat_facts
 
-    print_table(flat_facts(facts), ["", dataset.name], left=2)
+    print_table(flat_facts(facts), ["", facts["name"]], left=2)
+
+
+def _of_absent_set(source: str, roots: list[Path]) -> dict[str, Any] | None:
+    """What is known of a set of the catalogue that no folder has; None for anything else."""
+    from xmckit.data.catalogue import catalogue, downloaded_bytes, how_to_get
+
+    entry = catalogue().get(source.lower())
+    folders = [Path.cwd(), *roots]
+    if entry is None or any((folder / name).exists() for folder in folders for name in (source, entry.name)):
+        return None
+    facts = entry.model_dump(exclude={"sources", "unpack", "files", "by_hand"})
+    sources = {f"source {place}": found.model_dump() for place, found in enumerate(entry.sources, 1)}
+    files = {name: known.model_dump() for name, known in entry.needed.items()}
+    half = any(downloaded_bytes(root / entry.name) for root in roots)
+    state = {"state": "half-downloaded" if half else "missing", "how to have it": how_to_get(entry.name, roots)}
+    return {**facts, **sources, "files": files, **state}
 
 
 @data.command("convert")

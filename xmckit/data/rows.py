@@ -200,7 +200,7 @@ def _json_record(name: str, number: int, line: bytes, column: str) -> _Found:
     text = content.get(column) if isinstance(content, dict) else content
     if isinstance(content, dict) and column not in content:
         fields = ", ".join(list(content)[:8])[:200] or "nothing"
-        return wrong(f"there is no field '{column}', only {fields}; name the one with the text")
+        return wrong(f"there is no field '{column}', only {fields}; name the one with the text (--column)")
     if not isinstance(text, str):
         return wrong(f"expected a string, or an object with a string '{column}'")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, (str, int))):
@@ -236,7 +236,7 @@ def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Found]:
             columns = fields
             if column not in columns:
                 raise DataError(
-                    f"there is no column '{column}', only {', '.join(columns)}; name the one with the texts",
+                    f"there is no column '{column}', only {', '.join(columns)}; name the one with the texts (--column)",
                     path=lines.name,
                     line=begin,
                 )

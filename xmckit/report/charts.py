@@ -166,24 +166,27 @@ def bar_chart(
     faint: Sequence[bool] = (),
     intervals: Sequence[tuple[float, float] | None] = (),
 ) -> Chart:
-    """Lying bars: (name, value, text) from above to below. `intervals` are drawn over them."""
+    """Lying bars from 0: (name, value, text) from above to below. `intervals` are drawn over them."""
     names = [short(visible(bar[0]), 26) for bar in bars]
     left = min(212, max([6, *(len(one) for one in names)]) * CHARACTER + 12)
     beside = [said.split(",")[0] for _, _, said in bars]
     right = WIDTH - 12 - max([4, *(len(one) for one in beside)]) * CHARACTER
     row, height = 24, 24 * len(bars) + 44
     ends = [bar[1] for bar in bars] + [end for found in intervals if found for end in found]
-    scale = _scaled(Axis(axis.title, low=0, shown=axis.shown), ends or [1.0], left, right)
+    lowest = 0 if min(ends, default=0) >= 0 else None
+    scale = _scaled(Axis(axis.title, low=lowest, shown=axis.shown), [0.0, *(ends or [1.0])], left, right)
+    zero = scale(0)
     parts = [_grid_x(scale, 6, height - 38), _ticks_x(scale, height - 24)]
+    parts.append(f'<path class="axis" d="M{zero:.1f} 6V{height - 38}"/>')
     parts.append(_text((left + right) / 2, height - 6, axis.title, "middle"))
     for place, ((bar, value, said), shown) in enumerate(zip(bars, names, strict=True)):
         top = 8 + place * row
         parts.append(_text(left - 7, top + 13, shown, "end"))
         style = "s5" if faint and faint[place] else "s0"
-        width = max(scale(value) - left, 0.8)
-        shape = f'<rect class="mark {style}" x="{left:.1f}" y="{top}" width="{width:.1f}" height="17">'
+        start, width = min(zero, scale(value)), max(abs(scale(value) - zero), 0.8)
+        shape = f'<rect class="mark {style}" x="{start:.1f}" y="{top}" width="{width:.1f}" height="17">'
         parts.append(_mark(shape, f"{bar}: {said}"))
-        edge = left + width
+        edge = start + width
         if intervals and (found := intervals[place]):
             low, high = scale(found[0]), scale(found[1])
             ends_ = f"M{low:.1f} {top + 5}v7M{high:.1f} {top + 5}v7"
