@@ -57,7 +57,8 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
         told = {"folder": str(extension.path), "labels": extension.labels, "predictable": not refusals, "why": refusals}
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
-    click.echo(f"{len(extension.labels)} new labels: {printable(', '.join(extension.labels[:5]), keep='')}")
+    count, names = len(extension.labels), ", ".join(extension.labels[:5])
+    click.echo(f"{count} new label{'s' * (count > 1)}: {printable(names, keep='')}{', …' * (count > 5)}")
     for refusal in refusals:
         click.echo(f"not predictable: {refusal}")
     first = "xmckit search" if refusals else "xmckit predict"

@@ -1,9 +1,8 @@
 """Label embeddings: the sums of the rows that have a label, seen in a few dense dimensions.
 
-A label's embedding is Σx / √n over its n training rows: a frequent label is longer, but not n times as long. Of the
-scalings that were tried (mean, unit length, sum) it finds the most true labels by inner product; docs/label-search.md
-has the figures. The dimensions are the leading right singular vectors of these sums for a sample of labels, which beat
-those of the rows and random projections. Nothing is ever labels × features and dense.
+A label's embedding is Σx / √n over its n training rows: a frequent label is longer, but not n times as long. The
+dimensions are the leading right singular vectors of these sums for a sample of labels. Nothing is ever labels ×
+features and dense.
 """
 
 from __future__ import annotations

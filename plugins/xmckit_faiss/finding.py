@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_run, load, make_context
+from xmckit.data import reading
+from xmckit.data.jsonl import json_object
 from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
 from xmckit.extensions import Extension, is_extension, read_extension, write_extension
@@ -141,7 +142,7 @@ class NewLabels:
         texts: list[str] = []
         columns: list[int] = []
         taken = set(known)
-        for number, line in enumerate(_lines(path), start=1):
+        for number, line in enumerate(reading.content_lines(path), start=1):
             if not line.strip():
                 continue
             name, examples = _parsed(line, path, number)
@@ -161,30 +162,22 @@ class NewLabels:
         return cls(names, texts, of)
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"this file cannot be read as UTF-8 text: {error}", path=path) from None
-
-
-def _parsed(line: str, path: Path, number: int) -> tuple[str, list[str]]:
+def _parsed(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
     """(name, texts) of a line, or DataError."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {error}", path=path, line=number) from None
-    if not isinstance(entry, dict) or not isinstance(entry.get("label"), str) or not entry["label"]:
-        raise DataError('expected an object with a "label"', path=path, line=number)
+    entry = json_object(path, number, line)
+    name, examples = entry.get("label"), entry.get("examples", [])
+    if not isinstance(name, str) or not name.strip():
+        raise DataError('expected a "label" with a name', path=path, line=number)
     if unknown := entry.keys() - {"label", "examples", "text"}:
         raise DataError(
             f"unknown key {sorted(unknown)[0]!r}: there are label, examples and text", path=path, line=number
         )
-    examples = entry.get("examples", [])
     texts = [*examples, *([entry["text"]] if "text" in entry else [])] if isinstance(examples, list) else None
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError('expected "examples", a list of texts, or a "text"', path=path, line=number)
-    return entry["label"], texts
+    for string in (name, *texts):
+        reading.encodable(string, path, number)
+    return name, texts
 
 
 def added(searched: Searched, path: Path, output: Path, say: Any) -> tuple[Extension, list[str]]:
@@ -193,7 +186,7 @@ def added(searched: Searched, path: Path, output: Path, say: Any) -> tuple[Exten
         raise UsageError(f"{searched.path} has added labels already: add all of them to {searched.run.path} at once")
     labels = NewLabels.read(path, searched.label_names)
     X = searched.model.features(labels.texts)
-    _check_known_words(X, labels)
+    _check_known_words(X, labels, path)
     heads, refusals = _extended_heads(searched, X, labels)
     names = searched.index_names()
     index = searched.index(say)
@@ -202,14 +195,15 @@ def added(searched: Searched, path: Path, output: Path, say: Any) -> tuple[Exten
     return write_extension(output, searched.run, labels.names, heads, indexes), refusals
 
 
-def _check_known_words(X: Matrix, labels: NewLabels) -> None:
+def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
     """Every label needs a text with a word that the features know."""
     filled = np.asarray(abs(X).sum(axis=1)).ravel() > 0
     texts = np.asarray(labels.of.T @ filled.astype(np.float32)).ravel()
     if len(empty := np.flatnonzero(texts == 0)):
         raise DataError(
             f"label {labels.names[empty[0]]!r} has no text with a word that the run's features know: it could never "
-            "be found. Give it other examples"
+            "be found. Give it other examples",
+            path=path,
         )
 
 

@@ -104,7 +104,7 @@ class JsonLines(Configured):
         with context.progress(f"reading {path.name}", total=len(lines)) as bar:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    self._add_row(rows, _object(path, number, line), path, number)
+                    self._add_row(rows, json_object(path, number, line), path, number)
                 if number % _BATCH == 0:
                     bar.advance(_BATCH)
             bar.advance(len(lines) % _BATCH)
@@ -222,7 +222,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return keys
 
 
-def _object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
+def json_object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
+    """What a line holds, or DataError."""
     try:
         content = json.loads(reading.decoded(path, line, number), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:

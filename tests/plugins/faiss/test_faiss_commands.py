@@ -142,14 +142,19 @@ def test_a_head_that_cannot_take_labels_says_so(made, new, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
-        ("{", "line 1: not JSON"),
-        ("[1]\n", 'expected an object with a "label"'),
+        ("{", "line 1: not a JSON object"),
+        ("[1]\n", "expected a JSON object"),
+        ('{"text": "boat"}', 'expected a "label" with a name'),
+        ('{"label": " ", "text": "boat"}', 'expected a "label" with a name'),
+        ('{"label": "a", "text": "boat", "text": "sail"}', "a key comes twice"),
+        (r'{"label": "a\ud800", "text": "boat"}', "half of a surrogate pair"),
+        (r'{"label": "a", "examples": ["boat", "\udc00"]}', "half of a surrogate pair"),
         ('{"label": "a", "text": 3}', 'expected "examples"'),
         ('{"label": "a", "examples": []}', 'expected "examples"'),
         ('{"label": "a", "exmples": ["x"]}', "unknown key 'exmples'"),
         ('{"label": "fruit", "text": "apple"}', "'fruit' is there already"),
         ('{"label": "a", "text": "boat"}\n{"label": "a", "text": "boat"}', "line 2: label 'a' is there already"),
-        ('{"label": "a", "text": "qqq"}', "no text with a word that the run's features know"),
+        ('{"label": "a", "text": "qqq"}', "new.jsonl: label 'a' has no text with a word that the run's features know"),
         ("\n", "no label in this file"),
     ],
 )
@@ -159,6 +164,14 @@ def test_bad_files_are_refused(plain, tmp_path, lines, why):
     with pytest.raises(xmckit.DataError, match=why):
         call("labels", "add", str(plain), str(path), "--output", str(tmp_path / "more"))
     assert not (tmp_path / "more").exists()
+
+
+def test_files_as_other_programs_write_them(plain, tmp_path):
+    path = tmp_path / "new.jsonl"
+    # a byte order mark, line ends of Windows, and a character that ends a line elsewhere but not here
+    path.write_bytes('\ufeff{"label": "ship", "text": "boat\u2028sail"}\r\n\r\n'.encode())
+    told = json.loads(call("labels", "add", str(plain), str(path), "--output", str(tmp_path / "more"), "--json"))
+    assert told["labels"] == ["ship"]
 
 
 def test_two_plugins_share_the_group_labels():
