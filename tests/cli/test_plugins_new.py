@@ -22,6 +22,7 @@ from xmckit import scaffold, store
 from xmckit.cli import xmckit as program
 from xmckit.errors import StorageError, UsageError
 from xmckit.registry import Registry
+from xmckit.testing import Case
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -75,6 +76,7 @@ def test_both_forms_are_listed_and_can_be_imported(kind, registry, tmp_path, mon
     for name, origin in ((f"file-{kind}", "file"), (f"dist-{kind}", "installed")):
         found = both.component(kind, name)
         assert (found.plugin.origin, found.component.api_version) == (origin, xmckit.API_VERSION)
+        assert not Case(kind, both.resolve(kind, name)).needs  # `xmckit plugins check` alone checks it
         fields = both.resolve(kind, name).Params.model_fields
         assert fields
         assert all(field.description for field in fields.values())
