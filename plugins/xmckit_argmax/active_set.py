@@ -64,8 +64,8 @@ def _listed_products(rows, ids, signs, count, v, products):  # type: ignore[no-u
 
 
 @_fast
-def _products(Q, count, v, products):  # type: ignore[no-untyped-def]
-    """products = Q[:count]·v."""
+def _project(Q, count, v, along, z):  # type: ignore[no-untyped-def]
+    """along = Q[:count]·v and z −= Q[:count]ᵀ·along, in one pass: four rows are used twice while they are near."""
     whole = count - count % 4
     for j in range(0, whole, 4):
         t0 = t1 = t2 = t3 = 0.0
@@ -74,39 +74,26 @@ def _products(Q, count, v, products):  # type: ignore[no-untyped-def]
             t1 += Q[j + 1, i] * v[i]
             t2 += Q[j + 2, i] * v[i]
             t3 += Q[j + 3, i] * v[i]
-        products[j] = t0
-        products[j + 1] = t1
-        products[j + 2] = t2
-        products[j + 3] = t3
+        along[j], along[j + 1], along[j + 2], along[j + 3] = t0, t1, t2, t3
+        for i in range(z.shape[0]):
+            z[i] -= t0 * Q[j, i] + t1 * Q[j + 1, i] + t2 * Q[j + 2, i] + t3 * Q[j + 3, i]
     for j in range(whole, count):
-        products[j] = _row_dot(Q, np.uint64(j), v)
+        along[j] = _row_dot(Q, np.uint64(j), v)
+        for i in range(z.shape[0]):
+            z[i] -= along[j] * Q[j, i]
 
 
 @_fast
-def _subtract_combination(Q, weights, count, v):  # type: ignore[no-untyped-def]
-    """v −= Q[:count]ᵀ·weights."""
-    whole = count - count % 4
-    for j in range(0, whole, 4):
-        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        for i in range(v.shape[0]):
-            v[i] -= w0 * Q[j, i] + w1 * Q[j + 1, i] + w2 * Q[j + 2, i] + w3 * Q[j + 3, i]
-    for j in range(whole, count):
-        w0 = weights[j]
-        for i in range(v.shape[0]):
-            v[i] -= w0 * Q[j, i]
-
-
-@_fast
-def _orthogonal_part(Q, q, a, along, z, again):  # type: ignore[no-untyped-def]
+def _orthogonal_part(Q, q, a, along, z, again, rest):  # type: ignore[no-untyped-def]
     """along = Q·a and z = a − Qᵀ·along, projected twice where cancellation is strong; returns ‖z‖²."""
-    _products(Q, q, a, along)
     for i in range(z.shape[0]):  # a slice assignment would take seconds to compile
         z[i] = a[i]
-    _subtract_combination(Q, along, q, z)
+    _project(Q, q, a, along, z)
     left = _dot(z, z)
     if q and left < CANCELLED * _dot(a, a):
-        _products(Q, q, z, again)
-        _subtract_combination(Q, again, q, z)
+        for i in range(z.shape[0]):
+            rest[i] = z[i]
+        _project(Q, q, rest, again, z)
         for j in range(q):
             along[j] += again[j]
         left = _dot(z, z)
@@ -126,6 +113,31 @@ def _solve_upper(R, q, along, r):  # type: ignore[no-untyped-def]
 
 
 @_fast
+def _rotate_column(R, j, first, end, cosines, sines):  # type: ignore[no-untyped-def]
+    """Apply the rotations from `first` up to `end` to column j of R."""
+    above = R[j, first]
+    for i in range(first, end):
+        below = R[j, i + 1]
+        R[j, i] = cosines[i] * above + sines[i] * below
+        above = cosines[i] * below - sines[i] * above
+    R[j, end] = above
+
+
+@_fast
+def _rotate_four_columns(R, j, first, end, cosines, sines):  # type: ignore[no-untyped-def]
+    """The same for columns j to j + 3: each rotation waits for the one before it, and four columns wait together."""
+    above0, above1, above2, above3 = R[j, first], R[j + 1, first], R[j + 2, first], R[j + 3, first]
+    for i in range(first, end):
+        c, s = cosines[i], sines[i]
+        below0, below1, below2, below3 = R[j, i + 1], R[j + 1, i + 1], R[j + 2, i + 1], R[j + 3, i + 1]
+        R[j, i], above0 = c * above0 + s * below0, c * below0 - s * above0
+        R[j + 1, i], above1 = c * above1 + s * below1, c * below1 - s * above1
+        R[j + 2, i], above2 = c * above2 + s * below2, c * below2 - s * above2
+        R[j + 3, i], above3 = c * above3 + s * below3, c * below3 - s * above3
+    R[j, end], R[j + 1, end], R[j + 2, end], R[j + 3, end] = above0, above1, above2, above3
+
+
+@_fast
 def _drop(Q, R, q, k, active, multipliers, along, z, cosines, sines):  # type: ignore[no-untyped-def]
     """Remove active row k: shift, make R triangular again by rotations, and give z what the last row of Q held."""
     last = q - 1
@@ -134,13 +146,17 @@ def _drop(Q, R, q, k, active, multipliers, along, z, cosines, sines):  # type: i
         multipliers[j] = multipliers[j + 1]
         for i in range(j + 2):
             R[j, i] = R[j + 1, i]
-        for i in range(k, j):
-            above, below = R[j, i], R[j, i + 1]
-            R[j, i] = cosines[i] * above + sines[i] * below
-            R[j, i + 1] = cosines[i] * below - sines[i] * above
-        length = np.sqrt(R[j, j] * R[j, j] + R[j, j + 1] * R[j, j + 1])
-        cosines[j], sines[j] = R[j, j] / length, R[j, j + 1] / length
-        R[j, j], R[j, j + 1] = length, 0.0
+    for start in range(k, last, 4):
+        end = min(start + 4, last)
+        done = k
+        if end == start + 4:
+            _rotate_four_columns(R, start, k, start, cosines, sines)
+            done = start
+        for j in range(start, end):
+            _rotate_column(R, j, done, j, cosines, sines)
+            length = np.sqrt(R[j, j] * R[j, j] + R[j, j + 1] * R[j, j + 1])
+            cosines[j], sines[j] = R[j, j] / length, R[j, j + 1] / length
+            R[j, j], R[j, j + 1] = length, 0.0
     for j in range(k, last):
         c, s = cosines[j], sines[j]
         above, below = along[j], along[j + 1]
@@ -203,7 +219,7 @@ def _solve(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Go on from `state` = (active rows, steps) until the working set is satisfied or proved infeasible.
 
-    When it is infeasible, `multipliers` holds the combination and `active` its rows, the violated one last.
+    When it is infeasible, `active` has the rows of the combination, the violated one last.
     """
     a, along, z, r, again, cosines, sines = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     cache = np.zeros(CACHED + 1, dtype=np.int64)
@@ -216,7 +232,7 @@ def _solve(  # type: ignore[no-untyped-def]
         row, sign, wanted = ids[p], signs[p], norms[ids[p]]
         for i in range(v.shape[0]):
             a[i] = sign * rows[row, i]
-        left = _orthogonal_part(Q, q, a, along, z, again)
+        left = _orthogonal_part(Q, q, a, along, z, again, cosines)
         if q == width:
             left = 0.0
         added = 0.0
@@ -229,9 +245,6 @@ def _solve(  # type: ignore[no-untyped-def]
             dual_step, blocker = _first_blocker(multipliers, r, q)
             if left < dependent * wanted * wanted:
                 if blocker < 0:
-                    for j in range(q):
-                        multipliers[j] = max(-r[j], 0.0)
-                    multipliers[q] = 1.0
                     active[q] = p
                     state[0], state[1] = q, steps
                     return INFEASIBLE

@@ -35,7 +35,10 @@ class Question:
 
 @dataclass
 class Found:
-    """What the rounds leave of a label set: a vector, or a combination of rows, or neither, and the rows they saw."""
+    """What the rounds leave of a label set: a vector, or a combination of rows, or neither, and the rows they saw.
+
+    `inverse` is about that of the transposed rows of the support but the last, where these are as many as columns.
+    """
 
     index: int
     seconds: float
@@ -43,7 +46,7 @@ class Found:
     is_active: np.ndarray
     v: np.ndarray | None = None
     support: np.ndarray | None = None
-    multipliers: np.ndarray | None = None
+    inverse: np.ndarray | None = None
 
     def working_set(self) -> np.ndarray:
         """The rows, active ones first."""

@@ -14,7 +14,7 @@ import torch
 from xmckit_argmax import exact
 from xmckit_argmax.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Found, Proof, Question
-from xmckit_argmax.proofs import all_products, error_per_length, positive_multipliers, weigh
+from xmckit_argmax.proofs import all_products, error_per_length, in_cache, positive_multipliers, weigh
 from xmckit_argmax.system import System, plain_rows, scaled_rows
 
 ROWS_TO_ADD = 40
@@ -232,17 +232,16 @@ class Judge:
     ) -> dict[int, Answer]:
         width = self.system.width
         answers: dict[int, Answer] = {}
-        full = [item for item in found if item.support is not None and len(item.support) == width + 1]
-        if full:
-            supports = np.asarray([item.support for item in full])
-            signs = self._signs_of_all([questions[item.index] for item in full], supports)
-            matrices = self.system.rows[supports][:, :, :width] * signs[:, :, None]
-            proved, multipliers = positive_multipliers(matrices)
+        for part in in_cache([item for item in found if item.inverse is not None], width):
+            supports = np.asarray([item.support for item in part])
+            signs = self._signs_of_all([questions[item.index] for item in part], supports)
+            matrices = self.system.rows[supports, :width] * signs[:, :, None]
+            proved, multipliers = positive_multipliers(matrices, np.asarray([item.inverse for item in part]))
             proved &= self.system.lossless[supports].all(axis=1)
             where = np.flatnonzero(proved)
             powers = -self.system.exponents[supports[where]]
             refuted = self._refuted(supports[where], multipliers[where], powers, "float-certified")
-            answers.update(zip([full[t].index for t in where], refuted, strict=True))
+            answers.update(zip([part[t].index for t in where], refuted, strict=True))
         for item in found:
             if item.index not in answers and item.support is not None and exact_seconds > 0:
                 answer = self._exact_combination(questions[item.index], item.support, exact_seconds)

@@ -29,7 +29,7 @@ from xmckit_argmax.active_set import (
 )
 from xmckit_argmax.answers import Answer, Found, Question
 from xmckit_argmax.judge import Judge
-from xmckit_argmax.proofs import all_products
+from xmckit_argmax.proofs import all_products, in_cache, inverses
 from xmckit_argmax.system import System
 from xmckit_argmax.working_set import Familiar, add_worst, begin, make_room
 
@@ -79,7 +79,7 @@ class Workspace(Slots):
 
 def bytes_per_slot(system: System) -> int:
     width, padded = max(1, system.width), system.rows.shape[1]
-    return 16 * width * padded + 17 * _room(system) + 32 * len(system.rows) + 64 * padded
+    return 24 * width * padded + 17 * _room(system) + 32 * len(system.rows) + 64 * padded
 
 
 def _room(system: System) -> int:
@@ -169,8 +169,12 @@ class Solver:
                 complete = self._round(slots, live, active, clock, careful=careful)
                 slots.seconds[live] += (time.perf_counter() - began) / len(live)
                 late = live[slots.seconds[live] > self.settings.seconds]
+                start = time.thread_time()
+                inverse = self._inverses(slots, complete)
+                clock.add("proof", start)
                 left = [
-                    self._leave(slots, slot, in_time=slot in complete) for slot in sorted(complete | set(late.tolist()))
+                    self._leave(slots, slot, inverse.get(slot), in_time=slot in complete)
+                    for slot in sorted(complete | set(late.tolist()))
                 ]
                 if left:
                     familiar.learn([found.rows[found.is_active] for found in left])
@@ -244,7 +248,18 @@ class Solver:
         )  # fmt: skip
         return added > 0
 
-    def _leave(self, slots: Workspace, slot: int, *, in_time: bool) -> Found:
+    def _inverses(self, slots: Workspace, complete: set[int]) -> dict[int, np.ndarray]:
+        """Of the active rows, for slots with as many of them as columns whose working set is infeasible."""
+        width = self.system.width
+        full = [
+            slot for slot in sorted(complete) if slots.outcome[slot] == INFEASIBLE and slots.state[slot, 0] == width
+        ]
+        found: dict[int, np.ndarray] = {}
+        for part in in_cache(full, width):
+            found.update(zip(part, inverses(slots.R[part, :, :width], slots.Q[part, :, :width]), strict=True))
+        return found
+
+    def _leave(self, slots: Workspace, slot: int, inverse: np.ndarray | None, *, in_time: bool) -> Found:
         count = slots.counts[slot]
         rows, is_active = slots.ids[slot, :count].copy(), slots.is_active[slot, :count].astype(bool)
         found = Found(int(slots.owner[slot]), float(slots.seconds[slot]), rows, is_active)
@@ -253,6 +268,6 @@ class Solver:
             found.v = slots.v[slot].copy()
         elif in_time and slots.outcome[slot] == INFEASIBLE:
             found.support = slots.ids[slot, slots.active[slot, : q + 1]].astype(np.int64)
-            found.multipliers = slots.multipliers[slot, : q + 1].copy()
+            found.inverse = inverse
         slots.owner[slot] = -1
         return found

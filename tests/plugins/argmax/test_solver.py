@@ -9,6 +9,7 @@ from exact_lp import exactly_argmaxable
 from instances import all_sets, layer
 from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Question
+from xmckit_argmax.proofs import inverses, positive_multipliers
 from xmckit_argmax.solver import Clock, Settings, Solver
 from xmckit_argmax.system import make_system
 from xmckit_argmax.working_set import FIRST_LESSON, Familiar, begin
@@ -156,15 +157,25 @@ def test_it_finds_the_shortest_vector() -> None:
 
 
 def test_it_combines_rows_that_cannot_all_be_positive() -> None:
-    rng = np.random.default_rng(9)
-    rows = rng.standard_normal((30, 5))
+    rows = np.random.default_rng(9).standard_normal((30, 5))
     slots = alone(rows)
     assert slots.outcome[0] == INFEASIBLE
-    q = int(slots.state[0, 0])
-    used, weights = slots.ids[0, slots.active[0, : q + 1]], slots.multipliers[0, : q + 1]
-    assert weights.min() >= 0
-    assert weights.max() > 0
-    np.testing.assert_allclose(weights @ rows[used], 0, atol=1e-9)
+    assert slots.state[0, 0] == 5
+    used = slots.ids[0, slots.active[0]]
+    proved, weights = positive_multipliers(rows[used][None], inverses(slots.R[:, :, :5], slots.Q[:, :, :5]))
+    assert proved.all()
+    np.testing.assert_allclose(weights[0] @ rows[used], 0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("d", "seed"), [(9, 0), (17, 1), (40, 2)])
+def test_the_active_rows_stay_factorised_when_some_are_dropped(d: int, seed: int) -> None:
+    rows = np.random.default_rng(seed).standard_normal((8 * d, d))
+    slots = alone(rows)
+    q, steps = slots.state[0].tolist()
+    assert steps > q + 1  # each step that adds no row drops one
+    R, Q = slots.R[0, :q, :q], slots.Q[0, :q, :d]
+    np.testing.assert_allclose(Q @ Q.T, np.eye(q), atol=1e-9)
+    np.testing.assert_allclose(np.tril(R) @ Q, rows[slots.ids[0, slots.active[0, :q]]], atol=1e-9)
 
 
 def test_familiar_rows_are_those_that_answers_turned_on_often() -> None:
