@@ -11,17 +11,26 @@ import functools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import exhibits, provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
-from xmckit.errors import DataError, PluginError, UsageError, XmckitError, blaming
+from xmckit.errors import (
+    DataError,
+    PluginError,
+    UsageError,
+    XmckitError,
+    blaming,
+    component_of,
+    is_of_the_machine,
+)
 from xmckit.hookspecs import API_VERSION
+from xmckit.locations import one_line
 from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
-from xmckit.registry import Registry, default_registry
+from xmckit.registry import Registry, default_registry, place_of
 from xmckit.report import ORIGINS, write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages
 
@@ -51,10 +60,10 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """What label stages and heads want their user to know, such as a guarantee that does not hold."""
+        """What label stages, indexes and heads want their user to know, such as a guarantee that does not hold."""
         from xmckit.relabelling import label_stages
 
-        told = [*label_stages(self.run), *store.read_json(self.path / "facts.json")]
+        told = [*label_stages(self.run), *self.run.told_by_indexes(), *store.read_json(self.path / "facts.json")]
         return [f"{one['name']}: {text}" for one in told for text in one["facts"].get("warnings", ())]
 
     @property
@@ -128,7 +137,7 @@ def run(
             write_report(folder)
         except BaseException as error:
             status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            if not isinstance(error, (XmckitError, KeyboardInterrupt)):
+            if not isinstance(error.__cause__ or error, (XmckitError, KeyboardInterrupt)):
                 folder.log(traceback.format_exc())
             folder.update(status=status, error=f"{type(error).__name__}: {error}")
             folder.event(status, error=str(error))
@@ -260,20 +269,39 @@ class _Pipeline:
             return blaming(identity["kind"], identity["use"]) if "use" in identity else contextlib.nullcontext()
 
         def made(folder: Path, scratch: Path) -> Value:
-            try:
-                with blamed():
-                    return produce(folder, self.context.using(folder=scratch))
-            except PluginError as error:
-                if (who := error.component) is None:
-                    raise
-                described, at = self.registry.component(*who).described, self.registry.locate(*who)
-                raise PluginError(f"{error} ({described}, {at})") from error
+            with self._named(), blamed():
+                return produce(folder, self.context.using(folder=scratch))
 
         def restored(folder: Path) -> Value:  # while a later stage is made, which is not to blame
             with blamed():
                 return restore(folder)
 
         return self.stages.do(name, identity, made, restored)
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """An error of the body for which a component is blamed says which it is, of which plugin, and where."""
+        try:
+            yield
+        except Exception as error:
+            told = self._told(error)
+            if told is None:
+                raise
+            raise told from error
+
+    def _told(self, error: Exception) -> PluginError | None:
+        who = component_of(error)
+        if who is None or is_of_the_machine(error):
+            return None
+        registered = self.registry.component(*who)
+        if isinstance(error, PluginError):
+            return PluginError(f"{error} ({registered.described}, {self.registry.locate(*who)})")
+        at = None if isinstance(error, XmckitError) else place_of(error, registered)
+        if at is None:  # about the data, or a mistake of our own
+            return None
+        return PluginError(
+            f"{' '.join(who)} raised {one_line(error)} ({registered.described}, {at}); the run's log.txt has the traceback"
+        )
 
     def _build(self, section: Section) -> Any:
         return self.registry.resolve(section.kind, section.use)(**section.params)
@@ -283,6 +311,7 @@ class _Pipeline:
     def _data(self) -> Stage[Dataset]:
         from xmckit.data.describe import describe
         from xmckit.data.saved import load_dataset, save_dataset
+        from xmckit.handover import checked_dataset, checked_fingerprint
         from xmckit.metrics import propensity_constants
 
         section = self.recipe.data
@@ -295,12 +324,13 @@ class _Pipeline:
             return target
 
         # What the source asks for while it looks at its input, such as the reader of a format, is behind its rows too.
-        prints = dict(source.fingerprint(context=self.context.using(seed=self.data_seed, resolve=resolve)))
+        with self._named(), blaming(section.kind, section.use):
+            found = source.fingerprint(context=self.context.using(seed=self.data_seed, resolve=resolve))
+            prints = checked_fingerprint(found, section.use)
         self.stages.note(data=prints)
 
         def produce(folder: Path, context: Context) -> Dataset:
-            dataset: Dataset = source.read(context=context.using(seed=self.data_seed))
-            dataset.check()
+            dataset = checked_dataset(source.read(context=context.using(seed=self.data_seed)), section.use)
             propensity_constants(dataset.propensity)
             if dataset.train.rows == 0 or dataset.labels == 0:
                 raise DataError(f"{dataset.name} has {dataset.train.rows} training rows and {dataset.labels} labels")

@@ -126,6 +126,14 @@ class Run:
                 return self.path / record["folder"]
         raise StorageError(f"{self.path} has no finished stage '{name}': go on with `xmckit run --resume {self.path}`")
 
+    def told_by_indexes(self) -> list[dict[str, Any]]:
+        """What each index told, in order: `name`, `facts`, `exhibits`."""
+        names = [stage["name"] for stage in self.manifest["stages"] if stage["name"].startswith("index-")]
+        return [
+            {"name": name.removeprefix("index-"), **store.read_json(self.stage_folder(name) / "index.json")}
+            for name in names
+        ]
+
     def training_rows(self) -> tuple[Matrix, csr_matrix]:
         """(X, Y) of the training rows as indexes and heads saw them, the validation share included."""
         from xmckit.data.saved import load_split

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
     from xmckit import Matrix
+    from xmckit.exhibits import Branch
     from xmckit.runs import Run
     from xmckit_pecos.label_tree import LabelTree
 
@@ -53,13 +54,12 @@ def show(
 
     found = find_run(run, Path(root))
     name, folder = _tree_folder(found, index_name)
-    tree = LabelTree.load(folder)
+    tree, names = LabelTree.load(folder), load_label_names(found.stage_folder("data"))
     told: dict[str, Any] = {"run": str(found.path), "index": name}
     if label_name is None:
-        told |= _shape(tree) | _made(folder)
+        told |= _shape(tree) | _nodes(folder, tree, names, most) | _made(folder)
         lines = _shape_lines(told)
     else:
-        names = load_label_names(found.stage_folder("data"))
         label = _label(label_name, names)
         told |= _label_facts(found, folder, tree, label, names, most, examples)
         lines = _label_lines(told)
@@ -130,6 +130,29 @@ def _shape(tree: LabelTree) -> dict[str, Any]:
     }
 
 
+def _nodes(folder: Path, tree: LabelTree, names: Sequence[str], most: int) -> dict[str, Any]:
+    """The upper nodes, as many as a report shows, each with the names of its labels that most training rows have."""
+    from xmckit import store
+    from xmckit_pecos.tree import COUNTS
+    from xmckit_pecos.tree_exhibits import outline
+
+    def told(branches: Sequence[Branch]) -> list[dict[str, Any]]:
+        return [
+            {
+                "node": branch.title,
+                "labels": branch.size,
+                "frequent": [names[label] for label in branch.labels[:most]],
+                "below": told(branch.branches),
+                "more_below": max(0, (branch.of or 0) - len(branch.branches)),
+            }
+            for branch in branches
+        ]
+
+    shown = outline(tree, store.read_arrays(folder / COUNTS, "counts")["counts"])
+    at_top = tree.level_sizes[1] if tree.depth > 1 else 1
+    return {"tree": told(shown.branches), "more_nodes": at_top - len(shown.branches)}
+
+
 def _made(folder: Path) -> dict[str, Any]:
     """What an index says about how it was made."""
     from xmckit import store
@@ -154,11 +177,25 @@ def _shape_lines(told: dict[str, Any]) -> list[str]:
             f"{level['level']:>5}  {level['nodes']:>9,}  "
             f"{children['smallest']:,}, {children['median']:g}, {children['largest']:,}{what}"
         )
+    lines += ["", "nodes, largest first: labels below, and those that most training rows have"]
+    lines += _node_lines(told["tree"], told["more_nodes"], "  ")
     lines += ["", "labels in a leaf: number of leaves"]
     lines += _histogram([(entry["labels"], entry["leaves"]) for entry in told["leaf_sizes"]])
-    if "facts" in told:
-        lines += ["", "how labels moved", *(f"  {name}: {value}" for name, value in _flat(told["facts"]))]
-    return lines
+    facts = {**told.get("facts", {})}
+    warnings = facts.pop("warnings", [])
+    if facts:
+        lines += ["", "how labels moved", *(f"  {name}: {value}" for name, value in _flat(facts))]
+    return lines + ([""] if warnings else []) + warnings
+
+
+def _node_lines(nodes: Sequence[dict[str, Any]], more: int, indent: str) -> list[str]:
+    lines = []
+    for node in nodes:
+        named = f" {', '.join(node['frequent'])}" if node["frequent"] else ""
+        dots = ", …" if len(node["frequent"]) < node["labels"] else ""
+        lines.append(f"{indent}{node['node']} ({node['labels']:,}){named}{dots if named else ''}")
+        lines += _node_lines(node["below"], node["more_below"], indent + "  ")
+    return lines + ([f"{indent}and {more:,} more"] if more else [])
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -319,4 +356,8 @@ def _row_lines(leaf: dict[str, Any], several: bool) -> list[str]:
 def _near_lines(near: Sequence[dict[str, Any]]) -> list[str]:
     if not near:
         return ["  none"]
-    return [f"  {item['cosine']:.3f}  {item['label']}  ({item['rows']:,} rows)" for item in near]
+    return [f"  {item['cosine']:.3f}  {item['label']}  ({_rows(item['rows'])})" for item in near]
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"

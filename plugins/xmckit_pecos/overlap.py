@@ -57,11 +57,11 @@ class OverlapIndexer(TreeIndexer):
         X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
         first, counts = self._tree(X, Y, context)
         matcher = self._matcher(X, Y, weights, first, context)
-        index = TreeIndex(first, matcher, counts, self.params, context.workers)
+        warnings = self._warnings(first.leaves)
+        index = TreeIndex(first, matcher, counts, self.params, context.workers, warnings)
         if first.leaves == 1:
-            context.log("the tree has one leaf only: there is nowhere else for a label to stand")
             return index
-        copies = self._copies(first.leaves, context)
+        copies = None if self.params.copies_per_label == "auto" else min(self.params.copies_per_label, first.leaves)
         for turn in range(max(1, self.params.rounds)):
             with context.progress("finding the leaves that rows reach"):
                 M = index.reached(X, self.params.reach, scratch=context.folder)
@@ -70,19 +70,20 @@ class OverlapIndexer(TreeIndexer):
             context.log(_summary(told))
             if self.params.rounds:
                 matcher = self._matcher(X, Y, weights, tree, context)
-            index = TreeIndex(tree, matcher, counts, self.params, context.workers, told)
+            index = TreeIndex(tree, matcher, counts, self.params, context.workers, {**told, **warnings})
         return index
 
-    def _copies(self, leaves: int, context: Context) -> int | None:
-        """λ, None for as many as a label's rows ask for."""
+    def _warnings(self, leaves: int) -> dict[str, list[str]]:
         copies = self.params.copies_per_label
-        if copies == "auto":
-            return None
-        if copies > leaves:
-            context.log(
+        if leaves == 1:
+            return {"warnings": ["the tree has one leaf only: there is nowhere else for a label to stand"]}
+        if copies == "auto" or copies <= leaves:
+            return {}
+        return {
+            "warnings": [
                 f"copies_per_label = {copies} is more than the {leaves} leaves: each label has {leaves} at most"
-            )
-        return min(copies, leaves)
+            ]
+        }
 
 
 def moved(

@@ -14,7 +14,7 @@ LABELS_SHOWN = 8
 
 def tree_exhibits(tree: LabelTree, counts: np.ndarray) -> list[Exhibit]:
     """`counts` are the training rows of each label: a node is told by those of its labels that have most of them."""
-    return [_levels(tree), *leaf_exhibits(tree.clusters, tree.label_of), _outline(tree, counts)]
+    return [_levels(tree), *leaf_exhibits(tree.clusters, tree.label_of), outline(tree, counts)]
 
 
 def _levels(tree: LabelTree) -> Table:
@@ -26,7 +26,7 @@ def _levels(tree: LabelTree) -> Table:
     return Table("Levels of the tree", ["level", "nodes", "fewest below one", "median", "most"], rows)
 
 
-def _outline(tree: LabelTree, counts: np.ndarray) -> Outline:
+def outline(tree: LabelTree, counts: np.ndarray) -> Outline:
     """The upper nodes, as many as fit; a node names its labels that most training rows have."""
     nodes = _nodes_above(tree)
     widths = tree.level_sizes[:-1]

@@ -48,7 +48,7 @@ def _page(run: Run) -> dict[str, Any]:
     metrics = store.read_json(run.path / "metrics.json")
     insights = store.read_json(score / "insights.json")
     heads = store.read_json(run.path / "facts.json")
-    indexes = _indexes(run)
+    indexes = run.told_by_indexes()
     name_of = _namer(run)
     calibration, calibration_table = run_charts.calibration(insights)
     probabilistic = insights["systems"][0]["calibration"] is not None
@@ -179,14 +179,6 @@ def _examples(examples: list[dict[str, Any]], probabilistic: bool) -> list[dict[
                 probability = 1 / (1 + math.exp(-score)) if score > -700 else 0.0
                 item["said"] += f" · {100 * probability:.3g} %"
     return examples
-
-
-def _indexes(run: Run) -> list[dict[str, Any]]:
-    names = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith("index-")]
-    return [
-        {"name": name.removeprefix("index-"), **store.read_json(run.stage_folder(name) / "index.json")}
-        for name in names
-    ]
 
 
 def told_once(head: Mapping[str, Any], indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -17,14 +17,15 @@ from xmckit_pecos.neighbours import similarities, visitors
 import xmckit
 from xmckit import UsageError
 
+NASTY = "tree\x1b[31m"
 ROWS = [
     ("a robin sings in the tree", ["bird", "song"]),
     ("the hawk hunts a mouse", ["bird", "hunt"]),
     ("a cat hunts a mouse", ["cat", "hunt"]),
     ("the cat sleeps", ["cat"]),
     ("the robin sings a song", ["bird", "song"]),
-    ("an oak is a tree", ["tree\x1b[31m"]),
-    ("the tree is an old oak", ["tree\x1b[31m"]),
+    ("an oak is a tree", [NASTY]),
+    ("the tree is an old oak", [NASTY]),
 ] * 4
 RECIPE = """
     validation = 0.0
@@ -74,6 +75,11 @@ def test_the_tree_of_a_head(folder):
     assert [level["nodes"] for level in shape["levels"]] == [1, 2, 4]
     text = show(folder, "own").output
     assert "5 labels in 4 leaves, 3 levels below the root" in text
+    leaves = [leaf for node in shape["tree"] for leaf in node["below"]]
+    assert sorted(name for leaf in leaves for name in leaf["frequent"]) == ["bird", "cat", "hunt", "song", NASTY]
+    assert all(sum(leaf["labels"] for leaf in node["below"]) == node["labels"] for node in shape["tree"])
+    for leaf in leaves:
+        assert f"    {leaf['node']} ({leaf['labels']}) {leaf['frequent'][0].replace(chr(27), chr(92) + 'x1b')}" in text
 
 
 def test_a_tree_from_a_file_goes_by_the_names_of_the_data(folder):
@@ -175,6 +181,29 @@ def test_a_label_that_a_head_leaves_out(folder):
     facts = told(folder, "parts", "--label", "wolf")
     assert (facts["leaves"], facts["nearest"], facts["rows"]) == ([], [], 0)
     assert "in no leaf" in show(folder, "parts", "--label", "wolf").output
+
+
+def test_one_leaf_is_shown_with_what_it_means(folder):
+    (folder / "single.toml").write_text(RECIPE + '[index]\nuse = "overlap"\nleaf_size = 8\n')
+    result = xmckit.run(folder / "single.toml", root=folder / "runs")
+    [warning] = result.warnings
+    assert warning.startswith("overlap: the tree has one leaf only")
+    assert warning.removeprefix("overlap: ") in result.report.read_text()
+    text = show(folder, "single").output
+    assert "the only leaf (5) bird, " in text
+    assert text.rstrip().endswith("nowhere else for a label to stand")
+    assert "how labels moved" not in text
+
+
+def test_a_tree_with_many_nodes_is_cut(tmp_path):
+    lines = [json.dumps({"text": f"word{row}", "labels": [f"label{row}"]}) for row in range(64)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    text = RECIPE.replace("branching = 2", "branching = 32").replace('"tfidf"', '"tfidf"\n    min_count = 1')
+    (tmp_path / "many.toml").write_text(text)
+    xmckit.run(tmp_path / "many.toml", root=tmp_path / "runs")
+    shape = told(tmp_path, "many")
+    assert (len(shape["tree"]), shape["more_nodes"]) == (16, 16)
+    assert "  and 16 more\n" in show(tmp_path, "many").output
 
 
 def test_mistakes(folder):

@@ -252,18 +252,19 @@ def test_a_label_on_every_row_and_rows_without_anything():
 
 def test_one_label_only():
     train = Split(csr_matrix(np.eye(3, dtype=np.float32)), csr_matrix(np.ones((3, 1), dtype=np.float32)))
-    said: list[str] = []
-    index = build(train, Context(log=said.append), copies_per_label=3)
-    assert (index.tree.leaves, index.tree.plain, index.facts()) == (1, True, {})
-    assert "one leaf only" in said[-1]
+    index = build(train, copies_per_label=3)
+    assert (index.tree.leaves, index.tree.plain) == (1, True)
+    [warning] = index.facts()["warnings"]
+    assert "one leaf only" in warning
     assert index.shortlist(train.matrix, 1).toarray().tolist() == [[1], [1], [1]]
 
 
 def test_more_copies_than_leaves_are_as_many_as_leaves():
     train = every_label()
-    said: list[str] = []
-    index = build(train, Context(seed=3, log=said.append), copies_per_label=100, reach=8)
-    assert any("copies_per_label = 100 is more than the 8 leaves" in line for line in said)
+    index = build(train, copies_per_label=100, reach=8)
+    [warning] = index.facts()["warnings"]
+    assert "copies_per_label = 100 is more than the 8 leaves" in warning
+    assert "warnings" not in build(train, copies_per_label=8).facts()
     C = clusters_of_labels(index.tree)
     assert C.max() == 1
     assert C.sum() == 40 * 8
