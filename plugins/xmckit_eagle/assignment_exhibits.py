@@ -43,11 +43,11 @@ def _by_name(choice: Choice, confidence: np.ndarray, groups: Groups, row_names: 
     sizes = np.bincount(groups.membership.indices, minlength=groups.membership.shape[1])
     rows: list[list[Cell]] = [
         [
+            Label(int(choice.labels[place])),
+            round(float(confidence[place]), 3),
+            row_names[row] if row_names is not None else f"row {row}",
             groups.names[group] if groups.names is not None else f"group {group}",
             int(sizes[group]),
-            Label(int(choice.labels[place])),
-            row_names[row] if row_names is not None else f"row {row}",
-            round(float(confidence[place]), 3),
             round(float(choice.margins[place]), 4),
         ]
         for place in order[places].tolist()
@@ -55,7 +55,7 @@ def _by_name(choice: Choice, confidence: np.ndarray, groups: Groups, row_names: 
     ]
     return Table(
         "Some assignments",
-        ["group", "rows in it", "label", "given to", "confidence", "margin"],
+        ["label", "confidence", "given to", "of group", "rows in it", "margin"],
         rows,
         of=len(order),
         note="The surest, some of the middle and the least sure, of those where the group left a choice.",

@@ -73,6 +73,15 @@ def test_nothing_is_wider_than_a_phone(browser: Browser, files: dict[str, Path],
     page.close()
 
 
+@pytest.mark.parametrize("width", [PHONE, 1160])
+def test_the_longest_figure_is_inside_its_card(browser: Browser, files: dict[str, Path], width: int) -> None:
+    page = browser.open(files["run"], width=width)
+    page.evaluate("document.querySelectorAll('.card b').forEach(figure => figure.textContent = '23 h 59 min')")
+    inside = "[...document.querySelectorAll('.card b')].map(figure => figure.scrollWidth <= figure.clientWidth)"
+    assert page.evaluate(inside) == [True] * page.evaluate("document.querySelectorAll('.card').length")
+    page.close()
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", ["run", "comparison", "suite"])
 def test_texts_can_be_read_on_what_is_behind_them(

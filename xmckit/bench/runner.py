@@ -87,6 +87,7 @@ def run_suite(
 
     `only` takes the cells whose key contains all these texts; baselines that others need are run in any case.
     """
+    spread = registry.resolve("executor", executor)()
     work.mkdir(parents=True, exist_ok=True)
     until = time.time() + 60 * minutes
     with _locked(work):
@@ -99,7 +100,6 @@ def run_suite(
         # A baseline's run holds the rows and features that the peers get.
         first = [job for job in todo if job.cell.system.kind == "baseline"]
         rest = [job for job in todo if job.cell.system.kind != "baseline"]
-        spread = registry.resolve("executor", executor)()
         for batch in (first, rest):
             for job, outcome in zip(batch, spread.map(_Work(announce), batch, workers=jobs), strict=True):
                 _note(summary, job.cell.key, outcome)

@@ -33,15 +33,15 @@ def test_every_assignment_is_counted_and_the_surest_and_least_sure_are_named(cou
     assert sum(shown.counts) == count
     assert table.of == count
     assert len(table.rows) == min(count, SHOWN)
-    names = [row[0] for row in table.rows]
+    names = [row[3] for row in table.rows]
     assert len(set(names)) == len(names)
     if count:
         assert names[0] == "group <0>"
         assert names[-1] == f"group <{count - 1}>"
-        assert table.rows[0][2:4] == [Label(0), "row 0"]
+        assert table.rows[0][:3] == [Label(0), 1.0, "row 0"]
 
 
 def test_where_there_was_no_choice_nothing_is_named() -> None:
     shown, table = made(10, open_=3)
     assert sum(shown.counts) == 10
-    assert [row[0] for row in table.rows] == ["group <0>", "group <1>", "group <2>"]
+    assert [row[3] for row in table.rows] == ["group <0>", "group <1>", "group <2>"]
