@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit import pipeline, store
 from xmckit.data.model import Split
-from xmckit.errors import PluginError
+from xmckit.errors import DataError, PluginError
 from xmckit.handover import check_saved, untouched
 from xmckit.registry import Registry
 
@@ -177,6 +177,110 @@ def test_the_one_at_fault_is_named_whatever_stage_finds_it(tmp_path, head, also,
             assert f"({blamed} of plugin" in message
     finally:
         sys.modules.pop("odd_plugin", None)
+
+
+OTHERS = """
+    import numpy as np
+    import xmckit
+    from dataclasses import replace
+
+    @xmckit.hookimpl
+    def xmckit_datasets():
+        yield from OFFERED["dataset"]
+
+    @xmckit.hookimpl
+    def xmckit_featurizers():
+        yield from OFFERED["featurizer"]
+
+    @xmckit.hookimpl
+    def xmckit_label_preprocessors():
+        yield from OFFERED["label-preprocessor"]
+
+    @xmckit.hookimpl
+    def xmckit_metrics():
+        yield from OFFERED["metric"]
+
+    OFFERED = {kind: [] for kind in ("dataset", "featurizer", "label-preprocessor", "metric")}
+    OFFERED["{kind}"].append(xmckit.Component("bad", __name__ + ":Bad"))
+
+    class Bad(xmckit.Configured):
+"""
+AT_THE_CLASS = OTHERS.count("\n")
+DATA = {"kind": "dataset", "section": '[data]\nuse = "bad"'}
+FEATURES = {"kind": "featurizer", "section": '[features]\nuse = "bad"'}
+LABELS = {"kind": "label-preprocessor", "section": '[labels]\nuse = "bad"'}
+METRIC = {"kind": "metric", "section": '[[score.metrics]]\nuse = "bad"'}
+
+
+@pytest.mark.parametrize(
+    ("of", "body", "expected", "line"),
+    [
+        (DATA, "def fingerprint(self, *, context): return 7\nread = fingerprint", "gave 7, expected texts by name", 0),
+        (DATA, "def fingerprint(self, *, context): return {}\ndef read(self, *, context): return 5", "gave a int", 0),
+        (
+            FEATURES,
+            "def fit(self, train, *, context): pass\ndef transform(self, split, *, context):\n"
+            "    split.matrix.data[:] = 1\n    return split.matrix",
+            "featurizer bad changed the features that it was given",
+            0,
+        ),
+        (
+            FEATURES,
+            "def fit(self, train): pass\ndef transform(self, split): pass",
+            "lacks context in fit(), context",
+            0,
+        ),
+        (LABELS, "def apply(self, train, *, context): return train.take([0])", "changed the number of rows or", 0),
+        (
+            LABELS,
+            "def apply(self, train, *, context):\n    return replace(train, weights=train.Y[:1])",
+            "after label preprocessor bad: train has ",
+            0,
+        ),
+        (LABELS, "def apply(self, train, *, context):\n    return {}['gone']", "bad raised KeyError: 'gone'", 2),
+        (METRIC, "def compute(self, evaluation): return 3.0", "metric Bad gave a float, expected numbers by name", 0),
+        (
+            METRIC,
+            "def compute(self, evaluation):\n    evaluation.topk.scores[:] = 0\n    return {}",
+            "metric Bad changed the scores that it was given",
+            0,
+        ),
+        (METRIC, "def compute(self, evaluation):\n\n    raise OSError('odd')", "metric bad raised OSError: odd", 3),
+    ],
+)
+def test_every_kind_is_named(tmp_path, monkeypatch, of, body, expected, line):
+    """`line` counts from the class: where it raised, or the class itself."""
+    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    file, recipe = tmp_path / "bad_others.py", tmp_path / "bad.toml"
+    source = textwrap.dedent(OTHERS).replace("{kind}", of["kind"])
+    file.write_text(source + textwrap.indent(body, "    ") + "\n")
+    text = textwrap.dedent(RECIPE.format(head="popularity"))
+    data, rest = text.split("[head]")
+    recipe.write_text(f"{'' if of is DATA else data}\n{of['section']}\n[head]{rest}")
+    try:
+        with pytest.raises(PluginError) as caught:
+            pipeline.run(recipe, root=tmp_path / "runs", registry=Registry(files=[file]))
+        message = str(caught.value)
+        assert expected in message
+        assert f"{of['kind']}:bad of plugin 'bad_others'" in message
+        assert f"{file}:{AT_THE_CLASS + line}" in message
+        logs = "".join(log.read_text() for log in tmp_path.rglob("log.txt"))
+        assert ("Traceback" in logs) == bool(line)  # an author needs it where the plugin's own code raised
+    finally:
+        sys.modules.pop("bad_others", None)
+
+
+def test_errors_of_the_machine_and_of_the_data_stay_what_they_are(tmp_path):
+    file, recipe = tmp_path / "bad_others.py", tmp_path / "bad.toml"
+    source = textwrap.dedent(OTHERS).replace("{kind}", "label-preprocessor")
+    recipe.write_text(textwrap.dedent(RECIPE.format(head="popularity")) + "[labels]\nuse = 'bad'\n")
+    for raised, expected in (("OSError(28, 'full')", OSError), ("xmckit.DataError('odd')", DataError)):
+        file.write_text(f"{source}    def apply(self, train, *, context): raise {raised}\n")
+        try:
+            with pytest.raises(expected):
+                pipeline.run(recipe, root=tmp_path / "runs", registry=Registry(files=[file]))
+        finally:
+            sys.modules.pop("bad_others", None)
 
 
 def rows(X: object) -> Split:

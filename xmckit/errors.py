@@ -6,11 +6,16 @@ Exit codes: 0 ok, 1 bug, 2 usage or recipe, 3 data or storage, 4 plugin, 5 verif
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+# Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
+_STORAGE = {errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.EIO}
 
 
 class XmckitError(Exception):
@@ -67,12 +72,24 @@ class PluginError(XmckitError):
 
 @contextlib.contextmanager
 def blaming(kind: str, use: str) -> Iterator[None]:
-    """A PluginError of the body is about this component, unless it is known to be about one that this one uses."""
+    """An error of the body is about this component, unless it is known to be about one that this one uses."""
     try:
         yield
-    except PluginError as error:
-        error.component = error.component or (kind, use)
+    except Exception as error:
+        if component_of(error) is None:
+            with contextlib.suppress(AttributeError):  # not every error takes an attribute
+                error.component = (kind, use)  # type: ignore[attr-defined]
         raise
+
+
+def component_of(error: Exception) -> tuple[str, str] | None:
+    """The (kind, name) that `blaming` put to the account of."""
+    return getattr(error, "component", None)
+
+
+def is_of_the_machine(error: BaseException) -> bool:
+    """Whether it is about this computer's disk or memory, and no fault of a program."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _STORAGE)
 
 
 class VerificationError(XmckitError):

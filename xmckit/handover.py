@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +15,25 @@ from scipy.sparse import csr_matrix, issparse
 from xmckit import store
 from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
-from xmckit.protocols import Featurizer, TopK
+from xmckit.protocols import Evaluation, Featurizer, TopK
 
 if TYPE_CHECKING:
     from xmckit.context import Context
+
+
+def checked_dataset(dataset: Any, use: str) -> Dataset:
+    """What a data set gave, or PluginError if it is not a Dataset; DataError says what is wrong with its content."""
+    if not isinstance(dataset, Dataset):
+        raise PluginError(f"dataset {use} gave a {type(dataset).__name__}, expected a Dataset")
+    dataset.check()
+    return dataset
+
+
+def checked_fingerprint(prints: Any, use: str) -> dict[str, str]:
+    """What a data set says that it depends on, or PluginError if these are not texts by name."""
+    if not isinstance(prints, Mapping) or not all(isinstance(text, str) for pair in prints.items() for text in pair):
+        raise PluginError(f"fingerprint() of dataset {use} gave {prints!r}, expected texts by name")
+    return dict(prints)
 
 
 def checked_features(X: Any, split: Split, use: str) -> Matrix:
@@ -38,7 +53,7 @@ def relabelled(before: Split, after: Any, use: str) -> Split:
     if not isinstance(after, Split):
         raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")
     if after.rows != before.rows or after.labels != before.labels:
-        raise DataError(
+        raise PluginError(
             f"label preprocessor {use} changed the number of rows or labels from {before.Y.shape} to {after.Y.shape}"
         )
     weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()
@@ -46,7 +61,10 @@ def relabelled(before: Split, after: Any, use: str) -> Split:
     for what, matrix in (("label", changed.Y), ("weight", weights)):
         if matrix is not None and not np.isfinite(matrix.data).all():
             raise PluginError(f"label preprocessor {use} gave a {what} that is not a finite number")
-    changed.check(f"after label preprocessor {use}: train")
+    try:
+        changed.check(f"after label preprocessor {use}: train")
+    except DataError as error:
+        raise PluginError(str(error)) from None
     return changed
 
 
@@ -68,26 +86,41 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
 
 
 @contextlib.contextmanager
-def untouched(who: str, split: Split) -> Iterator[None]:
-    """PluginError if the body, which is the work of `who`, changes the rows that it was given to read."""
-    before = _checksums(split)
+def untouched(who: str, given: Split | Evaluation) -> Iterator[None]:
+    """PluginError if the body, which is the work of `who`, changes what it was given to read."""
+    before = _checksums(given)
     yield
-    after = _checksums(split)
+    after = _checksums(given)
     changed = [name for name in before if after.get(name) != before[name]]
     if changed:
         raise PluginError(f"{who} changed the {' and the '.join(changed)} that it was given: it has to work on a copy")
 
 
-def _checksums(split: Split) -> dict[str, int]:
+def _checksums(given: Split | Evaluation) -> dict[str, int]:
+    parts = _parts_of_rows(given) if isinstance(given, Split) else _parts_of_predictions(given)
+    return {name: _checksum(matrix) for name, matrix in parts.items() if matrix is not None}
+
+
+def _parts_of_predictions(given: Evaluation) -> dict[str, Any]:
+    return {
+        "ranking": given.topk.indices,
+        "scores": given.topk.scores,
+        "true labels": given.truth,
+        "label sets": given.sets,
+        "pairs that do not count": given.filtered,
+        "labels' frequencies": given.train_counts,
+    }
+
+
+def _parts_of_rows(split: Split) -> dict[str, Any]:
     groups = split.groups
-    parts: dict[str, Any] = {
+    return {
         **{"features" if len(split.blocks) == 1 else f"features {name}": X for name, X in split.blocks.items()},
         "labels": split.Y,
         "weights": split.weights,
         "members of groups": groups and groups.membership,
         "labels of groups": groups and groups.labels,
     }
-    return {name: _checksum(matrix) for name, matrix in parts.items() if matrix is not None}
 
 
 def _checksum(matrix: Any) -> int:

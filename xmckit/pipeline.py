@@ -299,9 +299,8 @@ class _Pipeline:
         at = None if isinstance(error, XmckitError) else place_of(error, registered)
         if at is None:  # about the data, or a mistake of our own
             return None
-        return PluginError(
-            f"{' '.join(who)} raised {one_line(error)} ({registered.described}, {at}); the run's log.txt has the traceback"
-        )
+        said = f"{' '.join(who)} raised {one_line(error)}"
+        return PluginError(f"{said} ({registered.described}, {at}); the run's log.txt has the traceback")
 
     def _build(self, section: Section) -> Any:
         return self.registry.resolve(section.kind, section.use)(**section.params)
@@ -351,11 +350,13 @@ class _Pipeline:
             featurizer = self._build(section)
             with untouched(f"featurizer {section.use}", data.value.train):
                 featurizer.fit(data.value.train, context=seeded)
-            train, test = (
-                checked_features(featurizer.transform(split, context=seeded), split, section.use)
-                for split in (data.value.train, data.value.test)
-            )
-            featured = _Featured(featurizer, train, test)
+
+            def features_of(split: Split) -> Matrix:
+                with untouched(f"featurizer {section.use}", split):
+                    X = featurizer.transform(split, context=seeded)
+                return checked_features(X, split, section.use)
+
+            featured = _Featured(featurizer, features_of(data.value.train), features_of(data.value.test))
             (folder / "featurizer").mkdir()
             featurizer.save(folder / "featurizer")
             check_saved(folder / "featurizer", f"featurizer {section.use}")

@@ -306,7 +306,8 @@ class Registry:
                 target = _import_target(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
-            place = _place_of(error, registered)
+            at = place_of(error, registered)
+            place = f" ({at})" if at else ""
             raise PluginError(
                 f"{registered.described} cannot be imported from {component.target}: {one_line(error)}{place}.{hint}"
             ) from error
@@ -342,13 +343,12 @@ def how_to_have(source: str) -> str:
     return f"the distribution {distribution} {version}, which is installed"
 
 
-def _place_of(error: BaseException, registered: Registered) -> str:
-    """Where in the code behind a component an error comes from, in brackets."""
+def place_of(error: BaseException, registered: Registered) -> Location | None:
+    """Where in the code behind a component an error comes from; None if it has no part in it, or is the core's own."""
     if registered.plugin.origin == "core":
-        return ""
+        return None
     homes = (registered.plugin.file, file_of(registered.component.target.partition(":")[0]))
-    at = next(filter(None, (raised_at(error, home) for home in homes)), None)
-    return f" ({at})" if at else ""
+    return next(filter(None, (raised_at(error, home) for home in homes)), None)
 
 
 def _already(holder: Plugin, newcomer: Plugin) -> str:
@@ -520,7 +520,7 @@ def _import_target(target: str) -> Any:
 
 
 def _missing_promises(kind: str, target: Any) -> list[str]:
-    """The names that the kind's protocol asks for and the target does not have."""
+    """What the kind's protocol asks for and the target does not have: methods, and parameters that they are given."""
     if kind == "command":
         return [] if hasattr(target, "main") else ["main(): a click command is expected"]
     from xmckit.protocols import PROTOCOLS
@@ -528,12 +528,26 @@ def _missing_promises(kind: str, target: Any) -> list[str]:
     protocol = PROTOCOLS[kind]
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
+    for name in methods:
+        missing += [f"{one} in {name}()" for one in not_taken(getattr(protocol, name), getattr(target, name, None))]
     if not hasattr(target, "Params"):
         missing.append("Params")
     if "save" in methods and not callable(getattr(target, "load", None)):
         missing.append("load()")
     unwritten = sorted(getattr(target, "__abstractmethods__", ())) if inspect.isabstract(target) else []
     return missing + [f"{name}()" for name in unwritten]
+
+
+def not_taken(promised: Callable[..., Any], own: Any) -> list[str]:
+    """The parameters that a method is given by name and does not know; none if it cannot be asked."""
+    try:
+        wanted, taken = (list(inspect.signature(method).parameters.values()) for method in (promised, own))
+    except (TypeError, ValueError):  # no function, or one that is not written in Python
+        return []
+    names = {parameter.name for parameter in taken}
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return []
+    return [one.name for one in wanted if one.kind is one.KEYWORD_ONLY and one.name not in names]
 
 
 def found_plugins(files: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> list[Plugin]:

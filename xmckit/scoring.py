@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, PluginError, blaming
-from xmckit.handover import checked_ranking
+from xmckit.handover import checked_ranking, untouched
 from xmckit.insights import examples, insights
 from xmckit.metrics import propensity_constants
 from xmckit.protocols import Evaluation, Head, TopK
@@ -123,9 +123,12 @@ def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]
     """What a metric says, as plain finite numbers; an error names whose predictions it is about."""
     what = type(measure).__name__
     try:
-        values = dict(measure.compute(evaluation))
+        with untouched(f"metric {what}", evaluation):
+            values = measure.compute(evaluation)
     except DataError as error:
         raise DataError(f"scoring {of}: {error}") from None
+    if not isinstance(values, Mapping):
+        raise PluginError(f"metric {what} gave a {type(values).__name__}, expected numbers by name")
     for name, value in values.items():
         if not isinstance(value, Real) or not math.isfinite(value):
             raise PluginError(f"metric {what} gave {value!r} as {name} of {of}, expected a finite number")

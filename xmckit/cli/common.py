@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.errors import PluginError, XmckitError, printable
+from xmckit.errors import PluginError, XmckitError, is_of_the_machine, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from xmckit.registry import Registry
-
-# Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
-_STORAGE = {errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.EIO}
 
 
 @dataclass
@@ -150,7 +146,7 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     """Message and exit code of an error that is no bug; None for a bug."""
     if isinstance(error, XmckitError):
         return str(error), error.exit_code
-    if isinstance(error, OSError) and error.errno in _STORAGE:
+    if isinstance(error, OSError) and is_of_the_machine(error):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}. Nothing half-written was left; free some space or change the folder.", 3
     if isinstance(error, MemoryError):

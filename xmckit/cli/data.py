@@ -236,6 +236,7 @@ def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], p
 
 def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], context: Context) -> Dataset:
     """A data set by its name, or the files at a path."""
+    from xmckit.handover import checked_dataset
     from xmckit.recipe import load_section
     from xmckit.recipe.layers import merge, node_of, read_sets
 
@@ -245,6 +246,5 @@ def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, 
     given = read_sets(params, "--param")
     values = merge(node_of(named, given.origin), given).plain()
     section = load_section("data", values, registry=registry, data_roots=roots)
-    dataset: Dataset = registry.resolve("dataset", section.use)(**section.params).read(context=context)
-    dataset.check()
-    return dataset
+    found = registry.resolve("dataset", section.use)(**section.params)
+    return checked_dataset(found.read(context=context), section.use)

@@ -6,7 +6,6 @@ Each check takes a `Subject`, returns what it found, and raises AssertionError w
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from xmckit.errors import XmckitError
 from xmckit.protocols import PROTOCOLS
+from xmckit.registry import not_taken
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
 from xmckit.testing.fresh import SAVED, fresh_answers
 from xmckit.testing.subjects import Subject
@@ -30,7 +30,7 @@ def offers_what_its_kind_must(subject: Subject) -> str:
     missing = [f"{name}()" for name in needed if not callable(getattr(subject.cls, name, None))]
     require(not missing, f"lacks {', '.join(missing)}")
     for name in methods:
-        unknown = _not_taken(getattr(protocol, name), getattr(subject.cls, name))
+        unknown = not_taken(getattr(protocol, name), getattr(subject.cls, name))
         require(not unknown, f"{name}() does not take {', '.join(unknown)}")
     for name in ("needs", "provides"):
         if name in getattr(protocol, "__annotations__", {}):
@@ -205,16 +205,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [] if issubclass(annotation, Spec) else [annotation]
     return [model for argument in get_args(annotation) for model in _models(argument)]
-
-
-def _not_taken(promised: Any, own: Any) -> list[str]:
-    """The parameters by which a method may be called and that it does not know."""
-    wanted, taken = (list(inspect.signature(method).parameters.values()) for method in (promised, own))
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
-        return []
-    names = {parameter.name for parameter in taken}
-    by_name = [parameter.name for parameter in wanted if parameter.kind is parameter.KEYWORD_ONLY]
-    return [name for name in by_name if name not in names]
 
 
 def _unwatched(subject: Subject) -> str:
