@@ -1,11 +1,12 @@
 """The assignment step of indexer `overlap` at the size of Amazon-670K: seconds of each phase, peak memory.
 
-    python benchmarks/overlap_assignment.py [--rows 490000] [--labels 670000] [--reach 3] [--threads 2] [--json]
+    python benchmarks/overlap_assignment.py [--rows 490000] [--labels 670000] [--reach 3] [--threads 2]
 
 Rows, labels and the leaves that rows reach are drawn so that they look like those of a trained matcher: a row's labels
 come from a few leaves, frequent ones from everywhere, and a row reaches the leaves of its labels and some others. The
 largest Σ C∘(YᵀM) that there can be is bounded by the prices of the auction; a problem of a few hundred labels is also
-solved by HiGHS, and both gaps are shown. No model is trained.
+solved by HiGHS, and both gaps are shown. No model is trained. Results go to benchmarks/results/overlap_assignment.json,
+and with the next `python benchmarks/overlap.py --render` to docs/overlap.md.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,9 @@ from xmckit_pecos.overlap import OverlapParams, moved
 
 from xmckit import Context
 from xmckit.measure import Measured
+from xmckit.provenance import library_versions, machine
 
+RESULTS = Path(__file__).resolve().parent / "results" / "overlap_assignment.json"
 SECONDS, GIB = 60, 6
 LABELS_PER_ROW = 5.45
 PHASES = ("candidates", "best_leaves", "auction", "with_a_place", "with_meanings", "filled_up", "worth", "best_first")
@@ -133,7 +137,6 @@ def main() -> None:
     parser.add_argument("--leaves", type=int, default=8192)
     parser.add_argument("--reach", type=int, default=OverlapParams().reach)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     warm = problem(2000, 500, 16, 3)
     for params in ({}, {"copies_per_label": 2}, {"copies_per_label": 2, "cap": "none"}):
@@ -144,9 +147,12 @@ def main() -> None:
         for params in ({}, {"copies_per_label": 2}, {"copies_per_label": 2, "cap": "none"})
     ]
     small = [gap_to_optimum(copies) for copies in (1, 2)]
-    if options.json:
-        print(json.dumps({"threads": options.threads, "results": found, "small": small}, indent=2))
-        return
+    told = {
+        "rows": Y.shape[0], "labels": Y.shape[1], "leaves": M.shape[1], "threads": options.threads,
+        "results": found, "small": small, "targets": {"seconds": SECONDS, "gib": GIB},
+        "machine": machine(), "versions": library_versions(),
+    }  # fmt: skip
+    RESULTS.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     print(f"{Y.shape[0]:,} rows, {Y.shape[1]:,} labels, {Y.nnz:,} pairs, {M.shape[1]:,} leaves, {M.nnz:,} reached")
     print(f"{'':44} seconds (target {SECONDS})   peak GiB (target {GIB})")
     for one in found:

@@ -176,15 +176,24 @@ prediction); the overlapping tree's beam is narrowed until it scores no more lab
 """
 SIZE = """
 Made-up data with the shape of Amazon-670K, and shares of it (`benchmarks/overlap_size.py`): index, head, and prediction
-of the best 5 labels, *peak* of the whole process (asked for: at most 20 GiB).
+of the best 5 labels, in processor seconds, {threads} threads together; *peak* of the whole process (asked for: at most
+20 GiB).
+"""
+ASSIGNMENT = """
+The step that moves labels, by itself (`benchmarks/overlap_assignment.py`): {rows:,} rows, {labels:,} labels and
+{leaves:,} leaves, {threads} threads, *peak* of the process with its data (asked for: at most {seconds} s and
+{gib} GiB). *below the optimum*: of Σ C∘(YᵀM), at most so much by the prices of the auction.
+"""
+SMALL = """
+On a problem of 400 labels with little room, against the optimum that HiGHS finds: {gaps}.
 """
 
 
 def costs(results: Path) -> Iterator[str]:
     """Tables of what was measured apart from the study."""
-    speed, size = (
+    speed, size, assignment = (
         json.loads(file.read_text("utf-8")) if (file := results / name).exists() else None
-        for name in ("overlap_speed.json", "overlap_size.json")
+        for name in ("overlap_speed.json", "overlap_size.json", "overlap_assignment.json")
     )
     if speed is not None:
         yield SPEED.format(**speed)
@@ -198,13 +207,31 @@ def costs(results: Path) -> Iterator[str]:
             scores = [f"{100 * one['systems']['auto'][name]:.2f}" for name in ("P@5", "P@5 over all copies")]
             yield row([one["data"], *plain, *ratios, *scores])
     if size is not None:
-        yield SIZE
-        yield row(["rows", "labels", "index, s", "head, s", "prediction, s", "rows predicted", "P@5", "peak GiB"])
+        sizes = sorted(size["sizes"].values(), key=lambda one: one["rows"])
+        yield SIZE.format(**sizes[0])
+        yield row(["rows", "labels", "index", "head", "prediction", "rows predicted", "P@5", "peak GiB"])
         yield row(["---"] * 8)
-        for one in sorted(size["sizes"].values(), key=lambda one: one["rows"]):
-            seconds = [f"{one[f'{part}_seconds']:.0f}" for part in ("index", "head", "predict")]
+        for one in sizes:
+            seconds = [f"{one[f'{part}_cpu']:.0f}" for part in ("index", "head", "predict")]
             about = [f"{one['rows']:,}", f"{one['labels']:,}"]
             yield row([*about, *seconds, f"{one['test_rows']:,}", f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"])
+    if assignment is not None:
+        yield from assignment_costs(assignment)
+
+
+def assignment_costs(found: dict[str, Any]) -> Iterator[str]:
+    yield ASSIGNMENT.format(**found, **found["targets"])
+    yield row(["copies", "seconds", "peak GiB", "copies per label", "below the optimum", "where the time goes, s"])
+    yield row(["---"] * 6)
+    for one in found["results"]:
+        what = ", ".join(f"`{name} = {value}`" for name, value in one["params"].items()) or "as it comes"
+        gap = "–" if one["gap_at_most"] is None else f"≤ {one['gap_at_most']:.2%}"
+        phases = sorted(one["phases"].items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases if seconds >= 0.05)
+        copies = f"{one['facts']['copies per label']:.2f}"
+        yield row([what, f"{one['seconds']:.1f}", f"{one['peak_gib']:.2f}", copies, gap, parts])
+    gaps = [f"{one['gap']:.3%} below it with {one['copies']} a label" for one in found["small"]]
+    yield SMALL.format(gaps=", ".join(gaps))
 
 
 def full_table(cells: Cells) -> Iterator[str]:
