@@ -38,6 +38,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "one row": {"capacity": "one"},
     "rows as stored": {"normalise": "unit"},
     "without weights": {"soft": False},
+    "with the head as judge": {"head": {"use": "xrlinear"}},
 }
 ROWS = {"bibtex": 4880, "cve_libraries": 5751, "reuters21578": 13234, "delicious": 12920, "debian_depends": 42091}
 ROWS |= {"stdlib-calls": 9700}
@@ -151,7 +152,8 @@ def labels_for(train: Any, cell: Cell, workers: int) -> tuple[Any, dict[str, Any
         labelled = eagle.apply(grouped, context=context)
         told = eagle.facts()
     seconds = time.perf_counter() - began
-    kept = ("capacity", "normalised", "refinement_rounds", "held_out_groups_recognised", "rows_that_took_a_label")
+    kept = ("capacity", "normalised", "refinement_rounds", "held_out_groups_recognised", "rows_that_took_a_label",
+            "round_with_head_kept", "held_out_groups_recognised_by_head")  # fmt: skip
     return (
         labelled,
         {**agreement(train.Y, grouped.groups, labelled.Y), **{k: told[k] for k in kept if k in told}},

@@ -39,7 +39,8 @@ def inspect(run: str, group: str | None, stage_name: str | None, most: int, root
 
     RUN is a run folder, its name, or the name of a recipe for its newest finished run. The margin is how far the row
     is ahead of the best one of the group that did not get the label; below 0: the row took the label because it would
-    have had none. Without --group: how confident the choices were over all, and the least clear ones.
+    have had none, or because no other group has the label and this row had the fewest. Without --group: how confident
+    the choices were over all, and the least clear ones.
     """
     from xmckit import find_run
 

@@ -11,13 +11,14 @@ import numpy as np
 from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
-from xmckit import Configured, Context, DataError, Groups, Params, Split, store
+from xmckit import Configured, Context, DataError, Groups, HeadSpec, Params, Split, store
 from xmckit.data.model import as_csr
 from xmckit.exhibits import Exhibit
 from xmckit_eagle.assignment_exhibits import assignment_exhibits
+from xmckit_eagle.judging import check_head
 from xmckit_eagle.kernels import Choice, check_sound
 from xmckit_eagle.normalise import normalised, zero_rows
-from xmckit_eagle.placing import CLEAR, place
+from xmckit_eagle.placing import place
 
 ASSIGNMENTS = "assignments.npz"
 PAPER = {
@@ -27,6 +28,7 @@ PAPER = {
     "merge": "set",
     "capacity": "one",
     "refine": 0,
+    "head": None,
     "cover": False,
     "soft": False,
 }
@@ -56,6 +58,12 @@ class EagleParams(Params):
         description="Rounds in which the rows of a group are scored by one classifier per label that was trained on "
         "the choice for other groups; they end where held-out groups are not recognised better. They take most of the "
         "time, hours with hundreds of thousands of labels; 0: none.",
+    )
+    head: HeadSpec | None = Field(
+        None,
+        description="One more round, after those of `refine`, with this head as the judge: it is trained on the choice "
+        "for other groups and scores the rows; kept where held-out groups are recognised better. It is trained ten "
+        "times.",
     )
     capacity: Literal["auto", "one", "count", "margin", "threshold"] = Field(
         "auto",
@@ -98,8 +106,8 @@ class EagleParams(Params):
     def _fitting_capacity(self) -> EagleParams:
         if self.capacity == "margin" and not self.refine:
             raise ValueError('capacity = "margin" is about the classifiers of refine, which is 0')
-        if self.capacity == "threshold" and self.refine:
-            raise ValueError('capacity = "threshold" is about cosines: it needs refine = 0, or take "margin"')
+        if self.capacity == "threshold" and (self.refine or self.head):
+            raise ValueError('capacity = "threshold" is about cosines: it needs refine = 0 and no head')
         return self
 
 
@@ -111,7 +119,8 @@ class Eagle(Configured):
 
     The confidence of an assignment is 1/(1 + n·exp(−margin/c)) with n the number of rows of the group that were not
     given the label and c = 0.03 for cosines, 0.7 for refined scores: 1/(1+n) for a tie, towards 1 the further the row
-    is ahead, 1 where there was nothing to choose.
+    is ahead, 1 where there was nothing to choose. A label that only one group has is as unclear as a tie: no other
+    group says anything about it, and its scores are not evidence.
     """
 
     Params: ClassVar[type[Params]] = EagleParams
@@ -130,21 +139,17 @@ class Eagle(Configured):
 
     def apply(self, train: Split, *, context: Context) -> Split:
         groups = _checked_groups(train)
+        if self.params.head is not None:
+            check_head(self.params.head, context)
         X, done = normalised(train.matrix, self.params.normalise)
         with context.progress("placing labels", total=1.0) as bar:
-            placed = place(
-                X,
-                groups,
-                self.params,
-                seed=context.seed_for("eagle"),
-                workers=context.workers,
-                advance=bar.advance,
-            )
+            placed = place(X, replace(train, groups=groups), self.params, context=context, advance=bar.advance)
         choice = placed.choice
         empty = zero_rows(X)
-        self.choice, self.confidence = choice, confidence(choice, groups.membership, empty, placed.clear)
-        own = np.diff(groups.membership.indptr) == 0
         alone = (np.bincount(groups.labels.indices, minlength=train.labels) == 1)[choice.labels]
+        self.choice = choice
+        self.confidence = confidence(choice, groups.membership, empty, alone, placed.clear)
+        own = np.diff(groups.membership.indptr) == 0
         Y, weights = _labelled(train.Y, own, choice, np.where(alone, np.float32(1), self.confidence))
         self._facts = {
             "normalised": done,
@@ -169,15 +174,21 @@ class Eagle(Configured):
             store.write_arrays(folder / ASSIGNMENTS, {**arrays, "confidence": self.confidence})
 
 
-def confidence(choice: Choice, membership: csr_matrix, empty: np.ndarray, clear: float = CLEAR) -> np.ndarray:
-    """For each assignment a number from 0 to 1 that grows with its margin; see `Eagle`. `empty` marks rows of zeros."""
+def confidence(
+    choice: Choice, membership: csr_matrix, empty: np.ndarray, alone: np.ndarray, clear: float
+) -> np.ndarray:
+    """For each assignment a number from 0 to 1 that grows with its margin; see `Eagle`.
+
+    `empty` marks rows of zeros, `alone` the assignments of labels that only one group has.
+    """
     sizes = np.bincount(
         membership.indices[~np.repeat(empty, np.diff(membership.indptr))], minlength=membership.shape[1]
     )
     change = np.flatnonzero(np.diff(choice.labels) | np.diff(choice.groups)) + 1
     given = np.diff(np.concatenate([[0], change, [len(choice)]]))
     left = sizes[choice.groups] - np.repeat(given, given) if len(choice) else np.empty(0)
-    return (1.0 / (1.0 + left * np.exp(-choice.margins.astype(np.float64) / clear))).astype(np.float32)
+    margins = np.where(alone, 0.0, choice.margins.astype(np.float64))
+    return (1.0 / (1.0 + left * np.exp(-margins / clear))).astype(np.float32)
 
 
 def _checked_groups(train: Split) -> Groups:

@@ -8,7 +8,7 @@ the choice is made anew, and so on.
 
 Whether a round was worth it is judged without any row's label: after training on a choice, how often does a group that
 was held out, with its best row, beat as many rows drawn from groups without the label? A choice that lowers this share
-is dropped, and the rounds end.
+is dropped, and the rounds end. `improve` is that loop; `judging` has another judge for it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,29 @@ from xmckit import Matrix
 from xmckit.data.model import as_csr
 from xmckit_eagle.candidates import Candidates, standardised
 from xmckit_eagle.normalise import squared_lengths
-from xmckit_eagle.rows import add_row, clear_row, dot_row
+from xmckit_eagle.rows import add_row, clear_rows, dot_row, fetch_row
 
 PARTS = 128  # labels are handed to the threads in about so many parts of equal work
 COST = 0.3  # of a wrong side; all of these were tuned on the data sets of docs/eagle.md
 COST_UNCHOSEN = 0.15  # a row that was not chosen may still be about the label
 FOLDS = 5
 EPOCHS = 3
+AHEAD = 2  # rows are in no order in memory: the one after the next is asked for while this one is worked on
 OUTSIDE, OUTSIDE_LEAST, OUTSIDE_MOST = 4, 100, 50_000  # rows without the label per row of its groups, and bounds
 EAGLES_SHARE = 0.5  # of EAGLE's own scores in the mixture, which counts the classifiers' with 1
 
 
+class Judgement(NamedTuple):
+    """`margins` by candidate, by what has not seen its group (NaN: it cannot say); `wins` of held-out groups."""
+
+    margins: np.ndarray
+    wins: float
+    matches: int
+
+
 @dataclass(frozen=True)
 class Refined:
-    """`candidates` with new scores; `margins`, by candidate, of the classifiers (NaN where a label has one group).
+    """`candidates` with new scores; `margins`, by candidate, of the judge (NaN where a label has one group).
 
     `recognised`: the share of held-out groups that beat rows without the label, for the choices in the order tried;
     `rounds` of them, after the first, were kept.
@@ -79,7 +88,9 @@ def refine(
     features: Any = X
     if issparse(X):
         X = as_csr(X)
-        features = (X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False), X.data)
+        # Compiled code need not ask whether an unsigned index counts from the end.
+        indices = X.indices.astype(np.int32, copy=False).view(np.uint32)
+        features = (X.indptr.astype(np.int64), indices, X.data)
     problem = _Problem(
         these.of_label,
         these.start,
@@ -90,11 +101,30 @@ def refine(
         membership.indices.astype(np.int32, copy=False),
         squared_lengths(X),
     )
-    eagle = standardised(these, these.scores)
-    scores, margins, recognised = [eagle], [], []
+
+    def judge(chosen: np.ndarray) -> Judgement:
+        return _train(features, X.shape[1], problem, chosen, seed, max(1, workers), advance)
+
+    return improve(these, take, judge, rounds=rounds, shares=(1.0, EAGLES_SHARE))
+
+
+def improve(
+    these: Candidates,
+    take: np.ndarray,
+    judge: Callable[[np.ndarray], Judgement],
+    *,
+    rounds: int,
+    shares: tuple[float, float],
+) -> Refined:
+    """Up to `rounds` rounds in which `judge`, trained on a choice, scores all candidates anew.
+
+    New scores are the judge's margins and the scores before the first round, standardised, in these `shares`.
+    """
+    before = standardised(these, these.scores)
+    scores, margins, recognised = [before], [], []
     for _ in range(rounds + 1):
         chosen = these.with_scores(scores[-1]).best(take)
-        found, wins, matches = _train(features, X.shape[1], problem, chosen, seed, max(1, workers), advance)
+        found, wins, matches = judge(chosen)
         recognised.append(wins / matches if matches else 1.0)
         if len(recognised) > 1 and recognised[-1] < recognised[-2]:
             scores.pop()
@@ -103,8 +133,8 @@ def refine(
         if not matches:
             break
         known = ~np.isnan(found)
-        mixed = standardised(these, np.where(known, found, 0.0)) + EAGLES_SHARE * eagle
-        scores.append(np.where(known, mixed, eagle))
+        mixed = shares[0] * standardised(these, np.where(known, found, 0.0)) + shares[1] * before
+        scores.append(np.where(known, mixed, before))
     kept = min(len(scores) - 1, rounds)
     return Refined(these.with_scores(scores[kept]), margins[max(kept - 1, 0)], recognised, kept)
 
@@ -117,8 +147,8 @@ def _train(
     seed: int,
     workers: int,
     advance: Callable[[float], None] | None,
-) -> tuple[np.ndarray, float, int]:
-    """Margins of all candidates by classifiers that did not see their group, and wins of how many matches."""
+) -> Judgement:
+    """One classifier per label and fold."""
     margins = np.full(len(problem.rows), np.nan)
     slots = problem.start[problem.of_label]
     cuts = np.unique(np.searchsorted(slots, np.linspace(0, slots[-1], PARTS + 1)))
@@ -138,7 +168,7 @@ def _train(
     parts.sort(key=lambda part: slots[part[0]] - slots[part[1]])
     with ThreadPoolExecutor(workers) as pool:
         results = list(pool.map(run, parts))
-    return margins, float(sum(wins for wins, _ in results)), int(sum(matches for _, matches in results))
+    return Judgement(margins, float(sum(wins for wins, _ in results)), sum(matches for _, matches in results))
 
 
 @njit(cache=True, nogil=True)
@@ -212,8 +242,7 @@ def _train_labels(
                 if outside:
                     matches += 1
                     wins += 1.0 if best > rival else 0.5 if best == rival else 0.0
-            for at in range(used):
-                clear_row(X, rows[at], w)
+            clear_rows(X, rows[:used], w)
     return wins, matches
 
 
@@ -231,6 +260,8 @@ def _separate(
             other = _next(state, at + 1)
             order[at], order[other] = order[other], order[at]
         for place in range(len(rows)):
+            if place + AHEAD < len(rows):
+                fetch_row(X, rows[order[place + AHEAD]])
             at = order[place]
             slack = 0.5 / cost[at]
             gradient = side[at] * (dot_row(X, rows[at], w) + bias) - 1.0 + slack * alpha[at]

@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
+from xmckit.sparse.lanes import prefetch
+
 
 def add_row(X: Any, row: int, factor: float, target: np.ndarray) -> None:
     """target += factor · x_row"""
@@ -19,6 +21,11 @@ def add_row(X: Any, row: int, factor: float, target: np.ndarray) -> None:
 
 def dot_row(X: Any, row: int, vector: np.ndarray) -> float:
     """⟨x_row, vector⟩"""
+    raise NotImplementedError
+
+
+def fetch_row(X: Any, row: int) -> None:
+    """Ask the processor to bring a row near, before it is needed."""
     raise NotImplementedError
 
 
@@ -81,6 +88,24 @@ def _dot_row(X, row, vector):
         for place in range(end - (end - begin) % 4, end):
             a += data[place] * vector[indices[place]]
         return (a + b) + (c + d)
+
+    return sparse
+
+
+@overload(fetch_row, jit_options={"nogil": True})
+def _fetch_row(X, row):
+    if isinstance(X, types.Array):
+
+        def dense(X, row):
+            pass
+
+        return dense
+
+    def sparse(X, row):
+        indptr, indices, data = X
+        for place in range(indptr[row], indptr[row + 1], 16):  # of 4 bytes each: one line of the cache
+            prefetch(indices.ctypes.data + 4 * place)
+            prefetch(data.ctypes.data + 4 * place)
 
     return sparse
 

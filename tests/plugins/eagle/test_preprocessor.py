@@ -158,6 +158,22 @@ def test_confidence_of_a_tie_and_of_no_choice():
     assert eagle.confidence.tolist() == [0.5, 1.0]
 
 
+def test_a_label_that_one_group_has_is_as_unclear_as_a_tie_whatever_its_scores():
+    rng = np.random.default_rng(0)
+    X = csr_matrix(rng.random((12, 5)).astype(np.float32))
+    membership = csr_matrix((np.ones(12, np.float32), (np.arange(12), np.arange(12) // 4)), (12, 3))
+    given = csr_matrix(np.asarray([[1, 1, 0], [1, 0, 1], [1, 0, 0]], dtype=np.float32))
+    train = xmckit.Split(X, csr_matrix((12, 3), dtype=np.float32), groups=xmckit.Groups(membership, given))
+    for params in ({}, {"cover": False}, PLAIN | {"soft": True}, {"paper": True}):
+        eagle, after = applied(train, **params)
+        alone = eagle.choice.labels > 0
+        assert alone.sum() == 2
+        assert eagle.confidence[alone].tolist() == [0.25, 0.25]
+        assert (eagle.confidence[~alone] != 0.25).all()
+        if after.weights is not None:  # it has no other rows to be learned from
+            assert after.weights.toarray()[eagle.choice.rows[alone], eagle.choice.labels[alone]].tolist() == [1, 1]
+
+
 def test_a_row_in_several_groups_gets_a_label_once_with_the_best_confidence():
     X = csr_matrix(np.asarray([[1, 0, 0], [0, 1, 0], [0, 0, 1]], dtype=np.float32))
     membership = csr_matrix(np.asarray([[1, 1], [1, 0], [0, 1]], dtype=np.float32))
