@@ -1,19 +1,9 @@
 """An independent check of a verify stage: every verdict is proved anew from what is on disk, or rejected.
 
-It shares nothing with the verifier but the files, so that one mistake cannot hide in both. The facts that it rests on,
-with W and b the stored numbers taken as exact, and s = +1 for active labels and −1 for the others:
-
-* *argmaxable*: the witness x makes s_i·(w_i·x + b_i) > 0 for every label i (rule "sign"), or gives every active label
-  a larger logit than every other (rule "topk"). A logit computed in float64 is off by at most γ·(|w_i|·|x| + |b_i|)
-  with γ = 2(d + 8)·2⁻⁵³, in whatever order it is summed; where that does not decide, rational numbers do.
-* *unargmaxable*: λ > 0 on the certificate's labels with Σ λ_i s_i w_i = 0 (for "topk" also Σ λ_i s_i = 0) and
-  Σ λ_i s_i b_i ≤ 0: an x that did it would make Σ λ_i s_i (w_i·x + b_i) positive. λ is computed here, in whole numbers,
-  from the certificate's labels; the stored multipliers only have to be as many and positive.
-* With candidates only their rows count, and an active label that is none of them can never be output: it is missed.
-
-What else a verdict claims (margin, radius, eps, ideal) is checked by checker_claims.py, and the counts and lists of
-verdicts.json are made anew. Not checked is what needs the head itself (`replayed`, `caveat`) or was only measured
-(`seconds`, the rank of the verifier's `proof`).
+This file reads the folder and keeps the books: the files are what was written with verdicts.json, each verdict has a
+proof (checker_proofs.py), its other claims hold (checker_claims.py: margin, radius, eps, ideal), and the counts and
+lists of verdicts.json are made anew. Not checked is what needs the head itself (`replayed`, `caveat`) or was only
+measured (`seconds`, the rank of the verifier's `proof`).
 """
 
 from __future__ import annotations
@@ -26,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flint import fmpq, fmpz_mat
 
 from xmckit import store
-from xmckit_argmax.checker_claims import HOLDS, STATUSES, Asked, Layer, facts, left_out, logits, rational, totals
+from xmckit_argmax.checker_claims import HOLDS, Terms, read_terms
+from xmckit_argmax.checker_proofs import Asked, Layer, Rejected, ask, prove, read_label_sets, read_layer
 
-STRUCTURE = {"degree", "slack", "order"}
+STATUSES = ("argmaxable", "unargmaxable", "unresolved")
+FORMAT = 1  # of verdicts.json
+MOST_LISTED = 20  # label sets that can never be output
 
 
 @dataclass
@@ -44,10 +36,6 @@ class CheckReport:
     unchecked: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
-
-
-class Rejected(Exception):
-    """Why something is not proved."""
 
 
 def check(folder: Path) -> CheckReport:
@@ -63,7 +51,7 @@ def check(folder: Path) -> CheckReport:
             if _sha256(arrays) != claims["files"][name]:
                 report.failures.append(f"{name} is not what was written with verdicts.json")
         params = claims["verifier"]["params"] or {}
-        report.failures += left_out(claims, files, params)
+        report.failures += _left_out(claims, files, params)
         for result in claims["results"]:
             if result["verifiable"]:
                 _check_result(result, files, params, report)
@@ -80,141 +68,97 @@ def _check_result(
 ) -> None:
     """Everything that is claimed about one head: for the full layer, or for each row's candidates."""
     head, scope, verdicts = result["head"], result["scope"], result["verdicts"]
-    layer = _layer(files[f"decision-{head}.npz"])
-    active = _label_sets(files["assignments.npz"], len(layer.W))
+    stored = files[f"decision-{head}.npz"]
+    layer = read_layer(stored)
+    active = read_label_sets(files["assignments.npz"], len(layer.W))
     everything = [np.arange(len(layer.W))] * len(active)
-    asked = everything if scope == "full" else _label_sets(files[f"candidates-{head}.npz"], len(layer.W))
+    counted = everything if scope == "full" else read_label_sets(files[f"candidates-{head}.npz"], len(layer.W))
     if len(verdicts) != len(active) or any(verdict["status"] not in STATUSES for verdict in verdicts):
         raise Rejected(f"head {head}, {scope}: not a verdict with a known status for each of {len(active)} assignments")
-    wrong = [name for name, value in totals(verdicts, active).items() if result[name] != value]
-    report.failures += [f"head {head}, {scope}: its {name} is not what the verdicts add up to" for name in wrong]
-    wrong = [name for name, value in facts(layer).items() if result[name] != value]
-    report.failures += [f"head {head}, {scope}: its {name} is not the decision's" for name in wrong]
+    terms = read_terms(layer, stored, params)
+    expected = {**totals(verdicts, active), **_facts(layer, structured=bool(terms.structure))}
+    wrong = [name for name, value in expected.items() if result[name] != value]
+    report.failures += [f"head {head}, {scope}: its {name} is not what the files say" for name in wrong]
     proofs, prefix = files["certificates.npz"], f"{head}/{scope}/"
     given = {key.removeprefix(prefix): proofs[key] for key in proofs if key.startswith(prefix)}
     witnesses = dict(zip(given["witness_of"].tolist(), given["witness"], strict=True))
     spans = [slice(*pair) for pair in itertools.pairwise(given["certificate_start"].tolist())]
     certificates = dict(zip(given["certificate_of"].tolist(), spans, strict=True))
     for position, verdict in enumerate(verdicts):
-        signs = np.zeros(len(layer.W), dtype=np.int8)  # 0: this label does not count
-        signs[asked[position]] = -1
-        missed = active[position][signs[active[position]] == 0].tolist()
-        signs[active[position]] = 1
-        span, x = certificates.get(position, slice(0)), witnesses.get(position)
+        span = certificates.get(position, slice(0))
         certificate = given["certificate_labels"][span], given["certificate_multipliers"][span]
-        x = x if x is not None and np.isfinite(x).all() else None
-        bounds = logits(layer, np.zeros(layer.W.shape[1]) if x is None else x)
-        about = Asked(layer, signs, missed, x, *bounds, certificate, params)
-        where = f"head {head}, {scope}, assignment {position}"
-        try:
-            if sorted(verdict["missed"]) != missed:
-                raise Rejected(f"it says that {verdict['missed']} are active and no candidates; {missed} are")
-            if verdict["status"] == "argmaxable":
-                report.exact += _prove_argmaxable(about)
-            elif verdict["status"] == "unargmaxable" and not missed:
-                _prove_unargmaxable(layer, signs, *certificate)
-                report.exact += 1
-            report.proved[verdict["status"]] += 1
-        except Rejected as why:
-            report.failures.append(f"{where}: not {verdict['status']}: {why}")
-            continue
-        for claim in (name for name in (*HOLDS, "replayed") if verdict[name] is not None):
-            if claim == "replayed" and (x is None or type(verdict[claim]) is not bool):
-                report.failures.append(f"{where}: nothing was replayed, or it is not said how it went")
-            elif claim == "replayed" or (claim in ("radius", "eps") and not {"box", "eps"} <= params.keys()):
-                report.unchecked[claim] = report.unchecked.get(claim, 0) + 1
-            elif HOLDS[claim](verdict, about):
-                report.claims[claim] += 1
-            else:
-                report.failures.append(f"{where}: its {claim} {verdict[claim]!r} is wrong or has no proof")
+        asked = ask(layer, active[position], counted[position], witnesses.get(position), certificate)
+        _check_verdict(f"head {head}, {scope}, assignment {position}", verdict, asked, terms, report)
 
 
-def _prove_argmaxable(asked: Asked) -> bool:
-    """Whether the proof took rational numbers; Rejected if there is none."""
-    layer, signs, missed, x, low, high, *_ = asked
-    active, others = np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)
-    if missed:
-        raise Rejected(f"its active labels {missed} are no candidates")
-    if not signs.any() or (layer.rule == "topk" and not (len(active) and len(others))):
-        return False  # nothing is asked of x
-    if x is None:
-        raise Rejected("there is no witness of finite numbers")
-
-    def exact(label: int) -> fmpq:
-        products = (rational(w) * rational(v) for w, v in zip(layer.W[label], x, strict=True))
-        return sum(products, rational(layer.b[label]))
-
-    if layer.rule == "topk":
-        unsure, rivals = active[~(low[active] > high[others].max())], others[~(high[others] < low[active].min())]
-        if len(unsure) and not min(map(exact, unsure)) > max(map(exact, rivals)):
-            raise Rejected(f"its witness does not rank labels {unsure.tolist()} above labels {rivals.tolist()}")
-        return bool(len(unsure))
-    unsure = np.concatenate([active[~(low[active] > 0)], others[~(high[others] < 0)]])
-    for label in unsure:
-        if not exact(label) * int(signs[label]) > 0:
-            raise Rejected(f"its witness gives label {label} a logit of 0 or of the wrong sign")
-    return bool(len(unsure))
+def _check_verdict(where: str, verdict: dict[str, Any], asked: Asked, terms: Terms, report: CheckReport) -> None:
+    try:
+        if sorted(verdict["missed"]) != asked.missed:
+            raise Rejected(f"it says that {verdict['missed']} are active and no candidates; {asked.missed} are")
+        report.exact += prove(verdict["status"], asked)
+        report.proved[verdict["status"]] += 1
+    except Rejected as why:
+        report.failures.append(f"{where}: not {verdict['status']}: {why}")
+        return
+    for claim in (name for name in (*HOLDS, "replayed") if verdict[name] is not None):
+        if claim == "replayed" and (asked.x is None or type(verdict[claim]) is not bool):
+            report.failures.append(f"{where}: nothing was replayed, or it is not said how it went")
+        elif claim == "replayed" or (claim in ("radius", "eps") and terms.box is None):
+            report.unchecked[claim] = report.unchecked.get(claim, 0) + 1
+        elif HOLDS[claim](verdict, asked, terms):
+            report.claims[claim] += 1
+        else:
+            report.failures.append(f"{where}: its {claim} {verdict[claim]!r} is wrong or has no proof")
 
 
-def _prove_unargmaxable(layer: Layer, signs: np.ndarray, support: np.ndarray, multipliers: np.ndarray) -> None:
-    if not len(support) or len(set(support)) < len(support) or not np.isin(support, np.flatnonzero(signs)).all():
-        raise Rejected(f"its certificate names the labels {support.tolist()}, expected different ones that count")
-    if len(multipliers) != len(support) or not (np.isfinite(multipliers) & (multipliers > 0)).all():
-        raise Rejected("its certificate has a multiplier that is not positive")
-    threshold = [1.0] if layer.rule == "topk" else []
-    vectors = [_whole([*layer.W[i].tolist(), *threshold, float(layer.b[i])], int(signs[i])) for i in support]
-    *equations, shifts = map(list, zip(*vectors, strict=True))
-    found = _combination(equations, len(support)) or _combination([*equations, shifts], len(support))
-    if found is None:
-        raise Rejected("its certificate's labels have no single combination with positive multipliers that is zero")
-    if sum(part * shift for part, shift in zip(found, shifts, strict=True)) > 0:
-        raise Rejected("its certificate's combination is zero, but its biases do not forbid the label set")
+def totals(verdicts: list[dict[str, Any]], active: list[np.ndarray]) -> dict[str, Any]:
+    """What verdicts.json has to say about all verdicts together."""
+    replayed = [verdict["replayed"] for verdict in verdicts if verdict["status"] == "argmaxable"]
+    margins = [verdict["margin"] for verdict in verdicts if verdict["margin"] is not None]
+    never: dict[tuple[int, ...], list[int]] = {}
+    for position, verdict in enumerate(verdicts):
+        if verdict["status"] == "unargmaxable":
+            never.setdefault(tuple(active[position].tolist()), []).append(position)
+    first = sorted(never.items(), key=lambda item: (-len(item[1]), item[1][0]))[:MOST_LISTED]
+    counts = {key: {s: sum(v[key] == s for v in verdicts) for s in STATUSES} for key in ("status", "ideal", "eps")}
+    return {
+        "counts": counts["status"],
+        "share": counts["status"]["argmaxable"] / len(verdicts) if verdicts else None,
+        "ideal": counts["ideal"],
+        "eps": counts["eps"],
+        "smallest_margin": min(margins, default=None),
+        "missed": sum(bool(verdict["missed"]) for verdict in verdicts),
+        "replayed": {"yes": replayed.count(True), "no": replayed.count(False), "not tried": replayed.count(None)},
+        "never": [
+            {"labels": list(labels), "times": len(at), "position": at[0], "missed": verdicts[at[0]]["missed"]}
+            for labels, at in first
+        ],
+    }
 
 
-def _combination(equations: list[list[int]], count: int) -> list[Any] | None:
-    """The λ > 0 with equations·λ = 0, when the solutions are one line and there is such a λ on it."""
-    reduced, scale, rank = fmpz_mat(equations or [[0] * count]).rref()
-    if rank != count - 1:
-        return None
-    # A solution without zeros has its free entry last, and the last column of the reduced form holds the others.
-    line = [-reduced[row, count - 1] * scale for row in range(rank)] + [scale * scale]
-    return line if min(line) > 0 else None
+def _facts(layer: Layer, *, structured: bool) -> dict[str, Any]:
+    """What verdicts.json has to say about the decision."""
+    labels, dim = layer.W.shape
+    return {"rule": layer.rule, "labels": labels, "dim": dim, "bias": layer.biased, "structured": structured}
 
 
-def _whole(numbers: list[float], sign: int) -> list[int]:
-    """The numbers times the sign and the power of 2 that makes all of them whole: λ keeps its signs."""
-    ratios = [number.as_integer_ratio() for number in numbers]
-    common = max(below for _, below in ratios)
-    return [sign * above * (common // below) for above, below in ratios]
-
-
-def _layer(arrays: dict[str, np.ndarray]) -> Layer:
-    W, rule = arrays["W"], str(arrays["rule"])
-    b = arrays.get("b", np.zeros(len(W)))
-    if any(part.dtype not in (np.float16, np.float32, np.float64) or not np.isfinite(part).all() for part in (W, b)):
-        raise Rejected("W and b are not finite numbers in float16, float32 or float64")
-    if W.ndim != 2 or b.shape != W.shape[:1] or rule not in ("sign", "topk"):
-        raise Rejected(f"W of size {W.shape}, b of size {b.shape} and rule {rule!r} make no decision")
-    W, b, biased = W.astype(np.float64), b.astype(np.float64), "b" in arrays
-    norms = _lengths(W)
-    lengths = _lengths(np.stack([norms, np.full(len(W), rule == "topk"), b], axis=1))
-    structure = {name: arrays[name] for name in STRUCTURE & arrays.keys()}
-    return Layer(W, b, rule, biased, np.abs(W), norms, lengths, structure)
-
-
-def _lengths(rows: np.ndarray) -> np.ndarray:
-    """‖row‖ for each, whatever its scale."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)
-    scale = np.where(largest > 0, largest, 1.0)
-    return np.asarray(np.linalg.norm(rows / scale[:, None], axis=1) * scale)
-
-
-def _label_sets(arrays: dict[str, np.ndarray], labels: int) -> list[np.ndarray]:
-    """The rows of a CSR matrix as arrays of label numbers."""
-    indices, indptr, shape = arrays["indices"], arrays["indptr"], arrays["shape"].tolist()
-    if shape[1] != labels or len(indptr) != shape[0] + 1 or np.any((indices < 0) | (indices >= labels)):
-        raise Rejected(f"label sets of size {shape} do not fit {labels} labels")
-    return [indices[start:end] for start, end in itertools.pairwise(indptr)]
+def _left_out(claims: dict[str, Any], files: dict[str, dict[str, np.ndarray]], params: dict[str, Any]) -> list[str]:
+    """What verdicts.json says about itself, and what is in the files that none of its results speaks of."""
+    told = [(result["head"], result["scope"]) for result in claims["results"] if result["verifiable"]]
+    proved = {tuple(key.rsplit("/", 2)[:2]) for key in files["certificates.npz"] if key.count("/") >= 2}
+    decided = {name.removeprefix("decision-").removesuffix(".npz") for name in files if name.startswith("decision-")}
+    shortlists = {name.removeprefix("candidates-").removesuffix(".npz") for name in files if name.startswith("cand")}
+    expected = {(head, "full") for head in decided} | {(head, "shortlist") for head in shortlists}
+    failures = [] if claims["format"] == FORMAT else [f"its format is {claims['format']!r}, expected {FORMAT}"]
+    if not (0 < params.get("box", 1.0) < np.inf and 0 <= params.get("eps", 0.0) < np.inf):
+        failures.append("its verifier's box or eps is no size that a radius can have")
+    if len(told) != len(set(told)) or not proved == expected == set(told):
+        failures.append("its results are not one for each head and scope that has a decision and proofs")
+    rows = [files[name]["rows"].tolist() for name in ("assignments.npz", "certificates.npz")]
+    count = int(files["assignments.npz"]["shape"][0])
+    if claims["assignments"] != count or claims["of"] < count or len(rows[0]) != count or rows[0] != rows[1]:
+        failures.append(f"it speaks of {claims['assignments']} of {claims['of']} assignments, its files of {count}")
+    return failures
 
 
 def _sha256(arrays: dict[str, np.ndarray]) -> str:

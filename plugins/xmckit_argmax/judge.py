@@ -15,7 +15,7 @@ from xmckit_argmax import exact
 from xmckit_argmax.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Found, Proof, Question
 from xmckit_argmax.proofs import all_products, error_per_length, in_cache, positive_multipliers, weigh
-from xmckit_argmax.system import System, plain_rows, scaled_rows
+from xmckit_argmax.system import System, plain_rows, row_lengths, scaled_rows
 
 ROWS_TO_ADD = 40
 SCALES_TO_TRY = 33
@@ -36,7 +36,7 @@ class Judge:
         self._shifted = bool(system.columns.any())
         with np.errstate(over="ignore"):
             plain = np.ldexp(system.rows, -system.columns) if self._shifted else system.rows
-            self._inverse_norms = _inverses(np.linalg.norm(plain, axis=1))
+            self._inverse_norms = _inverses(row_lengths(plain))
         self._inverse_slopes = _inverses(np.linalg.norm(system.rows[:, : system.dim], axis=1))
 
     def at_once(self, question: Question) -> Answer | None:
@@ -139,8 +139,8 @@ class Judge:
             products, np.concatenate(actives), ends, system.biased, errors, CAUTION, norms, self._inverse_norms[rows],
             self._inverse_slopes[rows], failed, least, distance,
         )  # fmt: skip
-        lengths = self._plain_lengths(V)
         with np.errstate(all="ignore"):  # of what is not proved
+            lengths = self._plain_lengths(V)
             margins = np.maximum(0.0, least / lengths)
             sure = np.maximum(0.0, margins - CAUTION * errors / lengths) * (1 - SPARE)
             reached = self._reached(sure, plain, V, distance)
@@ -179,9 +179,7 @@ class Judge:
 
     def _plain_lengths(self, V: np.ndarray) -> np.ndarray:
         """‖(x, threshold, t)‖, at the scale of V."""
-        if self._shifted:
-            V = np.ldexp(V, np.clip(self.system.columns, -500, 500))
-        return np.asarray(np.sqrt((V * V).sum(axis=1)))
+        return row_lengths(np.ldexp(V, self.system.columns))
 
     def _rows(self, asked: Sequence[Question]) -> tuple[slice | np.ndarray, list[np.ndarray]]:
         """(the rows that count, the places of each question's active labels among them)."""

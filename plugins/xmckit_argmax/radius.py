@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from xmckit_argmax.answers import Question
+from xmckit_argmax.system import row_lengths
 from xmckit_argmax.tolerance import radius_is_at_most
 
 TIGHT = 1e-3  # labels that are cleared by this share more than the margin are looked at too
@@ -25,7 +26,7 @@ def radius_bound(
     """
     labels = np.arange(len(W)) if question.rows is None else question.rows
     signs = np.where(np.isin(labels, question.active), 1.0, -1.0)
-    norms, length = np.linalg.norm(W[labels], axis=1), float(np.linalg.norm(x))
+    norms, length = row_lengths(W[labels]), float(row_lengths(x[None])[0])
     if not length > 0 or not (np.isfinite(norms) & (norms > 0)).all():
         return None
     clear = signs * (W[labels] @ x) / norms

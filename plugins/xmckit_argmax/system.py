@@ -139,6 +139,12 @@ def _typical_exponent(values: np.ndarray) -> int:
     return int(np.frexp(np.median(magnitudes))[1]) if len(magnitudes) else 0
 
 
+def row_lengths(rows: np.ndarray) -> np.ndarray:
+    """‖row‖ for each, whatever its scale."""
+    powers = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1]
+    return np.asarray(np.ldexp(np.linalg.norm(np.ldexp(rows, -powers[:, None]), axis=1), powers))
+
+
 def scaled_rows(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows times powers of two, so that their lengths are between 1 and 2; the exponents; where this was exact."""
     mantissas, powers = np.frexp(rows)

@@ -24,7 +24,7 @@ from xmckit_argmax import exact
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.proofs import gamma
 from xmckit_argmax.solver import Settings, Solver, bytes_per_slot
-from xmckit_argmax.system import make_system
+from xmckit_argmax.system import make_system, row_lengths
 
 ADD = 64  # violated labels that join a working set
 MOST_ROUNDS = 200
@@ -50,7 +50,7 @@ class Tolerance:
         self.memory = memory
         self.biased = b is not None
         with np.errstate(over="ignore"):
-            self.norms = np.linalg.norm(W, axis=1)
+            self.norms = row_lengths(W)
             self.lengths = np.hypot(self.norms, self.b)
 
     def settle(self, questions: Sequence[Question], witnesses: Sequence[np.ndarray] = ()) -> list[AtEps]:
@@ -128,7 +128,8 @@ class Tolerance:
             signed = np.where(np.isin(ids, questions[index].active), row[ids], -row[ids])
             norms = self.norms[ids]
             # of rows without slope only the sign counts, and the status has that
-            short = np.where(norms > 0, signed - radius * norms, np.inf) / np.where(norms > 0, norms, 1.0)
+            with np.errstate(over="ignore"):
+                short = np.where(norms > 0, signed - radius * norms, np.inf) / np.where(norms > 0, norms, 1.0)
             violated = np.flatnonzero(short <= 0)
             violated = violated[np.argsort(short[violated], kind="stable")[:ADD]]
             new = np.setdiff1d(ids[violated], working[index])
@@ -140,11 +141,13 @@ class Tolerance:
 
     def _reached(self, x: np.ndarray, signed: np.ndarray, norms: np.ndarray, lengths: np.ndarray) -> AtEps:
         """argmaxable at eps, if the ball around x is proved to be inside."""
+        if np.abs(x).max(initial=0.0) > self.settings.box:
+            return AtEps()
         length = float(np.linalg.norm(x))
         rounding = gamma(4 * (len(x) + 8))  # so that a second program with coarser bounds agrees
         error = rounding * (norms * length + lengths)
         inside = (signed - error > self.eps * norms * (1 + rounding)) | (norms == 0)
-        if not inside.all() or np.abs(x).max(initial=0.0) > self.settings.box:
+        if not inside.all():
             return AtEps()
         whole = float(np.hypot(length, 1.0)) if self.biased else length
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -172,7 +175,7 @@ def radius_is_at_most(radius: float, rows: np.ndarray, shifts: np.ndarray, multi
     weights, _ = exact.whole_row(multipliers)
     sums = [sum(weights[i] * flat[i * dim + j] for i in range(count)) for j in range(dim)]
     shift = sum((Fraction(weight) * Fraction(number) for weight, number in zip(weights, shifts.tolist(), strict=True)))
-    lengths = np.linalg.norm(rows, axis=1) * (1 - gamma(dim + 8))
+    lengths = row_lengths(rows) * (1 - gamma(dim + 8))
     scale = sum((Fraction(weight) * Fraction(number) for weight, number in zip(weights, lengths.tolist(), strict=True)))
     total = Fraction(sum(map(abs, sums)))
     total = total / (1 << power) if power >= 0 else total * (1 << -power)

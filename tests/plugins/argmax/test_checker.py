@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from xmckit_argmax import checker, checker_claims
+from xmckit_argmax import checker, checker_claims, checker_proofs
 from xmckit_argmax.checker import check
 from xmckit_argmax.commands import certificates, verified_folders
 
@@ -154,11 +154,12 @@ def test_a_witness_is_judged_beyond_float64(tmp_path):
 
 
 def test_what_overflows_is_settled_exactly(tmp_path):
-    """Products of 1e350: their difference decides, both ways."""
-    rows = [[1e200, -1e200], [1e-200, 0.0]]
-    report = said(tmp_path / "a", witness(2e150, 1e150), rows, {0, 1})
+    """Products of 1e350: their difference decides, both ways. The biases fix the scale of x."""
+    rows = [[1e200, -1e200, 1e-200], [1e-200, 0.0, 0.0]]  # no power of two brings the first nearer without loss
+    report = said(tmp_path / "a", witness(2e150, 1e150, 0), rows, {0, 1}, [1.0, 1.0])
     assert (report.failures, report.exact) == ([], 1)
-    assert "wrong sign" in said(tmp_path / "b", witness(1e150, 2e150), rows, {0, 1}).failures[0]
+    assert "wrong sign" in said(tmp_path / "b", witness(1e150, 2e150, 0), rows, {0, 1}, [1.0, 1.0]).failures[0]
+    rows = [[1e200, -1e200], [1e-200, 0.0]]
     assert said(tmp_path / "c", witness(2e150, 1e150), rows, {0}, rule="topk").failures == []
     assert said(tmp_path / "d", witness(2e150, 1e150), rows, {1}, rule="topk").failures != []
 
@@ -252,18 +253,20 @@ def test_only_candidates_count_behind_a_shortlist(tmp_path):
 
 
 def test_it_shares_nothing_with_what_it_checks():
-    """Nothing but numpy, flint and the reading of files; and short enough to read in five minutes."""
+    """Nothing but numpy, flint and the reading of files; and each file is short enough to read in five minutes."""
     imported = set()
-    for module in (checker, checker_claims):
+    for module in (checker, checker_claims, checker_proofs):
         source = Path(module.__file__).read_text()
-        assert len(source.splitlines()) <= 230
+        assert len(source.splitlines()) <= 180
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Import):
                 imported |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported |= {f"{node.module}.{alias.name}" for alias in node.names}
     outside = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
-    own = {name for name in outside if name.startswith("xmckit_argmax.checker_claims.")}
+    own = {
+        name for name in outside if name.startswith(("xmckit_argmax.checker_claims.", "xmckit_argmax.checker_proofs."))
+    }
     assert outside - own == {"numpy", "flint.fmpq", "flint.fmpz_mat", "xmckit.store"}
 
 
@@ -329,6 +332,14 @@ def other_sets(arrays):
     arrays["indices"][:] = 5 - arrays["indices"]
 
 
+def weightless_entry(arrays):
+    arrays["data"][0] = 0
+
+
+def overlapping_sets(arrays):
+    arrays["indptr"][1] = arrays["indptr"][2] + 1
+
+
 CHANGES = [
     ("certificates.npz", other_label),
     ("certificates.npz", negative_multiplier),
@@ -347,6 +358,13 @@ def test_a_forged_file_is_rejected_even_with_its_checksum(stored, name, change):
     failures = check(stored).failures
     assert failures
     assert any("is not proved" in failure or ": not " in failure for failure in failures), failures
+
+
+@pytest.mark.parametrize("change", [weightless_entry, overlapping_sets])
+def test_label_sets_that_another_reader_would_read_otherwise_are_rejected(stored, change):
+    rewrite(stored, "assignments.npz", change)
+    (failure,) = check(stored).failures
+    assert "not ones in rows one after the other" in failure
 
 
 def test_an_edit_that_no_proof_notices_is_noticed_by_the_checksum(stored):

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from xmckit_argmax.checker import check
-from xmckit_argmax.checker_claims import totals
+from xmckit_argmax.checker import check, totals
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import Alternating, LinearDecision, XmckitError, store, verification
@@ -172,7 +171,7 @@ def test_what_is_told_about_all_verdicts_is_recounted(tmp_path: Path, key: str) 
     else:
         result[key] = 0.25
     store.write_json(tmp_path / "v" / "verdicts.json", summary)
-    assert check(tmp_path / "v").failures == [f"head fixed, full: its {key} is not what the verdicts add up to"]
+    assert check(tmp_path / "v").failures == [f"head fixed, full: its {key} is not what the files say"]
 
 
 def test_a_wider_box_or_a_smaller_eps_than_was_asked_is_noticed(tmp_path: Path) -> None:
@@ -274,6 +273,20 @@ def test_weights_in_half_precision_are_checked(tmp_path: Path) -> None:
 def test_the_length_of_a_tiny_witness_is_not_zero(tmp_path: Path) -> None:
     verified(tmp_path / "v", LinearDecision(gaussian(0, 6, 3) * 1e300, None, "topk"))
     assert check(tmp_path / "v").failures == []
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1e-305, 1e-200, 1e200, 1e300])
+@pytest.mark.parametrize("shift", [None, 1.0, "as large"])
+@pytest.mark.parametrize("rule", ["sign", "topk"])
+def test_claims_hold_whatever_the_scale_of_the_weights(tmp_path: Path, scale: float, shift: Any, rule: str) -> None:
+    """And little stays open: squares of such numbers are no numbers, and no square is needed."""
+    b = None if shift is None else gaussian(3, 6) * (scale if shift == "as large" else shift)
+    summary = verified(tmp_path / "v", LinearDecision(gaussian(0, 6, 3) * scale, b, rule))
+    assert check(tmp_path / "v").failures == []
+    result = summary["results"][0]
+    assert result["counts"]["unresolved"] == 0
+    assert rule == "topk" or result["eps"]["argmaxable"] + result["eps"]["unargmaxable"] >= 60
 
 
 @pytest.mark.parametrize("params", [{"box": float("inf")}, {"box": 1e308}, {"eps": float("inf")}])
