@@ -260,6 +260,8 @@ class Registry:
         for component in itertools.chain.from_iterable(answers):
             try:
                 _check_component(component, hook, plugin)
+                if kind == "command" and component.name.count(".") > 1:
+                    raise _Faulty(f"its {hook}() gave the name '{component.name}', expected at most one dot")
                 if plugin.origin != "core":  # the core's own are tested once, not at every start
                     find_target(component.target)
             except (_Faulty, NotThere) as fault:
@@ -317,6 +319,11 @@ class Registry:
                 f"{registered.described}: {component.target} ({self.locate(kind, name)}) lacks {', '.join(missing)}"
             )
         return target
+
+    def at_fault(self, error: BaseException) -> tuple[Plugin, Location] | None:
+        """The plugin from whose code an error comes, and where; None where it is from the core alone."""
+        others = (plugin for plugin in self.plugins if plugin.origin != "core")
+        return next(((plugin, at) for plugin in others if (at := raised_at(error, plugin.file))), None)
 
     def offered(self, kind: str) -> list[Component]:
         """The components of a kind in the order in which they were given: the core's first."""

@@ -282,3 +282,53 @@ def test_plugins_of_a_call_are_not_those_of_the_process():
     before = default_registry()
     assert CliRunner().invoke(program, ["plugins", "ls", "--plugin", str(TOY)]).exit_code == 0
     assert default_registry() is before
+
+
+BAD_COMMANDS = """
+import click
+import xmckit
+
+@click.command()
+def raises():
+    raise ValueError("from a command")
+
+nothing = 5
+
+@xmckit.hookimpl
+def xmckit_commands():
+    yield xmckit.Component("raises", __name__ + ":raises")
+    yield xmckit.Component("run.below", __name__ + ":raises")
+    yield xmckit.Component("runs.ls", __name__ + ":raises")
+    yield xmckit.Component("runs.odd", __name__ + ":nothing")
+"""
+
+
+def test_bad_commands_of_a_plugin_keep_nobody_from_the_others(tmp_path):
+    file = tmp_path / "bad_commands.py"
+    file.write_text(BAD_COMMANDS)
+    runs = call("--plugin", str(file), "runs", "ls", cwd=tmp_path)
+    assert runs.returncode == 0
+    assert "no runs" in runs.stdout
+    said = f"left out: command:runs.ls of plugin 'bad_commands' ({file}): 'runs' has a 'ls' of its own"
+    assert runs.stderr.count(said) == 1
+    planned = call("--plugin", str(file), "run", "quickstart", "--help", cwd=tmp_path)
+    assert planned.returncode == 0
+    assert "command:run.below" in planned.stderr
+    assert "'run' is a command, not a group" in planned.stderr
+    assert "lacks main(): a click command" in fails(4, "--plugin", str(file), "runs", "odd", "any", "--thing")
+
+
+def test_a_command_that_raises_is_named_below_its_traceback(tmp_path):
+    file = tmp_path / "bad_commands.py"
+    file.write_text(BAD_COMMANDS)
+    done = call("--plugin", str(file), "raises", cwd=tmp_path)
+    assert done.returncode == 4
+    *before, last = done.stderr.strip().splitlines()
+    assert before[0].startswith("Traceback")
+    assert last == f"error: plugin 'bad_commands' ({file}) raised ValueError: from a command ({file}:7)"
+
+
+def test_a_command_has_one_dot_at_most(tmp_path):
+    file = tmp_path / "bad_commands.py"
+    file.write_text(BAD_COMMANDS.replace("runs.odd", "runs.odd.deep"))
+    assert "the name 'runs.odd.deep', expected at most one dot" in fails(4, "--plugin", str(file), "nothing")

@@ -15,6 +15,8 @@ from xmckit.errors import PluginError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from xmckit.registry import Registry
+
 
 class LazyGroup(click.Group):
     """The registry's commands, xmckit's own among them; a module is imported when its command is used."""
@@ -61,20 +63,45 @@ class LazyGroup(click.Group):
 
 
 def _with_all_below(ctx: click.Context, name: str) -> click.Command:
-    """The command of this name, with those that plugins put below it: `labels.add` is `add` below `labels`."""
+    """The command of this name, with those that plugins put below it: `labels.add` is `add` below `labels`.
+
+    One that cannot be there, or is broken, does not keep anybody from the others.
+    """
     registry = common.get_registry(ctx, tolerant=True)
     known = _summaries(ctx)
     command: click.Command = registry.resolve("command", name) if name in known else click.Group(name)
     below = {full.partition(".")[2]: full for full in known if full.startswith(f"{name}.")}
     if not below:
         return command
-    if not isinstance(command, click.Group):
-        raise PluginError(f"no command '{name} {min(below)}': '{name}' is a command, not a group of them")
     import copy
 
     group = copy.copy(command)  # the next call of this process may have other plugins
-    group.commands = {**command.commands, **{own: registry.resolve("command", full) for own, full in below.items()}}
+    taken = dict(command.commands) if isinstance(command, click.Group) else {}
+    for own, full in below.items():
+        if not isinstance(command, click.Group) or own in taken:
+            why = f"has a '{own}' of its own" if own in taken else "is a command, not a group of them"
+            described = registry.component("command", full).described
+            common.tell_once(f"{common.styled('left out', fg='yellow')}: {described}: '{name}' {why}", ctx)
+        else:
+            taken[own] = _resolved(full, registry)
+    if isinstance(group, click.Group):
+        group.commands = taken
     return group
+
+
+def _resolved(name: str, registry: Registry) -> click.Command:
+    """The command, or where it is broken one that says so when it is used."""
+    try:
+        command: click.Command = registry.resolve("command", name)
+        return command
+    except PluginError as error:
+        broken = error
+
+    def say() -> None:
+        raise broken
+
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, callback=say, help="It is broken.", context_settings=settings, add_help_option=False)
 
 
 def _summaries(ctx: click.Context) -> dict[str, str]:
@@ -142,7 +169,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        explained = common.explain(error)
+        explained = common.explain(error) or common.explain_fault(error, call)
         if explained is None:
             raise
         common.fail(*explained, call.hints)

@@ -27,6 +27,7 @@ class Call:
     hints: list[str] = field(default_factory=list)
     registry: Registry | None = None
     registered: list[Path] = field(default_factory=list)  # the files that `registry` knows
+    told: set[str] = field(default_factory=set)  # what `tell_once` has said
 
 
 def this_call(context: click.Context | None = None) -> Call:
@@ -152,6 +153,26 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, MemoryError):
         return "not enough memory. Use a smaller batch, fewer workers or fewer rows.", 3
     return None
+
+
+def explain_fault(error: BaseException, call: Call) -> tuple[str, int] | None:
+    """The same for an error that comes from the code of a plugin. Its author needs the traceback, which is printed."""
+    found = call.registry.at_fault(error) if call.registry is not None else None
+    if found is None:
+        return None
+    import traceback
+
+    traceback.print_exception(error)
+    plugin, at = found
+    return f"{plugin.described} raised {type(error).__name__}: {error} ({at})", PluginError.exit_code
+
+
+def tell_once(text: str, context: click.Context) -> None:
+    """To stderr, however often the same comes up in this call."""
+    told = this_call(context).told
+    if text not in told:
+        told.add(text)
+        click.echo(text, err=True)
 
 
 def hint_after_error(text: str) -> None:
