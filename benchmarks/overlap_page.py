@@ -36,6 +36,7 @@ LAMBDAS = range(1, 7)
 LIBRARIES = ("libpecos", "napkinxc", "numpy", "numba")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#999999")
 AS_THEY_ARE = "as they are"
+SHARES = ("pure", "planted_share", "by_chance", "found")
 Cells = list[dict[str, Any]]
 
 ABOUT = """\
@@ -70,6 +71,15 @@ COPIES = """
 
 As Figure 3 and Table 4 of the paper: P@5 with the matcher trained anew / as it was.
 """
+MEANINGS = """
+## Who has a further copy
+
+Whether further copies go to labels with a second meaning, on made-up data in which it is known who has one
+(`benchmarks/overlap_meanings.py`, {seeds} seeds). *of one topic*: how much of a leaf's labels are of its main topic.
+Where leaves are of many topics, the leaves that rows reach cannot show a second one, and copies go to others as well.
+
+| data | labels of a leaf of one topic | further copies | on planted labels | by chance | planted labels that have one |
+| --- | --- | --- | --- | --- | --- |"""
 MERGED = f"""
 ## Labels made one
 
@@ -94,6 +104,7 @@ def page(found: dict[str, Any], cells: Cells, pictures: list[str]) -> Iterator[s
     yield from ahead(plain)
     yield "\n## What it costs\n"
     yield from costs(HERE / "results")
+    yield from meanings(HERE / "results" / "overlap_meanings.json")
     for data in (data for data in SETS if of(plain, data=data)):
         yield f"\n## {data}\n"
         yield from full_table(of(plain, data=data))
@@ -232,6 +243,16 @@ def assignment_costs(found: dict[str, Any]) -> Iterator[str]:
         yield row([what, f"{one['seconds']:.1f}", f"{one['peak_gib']:.2f}", copies, gap, parts])
     gaps = [f"{one['gap']:.3%} below it with {one['copies']} a label" for one in found["small"]]
     yield SMALL.format(gaps=", ".join(gaps))
+
+
+def meanings(results: Path) -> Iterator[str]:
+    if not results.exists():
+        return
+    sets = json.loads(results.read_text("utf-8"))["sets"]
+    yield MEANINGS.format(seeds=len(next(iter(sets.values()))))
+    for name, seeds in sets.items():
+        shares = [f"{100 * float(np.mean([one[key] for one in seeds])):.0f} %" for key in SHARES]
+        yield row([name, shares[0], f"{np.mean([one['copies'] for one in seeds]):.0f}", *shares[1:]])
 
 
 def full_table(cells: Cells) -> Iterator[str]:
