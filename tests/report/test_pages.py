@@ -217,6 +217,12 @@ def test_the_page_of_a_suite(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text("utf-8") == suite_page(SUITE)
 
 
+def test_the_best_recipe_is_drawn_against_the_best_peer_with_the_interval_of_the_difference() -> None:
+    duel = suite_page(SUITE).split('data-name="suite-duel-psp"')[1].split("</figure>")[0]
+    assert duel.count('class="whisker"') == 1
+    assert "bibtex: +2.00, 95 % of draws +1.00 … +3.00, bsl against pecos" in duel
+
+
 def test_the_baseline_is_not_drawn_against_time() -> None:
     baseline = {**SUITE.cells[0], "system": "popularity"}
     page = suite_page(replace(SUITE, cells=[*SUITE.cells, baseline]))
