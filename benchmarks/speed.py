@@ -32,8 +32,10 @@ def main() -> None:
     options = parser.parse_args()
     if not options.render:
         RESULTS.parent.mkdir(exist_ok=True)
+        found = measured(options.only)
+        # read only now: another run may have written meanwhile
         kept = {} if set(options.only) == set(SCRIPTS) else json.loads(RESULTS.read_text("utf-8"))
-        RESULTS.write_text(json.dumps(kept | measured(options.only), indent=2) + "\n", "utf-8")
+        RESULTS.write_text(json.dumps(kept | found, indent=2) + "\n", "utf-8")
     PAGE.write_text("\n".join(page(json.loads(RESULTS.read_text("utf-8")))) + "\n", "utf-8")
     print(PAGE.read_text("utf-8"))
 
