@@ -35,7 +35,7 @@ def radius_bound(
     unit = W[labels[chosen]] * (signs[chosen] / norms[chosen])[:, None]
     try:
         weights = nnls(unit.T, x / length)[0]
-    except RuntimeError:  # it gave up
+    except (RuntimeError, np.linalg.LinAlgError):  # it gave up
         return None
     used = chosen[weights > 0]
     weights, rows = weights[weights > 0] / norms[used], W[labels[used]] * signs[used, None]

@@ -289,6 +289,28 @@ def test_claims_hold_whatever_the_scale_of_the_weights(tmp_path: Path, scale: fl
     assert rule == "topk" or result["eps"]["argmaxable"] + result["eps"]["unargmaxable"] >= 60
 
 
+@pytest.mark.parametrize(
+    "W",
+    [
+        [[1e113], [-1e113], [2e113]],  # the best threshold is next to 0, and 0 far from the logits
+        [[1e-25, 3.0], [1e10, 2e29], [-1.0, 1e-30], [1e20, -1e25]],
+        [  # nnls of nearly equal rows is singular
+            [-1.7764912860520798, 2.553291812924095],
+            [1.7764913024373423, -2.553291828319819],
+            [-1.7764913038169927, 2.5532918384570134],
+            [-1.776491303816993, 2.5532918384570134],
+        ],
+    ],
+)
+@pytest.mark.parametrize("rule", ["sign", "topk"])
+def test_the_largest_margins_of_uneven_rows_hold(tmp_path: Path, W: Any, rule: str) -> None:
+    decision = LinearDecision(np.asarray(W), None, rule)
+    verified(tmp_path / "v", decision, margin="largest")
+    report = check(tmp_path / "v")
+    assert report.failures == []
+    assert report.claims["margin"]
+
+
 @pytest.mark.parametrize("params", [{"box": float("inf")}, {"box": 1e308}, {"eps": float("inf")}])
 def test_a_box_or_eps_whose_radius_is_no_number_is_refused(params: dict[str, Any]) -> None:
     with pytest.raises((XmckitError, ValueError)):
