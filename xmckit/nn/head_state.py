@@ -19,7 +19,7 @@ def read_state(path: Path) -> tuple[dict[str, int], float, tuple[Epoch, ...], li
     if not all(sizes.get(name, 1) for name in ("inputs", "labels", "width", "output")):
         raise store.damaged(path, "expected the sizes inputs, labels, width and output to be above 0")
     threshold = state.get("threshold")
-    if type(threshold) not in (int, float) or not abs(threshold) <= np.finfo(np.float32).max:
+    if type(threshold) not in (int, float) or not abs(threshold) <= float(np.finfo(np.float32).max):
         raise store.damaged(path, "expected a threshold that is a finite number")
     history = state.get("history")
     if not isinstance(history, list) or not history or not all(map(_is_epoch, history)):

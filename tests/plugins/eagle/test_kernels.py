@@ -254,7 +254,7 @@ def test_dense_rows_in_a_sparse_matrix_keep_their_features():
 def test_values_beyond_float32_do_not_become_rows_of_zeros(how):
     X, membership, labels = problem(0)
     with np.errstate(invalid="ignore"), pytest.raises(xmckit.DataError, match="not a finite number"):
-        assign(normalised(X.toarray() * 1e200, how)[0], membership, labels)
+        assign(normalised(X.toarray().astype(np.float64) * 1e200, how)[0], membership, labels)
 
 
 def test_nothing_to_place():
