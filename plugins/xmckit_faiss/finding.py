@@ -107,7 +107,7 @@ def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any
         kept = found != label
         found, scores = found[kept][:k], scores[kept][:k]
     else:
-        X = searched.model.features([query])
+        X = _text_features(searched, query, how)
         if not (X.nnz if hasattr(X, "nnz") else np.any(X)):
             raise UsageError(
                 f"no word of {query!r} is known to the run's features, nor is it a label"
@@ -126,6 +126,16 @@ def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any
         "as": "label" if as_label else "text",
         "labels": told,
     }
+
+
+def _text_features(searched: Searched, query: str, how: str | None) -> Matrix:
+    try:
+        return searched.model.features([query])
+    except UsageError as error:
+        if how == "text":
+            raise
+        close = nearest(query, searched.label_names)
+        raise UsageError(f"{searched.path} has no label '{query}'{close}; for a search by text: {error}") from None
 
 
 @dataclass(frozen=True)

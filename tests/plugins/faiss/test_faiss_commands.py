@@ -105,6 +105,21 @@ def test_what_is_not_there_is_said(indexed):
         call("search", str(indexed), "qqq", "--text")
 
 
+def test_a_run_that_takes_no_texts_is_searched_by_label(tmp_path):
+    recipe = tmp_path / "matrix.toml"
+    recipe.write_text(
+        'seed = 0\nworkers = 1\n[data]\nuse = "synthetic"\nrows = 200\ntest_rows = 20\nfeatures = 60\nlabels = 12\n'
+        'topics = 3\n[features]\nuse = "blocks"\n[head]\nuse = "popularity"'
+    )
+    run = xmckit.run(recipe, root=tmp_path / "runs").path
+    name = xmckit.load(run).label_names[0]
+    assert len(json.loads(call("search", str(run), name, "-k", "2", "--json"))["labels"]) == 2
+    with pytest.raises(xmckit.UsageError, match=f"no label '{name}x'; did you mean '{name}'.*cannot take texts"):
+        call("search", str(run), f"{name}x")
+    with pytest.raises(xmckit.UsageError, match=r"^this model cannot take texts"):
+        call("search", str(run), "some words", "--text")
+
+
 def test_a_run_without_an_index_is_searched_too(plain):
     told = json.loads(CliRunner().invoke(program, ["search", str(plain), "copper", "--json"]).stdout)
     assert told["labels"][0]["label"] == "metal"
