@@ -91,6 +91,19 @@ def bad_head(tmp_path, monkeypatch):
         ),
         (
             """
+            def predict(self, X, k, *, groups=None):
+                X.data[:] = 0
+                return super().predict(X, k)
+            """,
+            "head bad changed the rows that it was given",
+        ),
+        ("def labels(self, X): return [[1]]", "labels() of head bad gave a list, expected a CSR matrix"),
+        ("def labels(self, X): return super().labels(X)[1:]", "labels() of head bad gave 19 × 12, expected 20 × 12"),
+        ("def facts(self, truth): return 5", "facts() of head bad gave a int, expected facts by name"),
+        ("def facts(self, truth): return {'a': float('nan')}", "facts() of head bad gave what cannot be kept: Out of"),
+        ("def facts(self, truth): return {'a': np.eye(2)}", "facts() of head bad gave what cannot be kept: Object of"),
+        (
+            """
             def save(self, folder):
                 super().save(folder)
                 store.write_arrays(folder / "more.npz", {"good": np.arange(3), "odd": np.array([1.0, np.nan])})

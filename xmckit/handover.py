@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -85,8 +86,28 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
     return topk
 
 
+def checked_sets(sets: Any, rows: int, labels: int, head: str) -> csr_matrix:
+    """The label sets of rows, or PluginError if they are not a CSR matrix of that size."""
+    if not issparse(sets) or sets.format != "csr":
+        raise PluginError(f"labels() of head {head} gave a {type(sets).__name__}, expected a CSR matrix")
+    if sets.shape != (rows, labels):
+        raise PluginError(f"labels() of head {head} gave {sets.shape[0]} × {sets.shape[1]}, expected {rows} × {labels}")
+    return sets
+
+
+def checked_facts(facts: Any, who: str) -> dict[str, Any]:
+    """What a component tells about itself, or PluginError if it cannot be kept as JSON."""
+    if not isinstance(facts, Mapping):
+        raise PluginError(f"facts() of {who} gave a {type(facts).__name__}, expected facts by name")
+    try:
+        json.dumps(dict(facts), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"facts() of {who} gave what cannot be kept: {error}") from None
+    return dict(facts)
+
+
 @contextlib.contextmanager
-def untouched(who: str, given: Split | Evaluation) -> Iterator[None]:
+def untouched(who: str, given: Split | Evaluation | Mapping[str, Any]) -> Iterator[None]:
     """PluginError if the body, which is the work of `who`, changes what it was given to read."""
     before = _checksums(given)
     yield
@@ -96,9 +117,12 @@ def untouched(who: str, given: Split | Evaluation) -> Iterator[None]:
         raise PluginError(f"{who} changed the {' and the '.join(changed)} that it was given: it has to work on a copy")
 
 
-def _checksums(given: Split | Evaluation) -> dict[str, int]:
-    parts = _parts_of_rows(given) if isinstance(given, Split) else _parts_of_predictions(given)
-    return {name: _checksum(matrix) for name, matrix in parts.items() if matrix is not None}
+def _checksums(given: Split | Evaluation | Mapping[str, Any]) -> dict[str, int]:
+    if isinstance(given, Split):
+        given = _parts_of_rows(given)
+    elif isinstance(given, Evaluation):
+        given = _parts_of_predictions(given)
+    return {name: _checksum(matrix) for name, matrix in given.items() if matrix is not None}
 
 
 def _parts_of_predictions(given: Evaluation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.data.saved import save_split
-from xmckit.handover import relabelled, untouched
+from xmckit.handover import checked_facts, relabelled, untouched
 from xmckit.protocols import LabelPreprocessor
 from xmckit.runs import Run
 
@@ -34,7 +34,7 @@ def relabel(
     if hasattr(preprocessor, "save"):
         (folder / "preprocessor").mkdir()
         preprocessor.save(folder / "preprocessor")
-    facts = dict(preprocessor.facts()) if hasattr(preprocessor, "facts") else {}
+    facts = checked_facts(preprocessor.facts(), f"label preprocessor {use}") if hasattr(preprocessor, "facts") else {}
     shown = exhibits.stored(preprocessor, use)
     store.write_json(folder / FACTS, {"facts": facts, "agreement": agreement(after.Y, own), "exhibits": shown})
     return after

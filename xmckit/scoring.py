@@ -16,7 +16,7 @@ from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, PluginError, blaming
-from xmckit.handover import checked_ranking, untouched
+from xmckit.handover import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.insights import examples, insights
 from xmckit.metrics import propensity_constants
 from xmckit.protocols import Evaluation, Head, TopK
@@ -38,7 +38,7 @@ def score(
 ) -> dict[str, Any]:
     """Write predictions.npz, sets.npz, metrics.json and what the report shows into `folder`; return the metrics."""
     outputs = [
-        (section.name, "head", *predict_blocks(head, section, test_features, recipe.score.top, context))
+        (section.name, "head", *predict_blocks(head, section, test_features, recipe.score.top, dataset.labels, context))
         for section, head in zip(recipe.heads, heads, strict=True)
     ]
     probabilistic = [_is_probabilistic(head) for head in heads]
@@ -52,9 +52,8 @@ def score(
         baseline = build(section)
         train = Split(X=train_features, Y=dataset.train.Y)
         baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
-        outputs.append(
-            (section.use, "baseline", *predict_blocks(baseline, section, test_features, recipe.score.top, context))
-        )
+        answers = predict_blocks(baseline, section, test_features, recipe.score.top, dataset.labels, context)
+        outputs.append((section.use, "baseline", *answers))
         probabilistic.append(_is_probabilistic(baseline))
 
     asked = recipe.score.propensity if recipe.score.propensity is not None else dataset.propensity
@@ -111,7 +110,7 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
             found.append(
                 {
                     "name": section.name,
-                    "facts": dict(head.facts(truth)) if hasattr(head, "facts") else {},
+                    "facts": checked_facts(head.facts(truth), f"head {section.name}") if hasattr(head, "facts") else {},
                     "training": [epoch._asdict() for epoch in getattr(head, "history", ())],
                     "exhibits": exhibits.stored(head, section.name),
                 }
@@ -135,18 +134,23 @@ def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]
     return {str(name): float(value) for name, value in values.items()}
 
 
-def predict_blocks(head: Head, section: Section, X: Matrix, k: int, context: Context) -> tuple[TopK, csr_matrix]:
+def predict_blocks(
+    head: Head, section: Section, X: Matrix, k: int, labels: int, context: Context
+) -> tuple[TopK, csr_matrix]:
     """The ranking and the label sets of every row, block by block under a progress bar."""
     rankings, sets = [], []
+    who = f"head {section.name}"
     rows = int(X.shape[0])
     progress = context.progress(f"predicting with {section.name}", total=rows)
     with progress as bar, blaming(section.kind, section.use):
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
-            ranking, labels = _answers(head, block, k)
-            rankings.append(checked_ranking(ranking, int(block.shape[0]), k, section.name))
-            sets.append(labels)
-            bar.advance(int(block.shape[0]))
+            size = int(block.shape[0])
+            with untouched(who, {"rows": block}):
+                ranking, found = _answers(head, block, k)
+            rankings.append(checked_ranking(ranking, size, k, section.name))
+            sets.append(checked_sets(found, size, labels, section.name))
+            bar.advance(size)
     return TopK.of_blocks(rankings), csr_matrix(vstack(sets, format="csr"))
 
 

@@ -173,6 +173,7 @@ BREAKS = {
         (toy_metrics.KeepsADatabase, "writes_only_into_its_folder"),
         (toy_metrics.WritesElsewhere, "writes_only_into_its_folder"),
         (toy_metrics.RemovesElsewhere, "writes_only_into_its_folder"),
+        (toy_metrics.TouchesElsewhere, "writes_only_into_its_folder"),
         (toy_metrics.RemembersItsProcess, "answers_the_same_in_a_fresh_process"),
     ],
     "executor": [

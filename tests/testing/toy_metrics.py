@@ -193,6 +193,12 @@ class RemovesElsewhere(Share):
         return super().compute(evaluation)
 
 
+class TouchesElsewhere(Share):
+    def compute(self, evaluation):
+        os.utime(__file__)
+        return super().compute(evaluation)
+
+
 class RemembersItsProcess(Share):
     def __init__(self, **params):
         super().__init__(**params)

@@ -23,6 +23,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PATHS: dict[str, dict[int, int | None]] = {
     "os.mkdir": {0: 2}, "os.rename": {0: 2, 1: 3}, "os.remove": {0: 1}, "os.rmdir": {0: 1}, "os.link": {1: 3},
     "os.symlink": {1: 2}, "os.truncate": {0: None}, "shutil.rmtree": {0: 1}, "sqlite3.connect": {0: None},
+    "os.chmod": {0: 2}, "os.chown": {0: 3}, "os.utime": {0: 3},
 }  # fmt: skip
 _HOSTS = {
     "socket.getaddrinfo": 0, "socket.gethostbyname": 0, "socket.gethostbyaddr": 0, "socket.connect": 1,
