@@ -24,7 +24,7 @@ from xmckit_argmax.solver import Settings, Solver, bytes_per_slot
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
 from xmckit_argmax.tolerance import AtEps, Tolerance
 
-SETS_PER_SLOT = 16  # label sets of a block for each slot, so that slots are seldom idle
+SETS_PER_SLOT = 2  # label sets of a block for each slot: more, and few sets would keep one worker busy alone
 BLOCKS_PER_WORKER = 4  # between two advances of the progress bar
 REPLAYED_AT_ONCE = 4096
 SETTLED_TOGETHER = 32

@@ -16,7 +16,7 @@ from xmckit_argmax.solver import Settings, Solver
 from xmckit_argmax.system import make_system
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from xmckit import Alternating, Context, DataError, LinearDecision, Verdicts, make_context
+from xmckit import Alternating, Context, DataError, LinearDecision, Verdicts, make_context, verification
 
 INSTANCES = 100_000
 
@@ -127,6 +127,24 @@ def test_answers_come_in_the_order_of_the_assignments() -> None:
     plain = [verdict.status for verdict in verify(decision, sets).verdicts]
     shuffled = [verdict.status for verdict in verify(decision, sets[order], batch=5).verdicts]
     assert shuffled == [plain[row] for row in order]
+
+
+class CountingWorkers:
+    """An executor that counts what there is to share."""
+
+    def __init__(self) -> None:
+        self.parts = 0
+
+    def map(self, function: Any, items: Any, *, workers: int) -> list[Any]:
+        self.parts += len(items)
+        return [function(item) for item in items]
+
+
+def test_what_is_verified_at_a_time_is_enough_for_several_workers() -> None:
+    executor = CountingWorkers()
+    sets = csr_matrix(np.random.default_rng(4).random((verification.BLOCK, 9)) < 0.5)
+    ArgmaxVerifier().verify(LinearDecision(np.eye(9), None), sets, context=Context(executor=executor, workers=4))
+    assert executor.parts >= 4
 
 
 class DyingWorkers:
