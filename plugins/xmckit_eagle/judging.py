@@ -98,7 +98,8 @@ def _scores(
             best: TopK = head.predict(X[begin : begin + ROWS_AT_ONCE], min(LISTED, train.labels))
             here = np.flatnonzero((places >= begin) & (places < begin + best.rows))
             scores[here] = _looked_up(best, places[here] - begin, labels[here], train.labels)
-    return np.where(np.isnan(scores), np.nanmin(scores, initial=0.0) - 1.0, scores)
+    listed = ~np.isnan(scores)
+    return np.where(listed, scores, scores[listed].min() - 1.0 if listed.any() else 0.0)
 
 
 def _looked_up(best: TopK, rows: np.ndarray, labels: np.ndarray, label_count: int) -> np.ndarray:

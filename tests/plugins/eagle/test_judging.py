@@ -25,6 +25,7 @@ class LeastSquares:
     """Ridge regression; it remembers what it was shown."""
 
     needs = frozenset()
+    shift = 0.0
     shown: list[tuple[set[int], set[int]]] = []
     given: list[csr_matrix] = []
 
@@ -43,7 +44,8 @@ class LeastSquares:
     def predict(self, X, k, *, groups=None):
         rows = X.toarray()
         self.shown.append((self.trained, numbers(rows)))
-        scores = np.where(self.known, (rows[:, 1:] - self.centre) @ self.W.T, -np.inf).astype(np.float32)
+        scores = (rows[:, 1:] - self.centre) @ self.W.T + self.shift
+        scores = np.where(self.known, scores, -np.inf).astype(np.float32)
         order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         best = np.take_along_axis(scores, order, axis=1)
         return xmckit.TopK(np.where(best > -np.inf, order, -1).astype(np.int32), best)
@@ -141,6 +143,16 @@ def test_what_a_head_does_not_list_is_below_what_it_lists(monkeypatch):
         least = np.sort(np.unique(margins))[:2]
         assert (margins == least[0]).mean() > 0.2  # not listed
         assert least[1] - least[0] >= 1 - 1e-6
+
+
+def test_whatever_the_scale_of_the_scores(monkeypatch):
+    from xmckit_eagle import judging
+
+    monkeypatch.setattr(judging, "LISTED", 2)
+    _, found = judgement(planted())
+    monkeypatch.setattr(LeastSquares, "shift", 100.0)
+    _, shifted = judgement(planted())
+    assert np.allclose(shifted.margins, found.margins + 100, atol=1e-4)
 
 
 def test_a_label_of_one_group_is_not_judged_and_rows_in_no_group_are_learned_from():
