@@ -58,10 +58,10 @@ def hasse(source: str, head: str | None, chosen: tuple[str, ...], root: str, plo
 def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) -> None:
     """How many of the same label sets heads of several widths can output: RUNS has one verified run for each width.
 
+    The label sets are those of the first run's recipe, or else what `xmckit verify` first asked of it by name.
     `xmckit run mine.toml --sweep head.dim=8,16,32` with [verify] in the recipe makes them.
     """
     from xmckit import store
-    from xmckit_argmax.commands import verified_folders
 
     found = [
         {
@@ -72,9 +72,8 @@ def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) ->
             "argmaxable": result["counts"]["argmaxable"],
             "at_eps": result["eps"]["argmaxable"] if any(result["eps"].values()) else None,
         }
-        for run in dict.fromkeys(runs)
-        for folder in verified_folders(run, Path(root))
-        for result in store.read_json(folder / "verdicts.json")["results"]
+        for answers in _about_the_same(list(dict.fromkeys(runs)), Path(root))
+        for result in answers["results"]
         if result["verifiable"] and sum(result["counts"].values())
     ]
     found.sort(key=lambda one: (one["head"], one["scope"], one["columns"]))
@@ -89,6 +88,22 @@ def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) ->
         click.echo(
             f"{one['head']}{scope}, {one['columns']} columns: {one['argmaxable']} of {one['sets']} label sets{eps}"
         )
+
+
+def _about_the_same(runs: Sequence[str], root: Path) -> list[dict[str, Any]]:
+    """Of each run the verdicts on the label sets that the first run's first ones are about."""
+    from xmckit import UsageError, store
+    from xmckit_argmax.commands import verified_folders
+
+    asked, found = None, []
+    for run in runs:
+        every = [store.read_json(folder / "verdicts.json") for folder in verified_folders(run, root)]
+        asked = asked or every[0]["files"]["assignments.npz"]
+        same = [answers for answers in every if answers["files"]["assignments.npz"] == asked]
+        if not same:
+            raise UsageError(f"{run} was not verified for the label sets of {runs[0]}: they cannot be compared")
+        found.append(same[0])
+    return found
 
 
 def _reach_picture(found: Sequence[dict[str, Any]]) -> str:

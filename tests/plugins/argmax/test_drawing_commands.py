@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,22 @@ def test_reach_by_columns(runs: Path, tmp_path: Path) -> None:
     assert found[0]["argmaxable"] < found[1]["argmaxable"] <= 40
     assert (tmp_path / "r.svg").read_text("utf-8").startswith("<svg")
     assert f"bsl, 6 columns: {found[1]['argmaxable']} of 40 label sets" in call("reach", "of6", "--runs", runs)
+
+
+def test_only_the_same_label_sets_are_compared(runs: Path, tmp_path: Path) -> None:
+    """Others that were asked about a run change nothing, and runs without common ones are refused."""
+    copies = shutil.copytree(runs, tmp_path / "runs")
+    before = call("reach", "of2", "of6", "--runs", copies)
+    (run,) = (copies / "of2").iterdir()
+    (stage,) = run.glob("stages/*-verify")
+    others = shutil.copytree(stage, run / "verify" / "others")
+    summary = store.read_json(others / "verdicts.json")
+    summary["files"]["assignments.npz"] = "other label sets"
+    store.write_json(others / "verdicts.json", summary)
+    assert call("reach", "of2", "of6", "--runs", copies) == before
+    store.write_json(stage / "verdicts.json", summary)
+    with pytest.raises(xmckit.UsageError, match="of2 was not verified for the label sets of of6"):
+        call("reach", "of6", "of2", "--runs", copies)
 
 
 def test_mistakes_are_named(runs: Path, tmp_path: Path) -> None:
