@@ -240,10 +240,9 @@ def _print(summary: Mapping[str, Any]) -> None:
         left=3,
         title=f"{summary['assignments']:,} of {summary['of']:,} label sets",
     )
+    _print_why_not(summary["results"])
     for result in summary["results"]:
-        if not result["verifiable"]:
-            click.echo(printable(f"{result['head']}: not verifiable: {result['why']}"))
-        elif result["never"]:
+        if result["verifiable"] and result["never"]:
             _print_never(result)
     _print_caveats(summary["results"])
     click.echo(
@@ -251,6 +250,12 @@ def _print(summary: Mapping[str, Any]) -> None:
     )
     if "folder" in summary:
         click.echo(f"proofs: {summary['folder']}")
+
+
+def _print_why_not(results: Sequence[Mapping[str, Any]]) -> None:
+    for result in results:
+        if not result["verifiable"]:
+            click.echo(printable(f"{result['head']}: not verifiable: {result['why']}"))
 
 
 def _print_caveats(results: Sequence[Mapping[str, Any]]) -> None:
@@ -285,11 +290,12 @@ def _print_survey(summary: Mapping[str, Any]) -> None:
     rows = [
         [result["head"], result["scope"], result["rule"], "yes", *_share_and_margin(result)]
         if result["verifiable"]
-        else [result["head"], "–", "–", f"no: {result['why']}", "–", "–"]
+        else [result["head"], "–", "–", "no", "–", "–"]
         for result in summary["results"]
     ]
     columns = ["head", "scope", "rule", "verifiable", "argmaxable", "smallest margin"]
     print_table(rows, columns, left=4, title=f"{summary['assignments']:,} label sets for each head")
+    _print_why_not(summary["results"])
     _print_caveats(summary["results"])
 
 
