@@ -17,8 +17,6 @@ from xmckit.sparse.product import multiply, transposed
 from xmckit.sparse.scoring import row_blocks
 from xmckit.sparse.topk import csr_pattern, offer, pour
 
-_ROWS_AT_ONCE = 1 << 13
-
 
 def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
     """Labels × labels: for each label the `k` others that share most rows with it, and how many; best first.
@@ -66,18 +64,10 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
         centroids.sort_indices()
         weigh_rows(centroids, workers=workers)
         return centroids
-    width = X.shape[1] if projection is None else projection.shape[1]
-    sums = np.zeros((Y.shape[1], width), np.float32)
-    for start in range(0, X.shape[0], _ROWS_AT_ONCE):
-        stop = min(start + _ROWS_AT_ONCE, X.shape[0])
-        vectors = _projected(X[start:stop], projection, workers)
-        # every thread has columns of its own, so that none waits and sums are in the order of the rows
-        parts = [slice(first, min(first + 16, width)) for first in range(0, width, 16)]
-        Threads().map(
-            lambda part: _add_rows(indptr, labels, shares, vectors, start, sums, part.start, part.stop),  # noqa: B023
-            parts,
-            workers=workers,
-        )
+    vectors = _projected(X, projection, workers)
+    by_label = transposed(indptr, labels, shares, Y.shape[1])
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=Y.shape[1]))])
+    sums = _multiplied(pointers, by_label.rows, by_label.values, vectors, workers)
     lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums, dtype=np.float64))
     sums /= np.where(lengths > 0, lengths, 1)[:, None].astype(np.float32)
     return sums
@@ -113,32 +103,19 @@ def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:
         return np.ascontiguousarray(product.toarray() if issparse(product) else product, dtype=np.float32)
     rows = csr_matrix(X, dtype=np.float32)
     table = np.ascontiguousarray(projection, dtype=np.float32)
-    out = np.empty((rows.shape[0], table.shape[1]), np.float32)
-    indptr, indices, nothing = rows.indptr.astype(np.int64), rows.indices.astype(np.int64), np.zeros_like(out[0])
+    return _multiplied(rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data, table, workers)
+
+
+def _multiplied(
+    pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray, workers: int
+) -> np.ndarray:
+    out, nothing = np.empty((len(pointers) - 1, dense.shape[1]), np.float32), np.zeros(dense.shape[1], np.float32)
     Threads().map(
-        lambda block: multiply(indptr, indices, rows.data, table, nothing, out, block.start, block.stop),
+        lambda block: multiply(pointers, indices, values, dense, nothing, out, block.start, block.stop),
         row_blocks(len(out)),
         workers=workers,
     )
     return out
-
-
-@njit(cache=True, nogil=True)
-def _add_rows(
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    shares: np.ndarray,
-    vectors: np.ndarray,
-    start: int,
-    sums: np.ndarray,
-    first: int,
-    last: int,
-) -> None:
-    for row in range(len(vectors)):
-        for place in range(indptr[start + row], indptr[start + row + 1]):
-            label, share = labels[place], shares[place]
-            for column in range(first, last):
-                sums[label, column] += share * vectors[row, column]
 
 
 @njit(cache=True, nogil=True)
