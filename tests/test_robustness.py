@@ -303,7 +303,7 @@ APPLY = "def apply(self, train, *, context):\n    t = super().apply(train, conte
         (broken("FrequentIndex", "save = None"), SHORTLISTED, PluginError, r"lacks save\(\)"),
         (broken("Shortlisted", "load = None"), SHORTLISTED, PluginError, r"lacks load\(\)"),
         (broken("Drop", APPLY + "None"), RELABELLED, PluginError, "expected a Split"),
-        (broken("Drop", APPLY + "type(t)(t.X, t.Y, weights=t.weights[::-1])"), RELABELLED, DataError, "pattern"),
+        (broken("Drop", APPLY + "type(t)(t.X, t.Y, weights=t.weights[::-1])"), RELABELLED, PluginError, "pattern"),
         (broken("Drop", APPLY + "type(t)(t.X, t.Y, weights=t.weights * np.nan)"), RELABELLED, PluginError, "finite"),
     ],
 )  # fmt: skip
