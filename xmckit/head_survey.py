@@ -14,6 +14,7 @@ from xmckit.verification import verify
 
 EPOCHS = 10
 MOST_TEST_ROWS = 1000
+GROUP = 4  # rows, for heads that learn from groups
 
 
 def survey(
@@ -74,6 +75,7 @@ def _problem(labels: int, context: Context) -> tuple[Split, Split]:
             "features": max(300, 2 * labels),
             "labels": labels,
             "topics": max(1, labels // 10),
+            "group_size": GROUP,
         },
     )
     dataset = source.read(context=context)
