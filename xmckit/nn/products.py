@@ -17,7 +17,7 @@ from xmckit.nn.batches import SparseBatch
 from xmckit.nn.threads import Threads, current_threads, stripes
 from xmckit.sparse.product import all_below, multiply, transposed
 
-_LEAST_WORK = 1 << 19  # products a piece; with fewer, waking a thread takes longer than the work
+_LEAST_WORK = 1 << 20  # products a piece, some 100 µs; with fewer, waking a thread takes longer than the work
 
 
 def sparse_product(batch: SparseBatch, table: torch.Tensor) -> torch.Tensor:
