@@ -55,7 +55,7 @@ def checked_weights(decision: LinearDecision) -> tuple[np.ndarray, np.ndarray | 
     """W and b as float64, or DataError with the row that is wrong."""
     W = np.asarray(decision.W)
     if W.ndim != 2 or not _exact_in_float64(W):
-        raise DataError(f"W is {W.dtype} of shape {W.shape}, expected real numbers, labels × d")
+        raise DataError(f"W is {W.dtype} of shape {W.shape}, expected numbers that float64 holds exactly, labels × d")
     if decision.rule not in ("sign", "topk"):
         raise DataError(f"the rule is {decision.rule!r}, expected 'sign' or 'topk'")
     _check_finite(W, "W")
@@ -63,7 +63,7 @@ def checked_weights(decision: LinearDecision) -> tuple[np.ndarray, np.ndarray | 
         return W.astype(np.float64), None
     b = np.asarray(decision.b)
     if b.shape != (len(W),) or not _exact_in_float64(b):
-        raise DataError(f"b is {b.dtype} of shape {b.shape}, expected one real number for each of {len(W)} labels")
+        raise DataError(f"b is {b.dtype} of shape {b.shape}, expected one float64 for each of {len(W)} labels")
     _check_finite(b[:, None], "b")
     return W.astype(np.float64), b.astype(np.float64)
 
