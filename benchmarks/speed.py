@@ -171,8 +171,8 @@ loading, the best 100 labels of all test rows. The best of {turns} turns each; b
 SPARSE = """
 ## Sparse kernels
 
-Seconds of one run, against the strongest of the alternatives that `benchmarks/sparse.py` describes, some of
-which do less than is asked for.
+Seconds of one run, of the processor for one thread and of the clock for two, against the strongest of the alternatives
+that `benchmarks/sparse.py` describes, some of which do less than is asked for.
 
 | task | threads | xmckit s | strongest other | its s | other ÷ xmckit |
 |---|---|---|---|---|---|"""
