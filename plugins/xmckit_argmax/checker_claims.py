@@ -108,7 +108,8 @@ def _ball(asked: Asked, terms: Terms) -> float:
     if layer.rule != "sign" or x is None:
         return -np.inf
     sloped = (signs != 0) & (terms.norms > 0)  # a label without slope, whose sign is proved, bounds no ball
-    distances = np.where(signs > 0, asked.low, -asked.high)[sloped] / terms.norms[sloped] * (1 - 1e-12)
+    with np.errstate(over="ignore"):  # beyond any box
+        distances = np.where(signs > 0, asked.low, -asked.high)[sloped] / terms.norms[sloped] * (1 - 1e-12)
     largest, distance = float(np.abs(x).max(initial=0.0)), float(distances.min(initial=np.inf))
     if layer.biased:
         return distance if largest <= box else -np.inf

@@ -17,6 +17,7 @@ TIGHT = 1e-3  # labels that are cleared by this share more than the margin are l
 SPARE, SPARE_OF_BOX = 1e-9, 1e-13  # for the roundings of the multipliers, and of whoever checks the bound
 
 
+@np.errstate(all="ignore")  # what is no number is no bound
 def radius_bound(
     W: np.ndarray, question: Question, x: np.ndarray, box: float
 ) -> tuple[float, tuple[np.ndarray, np.ndarray]] | None:
@@ -33,17 +34,19 @@ def radius_bound(
     chosen = np.argsort(clear, kind="stable")[: 2 * len(x) + 8]
     chosen = chosen[clear[chosen] <= clear[chosen[0]] * (1 + TIGHT)]
     unit = W[labels[chosen]] * (signs[chosen] / norms[chosen])[:, None]
+    if not len(chosen) or not np.isfinite(unit).all():
+        return None
     try:
         weights = nnls(unit.T, x / length)[0]
     except (RuntimeError, np.linalg.LinAlgError):  # it gave up
         return None
     used = chosen[weights > 0]
     weights, rows = weights[weights > 0] / norms[used], W[labels[used]] * signs[used, None]
-    if not len(used):
+    if not len(used) or not np.isfinite(weights).all():
         return None
     bound = float(np.abs(weights @ rows).sum() / (weights @ norms[used]))
     bound = box * (bound * (1 + SPARE) + SPARE_OF_BOX)
-    if not radius_is_at_most(bound, rows, np.zeros(len(used)), weights, box):
+    if not np.isfinite(bound) or not radius_is_at_most(bound, rows, np.zeros(len(used)), weights, box):
         return None
     order = np.argsort(labels[used])
     return bound, (labels[used][order], weights[order])

@@ -59,9 +59,10 @@ class Tolerance:
             return [AtEps() for _ in questions]
         spare = max(RELATIVE * self.eps, OF_BOX * self.settings.box)
         starts = dict(enumerate(witnesses))
-        found = self._at(self.eps - spare, questions, range(len(questions)), starts)
-        between = [index for index in sorted(found) if found[index].answer is None]
-        found.update(self._at(self.eps + spare, questions, between, starts))
+        with np.errstate(all="ignore"):  # what is no number proves nothing
+            found = self._at(self.eps - spare, questions, range(len(questions)), starts)
+            between = [index for index in sorted(found) if found[index].answer is None]
+            found.update(self._at(self.eps + spare, questions, between, starts))
         return [found.get(index, AtEps()) for index in range(len(questions))]
 
     def _at(
@@ -128,8 +129,7 @@ class Tolerance:
             signed = np.where(np.isin(ids, questions[index].active), row[ids], -row[ids])
             norms = self.norms[ids]
             # of rows without slope only the sign counts, and the status has that
-            with np.errstate(over="ignore"):
-                short = np.where(norms > 0, signed - radius * norms, np.inf) / np.where(norms > 0, norms, 1.0)
+            short = np.where(norms > 0, signed - radius * norms, np.inf) / np.where(norms > 0, norms, 1.0)
             violated = np.flatnonzero(short <= 0)
             violated = violated[np.argsort(short[violated], kind="stable")[:ADD]]
             new = np.setdiff1d(ids[violated], working[index])
@@ -150,8 +150,7 @@ class Tolerance:
         if not inside.all():
             return AtEps()
         whole = float(np.hypot(length, 1.0)) if self.biased else length
-        with np.errstate(divide="ignore", invalid="ignore"):
-            margin = float((signed / lengths).min()) / whole
+        margin = float((signed / lengths).min()) / whole
         return AtEps(ARGMAXABLE, x=x, margin=margin if np.isfinite(margin) else None)
 
     def _refuted(self, question: Question, answer: Answer) -> AtEps:

@@ -289,6 +289,19 @@ def test_claims_hold_whatever_the_scale_of_the_weights(tmp_path: Path, scale: fl
     assert rule == "topk" or result["eps"]["argmaxable"] + result["eps"]["unargmaxable"] >= 60
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("shift", [None, 1.0, 1e200])
+@pytest.mark.parametrize("margin", ["any", "largest"])
+def test_claims_hold_for_rows_of_all_scales(tmp_path: Path, seed: int, shift: float | None, margin: str) -> None:
+    scales = 10.0 ** np.random.default_rng(seed).integers(-250, 250, (6, 1))
+    b = None if shift is None else gaussian(seed, 6) * shift
+    summary = verified(tmp_path / "v", LinearDecision(gaussian(seed, 6, 2) * scales, b), margin=margin, seconds=5.0)
+    report = check(tmp_path / "v")
+    assert report.failures == []
+    assert report.proved == summary["results"][0]["counts"]
+
+
 @pytest.mark.parametrize(
     "W",
     [
