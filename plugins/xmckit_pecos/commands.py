@@ -57,7 +57,7 @@ def show(
     tree, names = LabelTree.load(folder), load_label_names(found.stage_folder("data"))
     told: dict[str, Any] = {"run": str(found.path), "index": name}
     if label_name is None:
-        told |= _shape(tree) | _nodes(folder, tree, names, most) | _made(folder)
+        told |= _shape(tree) | _nodes(found, tree, names, most) | _made(folder)
         lines = _shape_lines(told)
     else:
         label = _label(label_name, names)
@@ -130,10 +130,10 @@ def _shape(tree: LabelTree) -> dict[str, Any]:
     }
 
 
-def _nodes(folder: Path, tree: LabelTree, names: Sequence[str], most: int) -> dict[str, Any]:
+def _nodes(run: Run, tree: LabelTree, names: Sequence[str], most: int) -> dict[str, Any]:
     """The upper nodes, as many as a report shows, each with the names of its labels that most training rows have."""
-    from xmckit import store
-    from xmckit_pecos.tree import COUNTS
+    import numpy as np
+
     from xmckit_pecos.tree_exhibits import outline
 
     def told(branches: Sequence[Branch]) -> list[dict[str, Any]]:
@@ -148,7 +148,8 @@ def _nodes(folder: Path, tree: LabelTree, names: Sequence[str], most: int) -> di
             for branch in branches
         ]
 
-    shown = outline(tree, store.read_arrays(folder / COUNTS, "counts")["counts"])
+    _, Y = run.training_rows()
+    shown = outline(tree, np.bincount(Y.indices, minlength=tree.labels))
     at_top = tree.level_sizes[1] if tree.depth > 1 else 1
     return {"tree": told(shown.branches), "more_nodes": at_top - len(shown.branches)}
 

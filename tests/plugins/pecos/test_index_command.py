@@ -84,6 +84,7 @@ def test_the_tree_of_a_head(folder):
 
 def test_a_tree_from_a_file_goes_by_the_names_of_the_data(folder):
     assert told(folder, "written")["index"] == "tree"
+    assert told(folder, "written")["tree"] == told(folder, "written", "--index", "xrlinear")["tree"]
     leaf = told(folder, "written", "--label", "cat")["leaves"][0]
     assert (leaf["path"], leaf["size"]) == ("animals", 4)
     assert {item["label"] for item in leaf["nearest"]} == {"bird", "song", "hunt"}
