@@ -307,9 +307,9 @@ def test_weights_that_are_no_numbers_are_named() -> None:
         verify(LinearDecision(W, None), csr_matrix((1, 3)))
     with pytest.raises(DataError, match=r"row 2: b holds inf"):
         verify(LinearDecision(np.ones((3, 2)), np.asarray([0, 0, np.inf])), csr_matrix((1, 3)))
-    with pytest.raises(DataError, match="one real number for each of 3 labels"):
+    with pytest.raises(DataError, match="one float64 for each of 3 labels"):
         verify(LinearDecision(np.ones((3, 2)), np.zeros(2)), csr_matrix((1, 3)))
-    with pytest.raises(DataError, match="labels × d"):
+    with pytest.raises(DataError, match="float64 holds exactly, labels × d"):
         verify(LinearDecision(np.ones(3), None), csr_matrix((1, 3)))
 
 
