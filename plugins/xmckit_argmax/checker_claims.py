@@ -58,9 +58,9 @@ def _margin_holds(verdict: dict[str, Any], asked: Asked, terms: Terms) -> bool:
         return False
     with np.errstate(all="ignore"):
         middle, length = (asked.low + asked.high)[counted] / 2, math.hypot(*x, layer.biased)
-        if length == 0:
+        room = float(((asked.high - asked.low)[counted] / lengths).max()) / length if length > 0 else np.nan
+        if not room < np.inf:
             return False
-        room = float(((asked.high - asked.low)[counted] / lengths).max()) / length
 
         def margin(threshold: float) -> float:
             return float((signs * (middle - threshold) / lengths).min()) / float(np.hypot(length, threshold))

@@ -164,6 +164,12 @@ def test_what_overflows_is_settled_exactly(tmp_path):
     assert said(tmp_path / "d", witness(2e150, 1e150), rows, {1}, rule="topk").failures != []
 
 
+def test_a_margin_is_not_believed_where_error_bounds_overflow(tmp_path):
+    told = xmckit.Verdict("argmaxable", witness=np.array([0.7e308, 0.65e308] * 3), margin=0.9)
+    (failure,) = said(tmp_path / "v", told, [[1.0, -1.0] * 3], {0}, [1.0]).failures
+    assert "its margin 0.9 is wrong or has no proof" in failure
+
+
 def test_a_logit_of_exactly_zero_is_on_neither_side(tmp_path):
     for number, active in enumerate([set(), {0}]):
         assert "a logit of 0" in said(tmp_path / str(number), witness(0.0), [[1.0]], active).failures[0]
