@@ -33,9 +33,8 @@ class Judge:
         self._constant = np.flatnonzero(~W.any(axis=1))
         self._typical = int(np.median(system.exponents)) if len(system.exponents) else 0
         self._lossy = np.flatnonzero(~system.lossless)
-        self._shifted = bool(system.columns.any())
         with np.errstate(over="ignore"):
-            plain = np.ldexp(system.rows, -system.columns) if self._shifted else system.rows
+            plain = np.ldexp(system.rows, -system.columns) if system.columns.any() else system.rows
             self._inverse_norms = _inverses(row_lengths(plain))
         self._inverse_slopes = _inverses(np.linalg.norm(system.rows[:, : system.dim], axis=1))
 
