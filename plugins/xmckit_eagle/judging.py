@@ -23,7 +23,7 @@ from xmckit.data.model import as_csr
 from xmckit_eagle.candidates import Candidates
 from xmckit_eagle.refinement import FOLDS, Judgement
 
-LISTED = 1000  # labels that the head names for a row; with 100, too many of a group's are not among them
+LISTED = 1000  # labels that the head names for a row: a group's labels should be among them
 ROWS_AT_ONCE = 1 << 13
 
 
