@@ -90,3 +90,13 @@ def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_pa
     assert found["reason"] == "not installed"
     assert found["error"].startswith("No module named 'x'")
     assert ('pip install "xmckit[peers]"' in found["error"]) == told
+
+
+def test_processor_time_of_stages_that_another_cell_ran_counts():
+    stages = [
+        {"name": "data", "reused": True, "cpu_seconds": 1.0},
+        {"name": "features", "reused": True, "cpu_seconds": 2.0},
+        {"name": "head-bsl", "reused": True, "cpu_seconds": 4.0},
+        {"name": "score", "reused": False, "cpu_seconds": 8.0},
+    ]
+    assert child.cpu_spent_before(stages) == 4.0
