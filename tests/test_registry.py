@@ -268,7 +268,10 @@ def test_a_target_that_fails_on_import_names_plugin_and_remedy(site):
 @pytest.mark.parametrize(
     ("body", "lacks"),
     [
-        ("class Thin:\n    def fit(self): ...", "predict(), features(), labels(), decision(), save(), Params, load()"),
+        (
+            "class Thin:\n    def fit(self): ...",
+            "predict(), features(), labels(), decision(), save(), indexes in fit(), context in fit(), Params, load()",
+        ),
         ("from xmckit.nn import TorchHead\nclass Thin(TorchHead): ...", "loss()"),
     ],
 )
