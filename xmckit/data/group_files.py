@@ -9,6 +9,7 @@ the groups join those of the rows. Without that file a group's labels are those 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,9 +41,9 @@ def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Da
 
 def _with_labels_of(path: Path, dataset: Dataset) -> Dataset:
     """The data set with the labels of the groups behind those of its rows."""
-    lines = [reading.decoded(path, content, line) for line, content in enumerate(reading.content_lines(path), 1)]
-    given = {label for line in lines for label in _words(line.partition("\t")[2])}
-    names = [*(dataset.label_names or []), *sorted(given.difference(dataset.label_names or []))]
+    given = {label for _, _, labels in _lines(path) for label in labels}
+    known = dataset.label_names or []
+    names = [*known, *sorted(given.difference(known))]
     splits = [
         replace(split, Y=csr_matrix((split.Y.data, split.Y.indices, split.Y.indptr), (split.rows, len(names))))
         for split in (dataset.train, dataset.test)
@@ -55,9 +56,7 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
     label_ids = {name: label for label, name in enumerate(names)}
     shared = {name for name, count in Counter(names).items() if count > 1}
     given: dict[int, list[int]] = {}
-    for line, content in enumerate(reading.content_lines(path), 1):
-        group, _, rest = reading.decoded(path, content, line).partition("\t")
-        labels = _words(rest)
+    for line, group, labels in _lines(path):
         if group not in groups:
             raise DataError(
                 f"no training row is in a group {group!r}{nearest(group, list(groups))}", path=path, line=line
@@ -85,6 +84,13 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
             path=path,
         )
     return _counts([given[group] for group in range(len(groups))], dataset.labels)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """The number of each line, the group that it names, and its labels."""
+    for line, content in enumerate(reading.content_lines(path), 1):
+        group, _, rest = reading.decoded(path, content, line).partition("\t")
+        yield line, group, _words(rest)
 
 
 def _words(text: str) -> list[str]:
