@@ -70,9 +70,12 @@ class Labeller(ABC):
 
 @dataclass(frozen=True)
 class Model(Labeller):
-    """The featurizer and the heads of a run, with the names of the labels."""
+    """The heads of a run, each with its featurizer, and the names of the labels.
 
-    featurizer: Featurizer
+    Heads that see the same features share one featurizer.
+    """
+
+    featurizers: Sequence[Featurizer]
     heads: Sequence[Head]
     label_names: Sequence[str]
     context: Context
@@ -80,22 +83,26 @@ class Model(Labeller):
     rule: Combining = "average"  # by which several heads are combined, as in the run
 
     def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
-        X, deep = self.features(inputs), _depth(k, self.top, len(self.heads))
-        return _combined([head.predict(X, deep) for head in self.heads], k, self.rule)
+        deep = _depth(k, self.top, len(self.heads))
+        return _combined([head.predict(X, deep) for head, X in self._seen(inputs)], k, self.rule)
 
     def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
-        X = self.features(inputs)
-        return _combined_sets([head.labels(X) for head in self.heads])
+        return _combined_sets([head.labels(X) for head, X in self._seen(inputs)])
 
-    def features(self, inputs: Sequence[str] | Matrix) -> Matrix:
-        """The matrix that the heads see."""
-        split = _as_split(inputs)
-        try:
-            return self.featurizer.transform(split, context=self.context)
-        except DataError as error:
-            raise UsageError(
-                f"this model cannot take {'texts' if split.X is None else 'these rows'}: {error}"
-            ) from None
+    def features(self, inputs: Sequence[str] | Matrix, head: int = 0) -> Matrix:
+        """The matrix that one of the heads sees."""
+        return features_of(inputs, self.featurizers[head], self.context)
+
+    def all_features(self, inputs: Sequence[str] | Matrix | Split) -> list[Matrix]:
+        """The matrix that each head sees; heads with the same featurizer have the same."""
+        made: dict[int, Matrix] = {}
+        for featurizer in self.featurizers:
+            if id(featurizer) not in made:
+                made[id(featurizer)] = features_of(inputs, featurizer, self.context)
+        return [made[id(featurizer)] for featurizer in self.featurizers]
+
+    def _seen(self, inputs: Sequence[str] | Matrix) -> Iterable[tuple[Head, Matrix]]:
+        return zip(self.heads, self.all_features(inputs), strict=True)
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,15 @@ def _combined_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
     from xmckit.ensembles import combine_sets
 
     return combine_sets(sets)
+
+
+def features_of(inputs: Sequence[str] | Matrix | Split, featurizer: Featurizer, context: Context) -> Matrix:
+    """What a featurizer makes of texts or rows; UsageError where it cannot take them."""
+    split = _as_split(inputs)
+    try:
+        return featurizer.transform(split, context=context)
+    except DataError as error:
+        raise UsageError(f"this model cannot take {'texts' if split.X is None else 'these rows'}: {error}") from None
 
 
 def _as_split(inputs: Any) -> Split:
@@ -207,30 +223,41 @@ def _load_extended(folder: Path, context: Context) -> Model:
     stages = extension.run.manifest["stages"]
     uses = [stage["identity"]["use"] for stage in stages if stage["identity"]["kind"] == "head"]
     heads = [model.context.load("head", uses[head], extension.head_folder(head)) for head in extension.heads]
-    return replace(model, heads=heads, label_names=[*model.label_names, *extension.labels])
+    return replace(
+        model,
+        heads=heads,
+        featurizers=[model.featurizers[head] for head in extension.heads],
+        label_names=[*model.label_names, *extension.labels],
+    )
 
 
 def _load_run(folder: Run, context: Context) -> Model:
     from xmckit.data.saved import load_label_names
 
     context = context.using(resolve=_resolver(context, folder))
-    featurizer_stage = folder.stage_folder("features")
-    featurizer_use = store.read_json(featurizer_stage / "features.json")["use"]
-    featurizer = context.load("featurizer", featurizer_use, featurizer_stage / "featurizer")
+    trained = [record for record in folder.manifest["stages"] if record["identity"]["kind"] == "head"]
     heads = [
-        context.load("head", record["identity"]["use"], folder.path / record["folder"] / "head")
-        for record in folder.manifest["stages"]
-        if record["identity"]["kind"] == "head"
+        context.load("head", record["identity"]["use"], folder.path / record["folder"] / "head") for record in trained
     ]
     asked = max(folder.manifest.get("heads", 1), 1)
     if len(heads) < asked:
-        trained = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
-        raise UsageError(f"{folder.path} has {trained}: go on with `xmckit run --resume {folder.path}`")
+        found = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
+        raise UsageError(f"{folder.path} has {found}: go on with `xmckit run --resume {folder.path}`")
+    places = [folder.features_folder(record["name"]) for record in trained]
+    loaded = {place: load_featurizer(place, context) for place in dict.fromkeys(places)}
     names = load_label_names(folder.stage_folder("data"))
     kept = {
         key: folder.manifest[name] for key, name in (("top", "top"), ("rule", "ensemble")) if name in folder.manifest
     }
-    return Model(featurizer, heads, names, context, **kept)
+    return Model([loaded[place] for place in places], heads, names, context, **kept)
+
+
+def load_featurizer(folder: Path, context: Context) -> Featurizer:
+    """The fitted featurizer of a stage of features (see `Run.features_folder`)."""
+    featurizer: Featurizer = context.load(
+        "featurizer", store.read_json(folder / "features.json")["use"], folder / "featurizer"
+    )
+    return featurizer
 
 
 def _resolver(context: Context, folder: Run) -> Callable[[str, str], Any]:

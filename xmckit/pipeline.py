@@ -12,9 +12,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xmckit import exhibits, provenance, store
 from xmckit.context import Context, Progress, cpu_count, silent
@@ -33,6 +33,7 @@ from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_spec
 from xmckit.registry import Registry, default_registry, place_of
 from xmckit.report import ORIGINS, write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages
+from xmckit.views import Featured, Fit, Lazy, Rows, nothing, test_rows, training_rows
 
 if TYPE_CHECKING:
     from xmckit.data.model import Dataset, Matrix, Split
@@ -178,8 +179,7 @@ class _Pipeline:
         self.recipe, self.registry, self.stages = recipe, registry, stages
         # Data and features must not follow the run's seed: seeds are compared on the same rows.
         self.data_seed: int = recipe.data.extra["seed"]
-        self._label_names: _Lazy[Sequence[str] | None] = _Lazy(lambda: None)
-        self._label_rows: _Lazy[Matrix | None] = _Lazy(lambda: None)
+        self._label_names: Lazy[Any] = nothing()
         self.context = Context(
             seed=recipe.seed,
             workers=recipe.workers or cpu_count(),
@@ -192,40 +192,44 @@ class _Pipeline:
 
     def stages_in_order(self) -> dict[str, Stage[Any]]:
         """Every stage up to the report, by name; a stage's value is made only when something asks for it."""
-        from xmckit.handover import label_rows
-
+        recipe = self.recipe
         data = self._data()
-        self._label_names = _Lazy(lambda: data.value.label_names)
-        features = self._features(data)
-        self._label_rows = _Lazy(
-            lambda: label_rows(data.value, features.value.featurizer, features.value.train, self.context)
-        )
-        train_key, train = self._labels(data, features)
-        whole, parts = _Rows(train_key, train), self._carved(train_key, train)
-        rounds = [("part-index", parts), ("index", whole)] if self.recipe.refit else [("index", parts)]
+        self._label_names = Lazy(lambda: data.value.label_names)
+        features = {section.name: self._features(data, section) for section in recipe.features}
+        if len(features) > 1:
+            self.stages.note(features=self._who_sees({name: stage.name for name, stage in features.items()}))
+        relabelled = self._labels(data, next(iter(features.values()))) if recipe.labels else None
+        whole = training_rows(data, features, relabelled, self.context)
+        parts = {name: rows.carved(recipe.validation, self.context) for name, rows in whole.items()}
+        rounds = [("part-index", parts), ("index", whole)] if recipe.refit else [("index", parts)]
         fits = [
-            _Fit(
-                rows,
-                [self._index(called, position, section, rows) for position, section in enumerate(self.recipe.index)],
-            )
+            Fit(rows, [self._index(called, place, section, rows) for place, section in enumerate(recipe.index)])
             for called, rows in rounds
         ]
-        heads = [self._head(position, section, fits) for position, section in enumerate(self.recipe.heads)]
+        heads = [self._head(position, section, fits) for position, section in enumerate(recipe.heads)]
         last = {"score": self._score(data, features, heads)}
-        if self.recipe.verify is not None:
-            asked: dict[str, _Lazy[Any]] = {
-                "train": fits[-1].rows.train,
-                "validation": parts.validation,
-                "test": _Lazy(lambda: _test_rows(data, features)),
+        if recipe.verify is not None:
+            asked: dict[str, Mapping[str, Lazy[Any]]] = {
+                "train": {name: rows.train for name, rows in fits[-1].rows.items()},
+                "validation": {name: rows.validation for name, rows in parts.items()},
+                "test": test_rows(data, features),
             }
-            last["verify"] = self._verify(data, features, heads, asked[self.recipe.verify.extra["assignments"]])
+            last["verify"] = self._verify(data, features, heads, asked[recipe.verify.extra["assignments"]])
         return last
+
+    def _who_sees(self, stages: Mapping[str, str]) -> dict[str, str]:
+        """The stage of features that label stages, each index and each head see, by the name of their stages."""
+        recipe = self.recipe
+        seeing = {f"index-{section.name}": section for section in recipe.index}
+        seeing |= {f"head-{section.name}": section for section in recipe.heads}
+        seen = {name: stages[recipe.seen_by(section)] for name, section in seeing.items()}
+        return {"labels": next(iter(stages.values())), **seen}
 
     def versions(self) -> dict[str, str]:
         recipe = self.recipe
         verify = [recipe.verify] if recipe.verify else []
         versions: dict[str, str] = {}
-        for section in [recipe.data, recipe.features, *recipe.labels, *recipe.index, *recipe.heads, *verify]:
+        for section in [recipe.data, *recipe.features, *recipe.labels, *recipe.index, *recipe.heads, *verify]:
             home = self.registry.component(section.kind, section.use).plugin.distribution
             versions.update(provenance.library_versions(home))
         return dict(sorted(versions.items()))
@@ -340,12 +344,10 @@ class _Pipeline:
         identity = self._identity(section, [], asked, fingerprint=prints, seed=self.data_seed)
         return self._do("data", identity, produce, load_dataset)
 
-    def _features(self, data: Stage[Dataset]) -> Stage[_Featured]:
+    def _features(self, data: Stage[Dataset], section: Section) -> Stage[Featured]:
         from xmckit.handover import check_saved, checked_features, untouched
 
-        section = self.recipe.features
-
-        def produce(folder: Path, context: Context) -> _Featured:
+        def produce(folder: Path, context: Context) -> Featured:
             seeded = context.using(seed=self.data_seed)
             featurizer = self._build(section)
             with untouched(f"featurizer {section.use}", data.value.train):
@@ -356,7 +358,7 @@ class _Pipeline:
                     X = featurizer.transform(split, context=seeded)
                 return checked_features(X, split, section.use)
 
-            featured = _Featured(featurizer, features_of(data.value.train), features_of(data.value.test))
+            featured = Featured(featurizer, features_of(data.value.train), features_of(data.value.test))
             (folder / "featurizer").mkdir()
             featurizer.save(folder / "featurizer")
             check_saved(folder / "featurizer", f"featurizer {section.use}")
@@ -367,31 +369,32 @@ class _Pipeline:
                 store.write_matrix(folder / "X.tst.npz", featured.test)
             return featured
 
-        def restore(folder: Path) -> _Featured:
+        def restore(folder: Path) -> Featured:
             featurizer = self.context.load("featurizer", section.use, folder / "featurizer")
             if store.read_json(folder / "features.json")["as_in_data"]:
-                return _Featured(featurizer, data.value.train.matrix, data.value.test.matrix)
-            return _Featured(featurizer, *(store.read_matrix(folder / f"X.{part}.npz") for part in ("trn", "tst")))
+                return Featured(featurizer, data.value.train.matrix, data.value.test.matrix)
+            return Featured(featurizer, *(store.read_matrix(folder / f"X.{part}.npz") for part in ("trn", "tst")))
 
-        return self._do("features", self._identity(section, [data.key], seed=self.data_seed), produce, restore)
+        name = "features" if len(self.recipe.features) == 1 else f"features-{section.name}"
+        return self._do(name, self._identity(section, [data.key], seed=self.data_seed), produce, restore)
 
-    def _labels(self, data: Stage[Dataset], features: Stage[_Featured]) -> tuple[str, _Lazy[Split]]:
+    def _labels(self, data: Stage[Dataset], features: Stage[Featured]) -> tuple[str, Lazy[Split]]:
         """The key and the training rows after all label stages."""
         from xmckit.data.saved import load_split
         from xmckit.relabelling import STAGE, relabel
 
-        key, train = features.key, _Lazy(lambda: replace(data.value.train, X=features.value.train))
+        key, train = features.key, Lazy(lambda: replace(data.value.train, X=features.value.train))
         for position, section in enumerate(self.recipe.labels):
 
             def produce(
                 folder: Path, context: Context, section: Section = section, position: int = position,
-                before: _Lazy[Split] = train,
+                before: Lazy[Split] = train,
             ) -> Split:  # fmt: skip
                 seeded = context.using(seed=context.seed_for("labels", position))
                 own = data.value.train.Y
                 return relabel(folder, self._build(section), section.use, before.value, own, context=seeded)
 
-            def restore(folder: Path, before: _Lazy[Split] = train) -> Split:
+            def restore(folder: Path, before: Lazy[Split] = train) -> Split:
                 stored = load_split(folder)
                 return replace(before.value, Y=stored.Y, weights=stored.weights, groups=stored.groups)
 
@@ -401,23 +404,15 @@ class _Pipeline:
                 produce,
                 restore,
             )
-            key, train = stage.key, _Lazy(functools.partial(getattr, stage, "value"))
+            key, train = stage.key, Lazy(functools.partial(getattr, stage, "value"))
         return key, train
 
-    def _carved(self, key: str, train: _Lazy[Split]) -> _Rows:
-        """Validation rows are taken once, after the label stages, before anything is trained."""
-        from xmckit.data.model import carve_validation
-
-        parts = _Lazy(lambda: carve_validation(train.value, self.recipe.validation, self.context.rng("validation")))
-        share = [self.recipe.validation, self.recipe.seed]
-        return _Rows(key, _Lazy(lambda: parts.value[0]), _Lazy(lambda: parts.value[1]), share)
-
-    def _trained(self, context: Context, kind: str, position: int, rows: _Rows) -> Context:
+    def _trained(self, context: Context, kind: str, position: int, rows: Rows) -> Context:
         return context.using(
             seed=context.seed_for(kind, position),
             validation=rows.validation.value,
             label_names=self._label_names.value,
-            label_rows=lambda: self._label_rows.value,
+            label_rows=lambda: rows.labels.value,
         )
 
     def _trained_identity(
@@ -425,8 +420,10 @@ class _Pipeline:
     ) -> dict[str, Any]:
         return self._identity(section, inputs, seed=self.context.seed_for(section.kind, position), validation=share)
 
-    def _index(self, called: str, position: int, section: Section, rows: _Rows) -> Stage[Any]:
+    def _index(self, called: str, position: int, section: Section, seen: Mapping[str, Rows]) -> Stage[Any]:
         from xmckit.handover import check_saved, named_index, untouched
+
+        rows = seen[self.recipe.seen_by(section)]
 
         def produce(folder: Path, context: Context) -> Any:
             who = f"indexer {section.use}"
@@ -443,27 +440,28 @@ class _Pipeline:
 
         return self._do(
             f"{called}-{section.name}",
-            self._trained_identity(section, [rows.key], position, rows.share),
+            self._trained_identity(section, rows.keys, position, rows.share),
             produce,
             lambda folder: named_index(self.context.load("indexer", section.use, folder / "index"), section.use),
         )
 
-    def _head(self, position: int, section: Section, fits: Sequence[_Fit]) -> Stage[Any]:
+    def _head(self, position: int, section: Section, fits: Sequence[Fit]) -> Stage[Any]:
         """Trained on the first of `fits`, and where there is another, once more on that."""
         from xmckit.handover import check_saved, untouched
 
         names = [index.name for index in self.recipe.index]
         places = [names.index(name) for name in section.extra.get("index", names)]
         used = [[fit.indexes[place] for place in places] for fit in fits]
+        seen = [fit.rows[self.recipe.seen_by(section)] for fit in fits]
 
         def produce(folder: Path, context: Context) -> Any:
             head, who = self._build(section), f"head {section.use}"
-            for again, (fit, indexes) in enumerate(zip(fits, used, strict=True)):
-                with untouched(who, fit.rows.train.value):
+            for again, (rows, indexes) in enumerate(zip(seen, used, strict=True)):
+                with untouched(who, rows.train.value):
                     (head.refit if again else head.fit)(
-                        fit.rows.train.value,
+                        rows.train.value,
                         indexes=[_for_one_head(index) for index in indexes],
-                        context=self._trained(context, "head", position, fit.rows),
+                        context=self._trained(context, "head", position, rows),
                     )
             (folder / "head").mkdir()
             head.save(folder / "head")
@@ -474,22 +472,25 @@ class _Pipeline:
             f"head-{section.name}",
             self._trained_identity(
                 section,
-                [fits[0].rows.key, *(index.key for indexes in used for index in indexes)],
+                [*seen[0].keys, *(index.key for indexes in used for index in indexes)],
                 position,
-                [*fits[0].rows.share, *(["refit"] if len(fits) > 1 else [])],
+                [*seen[0].share, *(["refit"] if len(fits) > 1 else [])],
             ),
             produce,
             lambda folder: self.context.load("head", section.use, folder / "head"),
         )
 
-    def _score(self, data: Stage[Dataset], features: Stage[_Featured], heads: Sequence[Stage[Any]]) -> Stage[Any]:
+    def _score(
+        self, data: Stage[Dataset], features: Mapping[str, Stage[Featured]], heads: Sequence[Stage[Any]]
+    ) -> Stage[Any]:
         from xmckit.scoring import score
 
         recipe = self.recipe
+        first = features[recipe.features[0].name]
         sections = [*recipe.score.metrics, *([recipe.score.baseline] if recipe.score.baseline else [])]
         identity = {
             "kind": "score",
-            "inputs": [data.key, features.key, *(head.key for head in heads)],
+            "inputs": _keys([data, *features.values(), *heads]),
             "names": [section.name for section in recipe.heads],
             "ensemble": recipe.ensemble if len(heads) > 1 else None,
             "k": list(recipe.score.k),
@@ -503,9 +504,9 @@ class _Pipeline:
                 folder,
                 recipe,
                 data.value,
-                features.value.train,
-                features.value.test,
                 [head.value for head in heads],
+                [features[recipe.seen_by(section)].value.test for section in recipe.heads],
+                (first.value.train, first.value.test),
                 build=self._build,
                 context=context,
             )
@@ -513,21 +514,28 @@ class _Pipeline:
         return self._do("score", identity, produce, lambda folder: store.read_json(folder / "metrics.json"))
 
     def _verify(
-        self, data: Stage[Dataset], features: Stage[_Featured], heads: Sequence[Stage[Any]], rows: _Lazy[Split | None]
+        self,
+        data: Stage[Dataset],
+        features: Mapping[str, Stage[Featured]],
+        heads: Sequence[Stage[Any]],
+        rows: Mapping[str, Lazy[Split | None]],
     ) -> Stage[Any]:
         from xmckit.verification import verify
 
         section = self.recipe.verify
         assert section is not None
-        inputs = [data.key, features.key, *(head.key for head in heads)]
+        inputs = _keys([data, *features.values(), *heads])
         uses = {head.name: head.use for head in self.recipe.heads}
 
         def produce(folder: Path, context: Context) -> Any:
-            if rows.value is None:
+            seen = {head.name: rows[self.recipe.seen_by(head)].value for head in self.recipe.heads}
+            asked = seen[self.recipe.heads[0].name]
+            if asked is None:
                 raise DataError("verify.assignments is 'validation', but too few rows were there to keep any for it")
             named = list(zip(uses, [head.value for head in heads], strict=True))
             most = section.extra["most"]
-            return verify(folder, self._build(section), named, rows.value, most=most, uses=uses, context=context)
+            X = {name: split.matrix for name, split in seen.items() if split is not None}
+            return verify(folder, self._build(section), named, asked, X=X, most=most, uses=uses, context=context)
 
         return self._do(
             "verify",
@@ -537,8 +545,8 @@ class _Pipeline:
         )
 
 
-def _test_rows(data: Stage[Dataset], features: Stage[_Featured]) -> Split:
-    return replace(data.value.test, X=features.value.test)
+def _keys(stages: Sequence[Stage[Any]]) -> list[str]:
+    return [stage.key for stage in stages]
 
 
 def _told_by_index(index: Any, use: str) -> dict[str, Any]:
@@ -552,42 +560,3 @@ def _told_by_index(index: Any, use: str) -> dict[str, Any]:
 def _for_one_head(index: Stage[Any]) -> Any:
     """The index, one of its own where a head fills it with its vectors: two heads must not share that."""
     return index.another() if getattr(index.value, "query_space", None) == "head" else index.value
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows to train on, the validation rows beside them, and which share of all rows these are."""
-
-    key: str
-    train: _Lazy[Split]
-    validation: _Lazy[Split | None] = field(default_factory=lambda: _Lazy(lambda: None))
-    share: Sequence[Any] = ()
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """Rows, and the indexes that were built on them."""
-
-    rows: _Rows
-    indexes: Sequence[Stage[Any]]
-
-
-@dataclass(frozen=True)
-class _Featured:
-    featurizer: Any
-    train: Matrix
-    test: Matrix
-
-
-class _Lazy(Generic[Value]):
-    """A value that is made when it is first asked for: a run whose later stages are all cached reads nothing."""
-
-    def __init__(self, make: Callable[[], Value]):
-        self._make = make
-        self._value: list[Value] = []
-
-    @property
-    def value(self) -> Value:
-        if not self._value:
-            self._value.append(self._make())
-        return self._value[0]

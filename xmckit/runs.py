@@ -134,11 +134,16 @@ class Run:
             for name in names
         ]
 
-    def training_rows(self) -> tuple[Matrix, csr_matrix]:
-        """(X, Y) of the training rows as indexes and heads saw them, the validation share included."""
+    def features_folder(self, of: str = "labels") -> Path:
+        """The folder of the features that the stage `of` saw: `index-…`, `head-…`, or `labels` for label stages, which
+        see the first of several."""
+        return self.stage_folder(self.manifest.get("features", {}).get(of, "features"))
+
+    def training_rows(self, of: str = "labels") -> tuple[Matrix, csr_matrix]:
+        """(X, Y) of the training rows as the stage `of` saw them, the validation share included."""
         from xmckit.data.saved import load_split
 
-        features, train = self.stage_folder("features"), self.stage_folder("data") / "train"
+        features, train = self.features_folder(of), self.stage_folder("data") / "train"
         if store.read_json(features / "features.json").get("as_in_data"):
             X = load_split(train).matrix
         else:

@@ -29,17 +29,20 @@ def score(
     folder: Path,
     recipe: Recipe,
     dataset: Dataset,
-    train_features: Matrix,
-    test_features: Matrix,
     heads: Sequence[Head],
+    test_features: Sequence[Matrix],
+    baseline_features: tuple[Matrix, Matrix],
     *,
     build: Callable[[Section], Any],
     context: Context,
 ) -> dict[str, Any]:
-    """Write predictions.npz, sets.npz, metrics.json and what the report shows into `folder`; return the metrics."""
+    """Write predictions.npz, sets.npz, metrics.json and what the report shows into `folder`; return the metrics.
+
+    `test_features` are those that each head sees; `baseline_features` are of the training and test rows.
+    """
     outputs = [
-        (section.name, "head", *predict_blocks(head, section, test_features, recipe.score.top, dataset.labels, context))
-        for section, head in zip(recipe.heads, heads, strict=True)
+        (section.name, "head", *predict_blocks(head, section, X, recipe.score.top, dataset.labels, context))
+        for section, head, X in zip(recipe.heads, heads, test_features, strict=True)
     ]
     probabilistic = [_is_probabilistic(head) for head in heads]
     if len(heads) > 1:
@@ -50,9 +53,9 @@ def score(
     if recipe.score.baseline is not None:
         section = recipe.score.baseline
         baseline = build(section)
-        train = Split(X=train_features, Y=dataset.train.Y)
+        train = Split(X=baseline_features[0], Y=dataset.train.Y)
         baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
-        answers = predict_blocks(baseline, section, test_features, recipe.score.top, dataset.labels, context)
+        answers = predict_blocks(baseline, section, baseline_features[1], recipe.score.top, dataset.labels, context)
         outputs.append((section.use, "baseline", *answers))
         probabilistic.append(_is_probabilistic(baseline))
 

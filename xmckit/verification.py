@@ -45,6 +45,7 @@ def verify(
     heads: Sequence[tuple[str, Head]],
     split: Split,
     *,
+    X: Mapping[str, Matrix] = MappingProxyType({}),
     most: int,
     uses: Mapping[str, str] = MappingProxyType({}),
     context: Context,
@@ -52,8 +53,8 @@ def verify(
     """Write the files above into `folder`; return the content of verdicts.json. `uses` are the heads' components.
 
     A head behind a shortlist (its `candidates(X)` is not None) is judged twice: the full layer, and what it can output
-    for each row's candidates. The first is never a statement about the whole model. Label sets without rows (`split.X`
-    is None) have no candidates, so only the full layer is judged.
+    for each row's candidates. The first is never a statement about the whole model. `X` has the rows' features of heads
+    that do not see `split.X`. Label sets without rows have none and no candidates: only the full layer is judged.
     """
     rows = np.arange(split.rows)
     if len(rows) > most:
@@ -64,14 +65,14 @@ def verify(
     results: list[dict[str, Any]] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
-        X = None if split.X is None else split.matrix[rows]
+        seen = X.get(name, None if split.X is None else split.matrix)
         with blaming("head", uses.get(name, name)):
             decision = head.decision()
             if decision is None:
                 results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})
                 continue
             stored = _decision_arrays(decision, name, asked.shape[1])
-            allowed = None if X is None else _candidates(head, X, asked.shape, name)
+            allowed = None if seen is None else _candidates(head, seen[rows], asked.shape, name)
         output.write(f"decision-{name}.npz", stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
         if allowed is not None:

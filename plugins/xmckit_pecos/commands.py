@@ -53,7 +53,8 @@ def show(
     from xmckit_pecos.label_tree import LabelTree
 
     found = find_run(run, Path(root))
-    name, folder = _tree_folder(found, index_name)
+    stage, folder = _tree_folder(found, index_name)
+    name = stage.partition("-")[2]
     tree, names = LabelTree.load(folder), load_label_names(found.stage_folder("data"))
     told: dict[str, Any] = {"run": str(found.path), "index": name}
     if label_name is None:
@@ -61,30 +62,29 @@ def show(
         lines = _shape_lines(told)
     else:
         label = _label(label_name, names)
-        told |= _label_facts(found, folder, tree, label, names, most, examples)
+        told |= _label_facts(found, stage, folder, tree, label, names, most, examples)
         lines = _label_lines(told)
     text = "\n".join(printable(line, keep="") for line in lines)
     click.echo(json.dumps(told, indent=2, ensure_ascii=True) if as_json else text)
 
 
 def _tree_folder(run: Run, wanted: str | None) -> tuple[str, Path]:
-    """(name, folder) of the run's tree: of an index, or of a head that built its own."""
+    """(stage, folder) of the run's tree: of an index, or of a head that built its own."""
     from xmckit import UsageError
     from xmckit.errors import nearest
     from xmckit_pecos.label_tree import FILE
 
-    trees: dict[str, Path] = {}
+    trees: dict[str, tuple[str, Path]] = {}
     for stage in run.manifest["stages"]:
         kind, _, name = stage["name"].partition("-")
         place = run.path / stage["folder"] / kind
         if kind in ("index", "head") and (place / FILE).is_file():
-            trees.setdefault(name, place)
+            trees.setdefault(name, (stage["name"], place))
     if not trees:
         raise UsageError(f'{run.path} has no label tree: it comes with [index] use = "tree" or a head such as xrlinear')
     if wanted is not None and wanted not in trees:
         raise UsageError(f"{run.path} has no label tree '{wanted}'{nearest(wanted, trees)} (known: {', '.join(trees)})")
-    name = wanted if wanted is not None else next(iter(trees))
-    return name, trees[name]
+    return trees[wanted if wanted is not None else next(iter(trees))]
 
 
 def _label(name: str, names: Sequence[str]) -> int:
@@ -235,14 +235,14 @@ def _histogram(sizes: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def _label_facts(
-    run: Run, folder: Path, tree: LabelTree, label: int, names: Sequence[str], most: int, examples: int
+    run: Run, stage: str, folder: Path, tree: LabelTree, label: int, names: Sequence[str], most: int, examples: int
 ) -> dict[str, Any]:
     """The leaves of a label with the nearest of their labels and the rows that get there; the nearest of all labels."""
     import numpy as np
 
     from xmckit_pecos.neighbours import similarities, visitors
 
-    X, Y = run.training_rows()
+    X, Y = run.training_rows(stage)
     counts = np.bincount(Y.indices, minlength=Y.shape[1])
     own = np.flatnonzero(Y[:, [label]].toarray().ravel())
     leaves = tree.leaves_of(label)

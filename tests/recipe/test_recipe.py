@@ -175,7 +175,8 @@ def mistakes(load):
 def test_a_minimal_recipe_is_completed_with_defaults(load):
     recipe = load(MINIMAL)
     assert (recipe.name, recipe.seed, recipe.validation, recipe.workers) == ("recipe", 0, 0.1, 0)
-    assert (recipe.executor.use, recipe.features.use, recipe.features.kind) == ("threads", "blocks", "featurizer")
+    (features,) = recipe.features
+    assert (recipe.executor.use, features.use, features.kind) == ("threads", "blocks", "featurizer")
     assert recipe.labels == recipe.index == ()
     assert recipe.verify is None
     assert [metric.use for metric in recipe.score.metrics] == ["ranking", "sets"]
@@ -315,6 +316,10 @@ HEADS = st.one_of(
         {"use": st.just("ensemble")}, optional={"members": st.lists(st.just({"use": "dft", "slack": 1}), max_size=2)}
     ),
 )
+FEATURES = st.fixed_dictionaries(
+    {"use": st.just("blocks")},
+    optional={"blocks": st.dictionaries(texts(), st.just({"weight": 2.0}), max_size=2), "name": names()},
+)
 DOCUMENTS = st.fixed_dictionaries(
     {"data": st.just({"use": "toy"}), "head": st.lists(HEADS, min_size=1, max_size=3)},
     optional={
@@ -322,10 +327,7 @@ DOCUMENTS = st.fixed_dictionaries(
         "description": texts(),
         "seed": st.integers(0, 2**31),
         "validation": st.floats(0, 0.999),
-        "features": st.fixed_dictionaries(
-            {"use": st.just("blocks")},
-            optional={"blocks": st.dictionaries(texts(), st.just({"weight": 2.0}), max_size=2)},
-        ),
+        "features": st.one_of(FEATURES, st.lists(FEATURES, min_size=1, max_size=3)),
         "index": st.lists(names(), unique=True, max_size=2).map(
             lambda given: [{"use": "tree", "name": name} for name in given]
         ),
@@ -355,6 +357,13 @@ def test_a_nested_table_without_use_changes_the_default_component(load):
 def test_a_recipe_written_as_toml_loads_to_an_equal_recipe(load, document):
     for position, head in enumerate(document["head"]):
         head["name"] = f"head-{position}"
+    if isinstance(views := document.get("features"), list):
+        for position, view in enumerate(views):
+            view["name"] = f"view-{position}"
+        document["head"] = [
+            *document["head"],
+            *({"use": "dft", "name": view["name"], "features": view["name"]} for view in views),
+        ]
     recipe = load(tomli_w.dumps(document))
     resolved = recipe.resolved()
     assert resolved["head"][0]["use"] == document["head"][0]["use"]
@@ -495,9 +504,9 @@ most = true
         "recipe.toml:3: sed: unknown key; did you mean 'seed'? (keys: name, title, description, seed, validation, "
         "refit, workers, extends, executor, data, features, labels, index, head, verify, score, ensemble, report)",
         "recipe.toml:5: data.use: no dataset named 'tyo'; did you mean 'toy'? (known: files, toy)",
-        "recipe.toml:8: features.depth: unknown key (keys: use)",
+        "recipe.toml:8: features.depth: unknown key (keys: use, name)",
         "recipe.toml:11: head.slak: unknown key; did you mean 'slack'? (keys: active, slack, rate, encoder, second, "
-        "dropout, mode, use, index, name)",
+        "dropout, mode, use, features, index, name)",
         "recipe.toml:12: head.rate: expected a number above 0 and at most 1, found 0",
         "recipe.toml:13: head.mode: expected 'fft' or 'dense', found \"fast\"",
         "recipe.toml:14: head.active: expected a whole number of 1 or more, found 2.0",
@@ -583,6 +592,107 @@ def test_names_and_pairs(mistakes):
         "recipe.toml:7: head.index.2: 'tree' is there twice",
     ]
     assert "head.name: expected" in mistakes(MINIMAL, 'head.name="../x"')[0]
+
+
+# -- features of several kinds ---------------------------------------------------------------------------------------
+
+VIEWS = """[data]
+use = "toy"
+[[features]]
+use = "blocks"
+name = "words"
+[[features]]
+use = "tfidf"
+[[index]]
+use = "tree"
+[[index]]
+use = "tree"
+name = "of-tfidf"
+features = "tfidf"
+[[head]]
+use = "xrlinear"
+[[head]]
+use = "dft"
+features = "tfidf"
+"""
+
+
+def test_indexes_and_heads_see_the_first_features_or_those_they_name(load):
+    recipe = load(VIEWS)
+    assert [section.name for section in recipe.features] == ["words", "tfidf"]
+    assert [index.extra for index in recipe.index] == [{"features": "words"}, {"features": "tfidf"}]
+    assert [head.extra for head in recipe.heads] == [
+        {"features": "words", "index": ["tree"]},
+        {"features": "tfidf", "index": ["of-tfidf"]},
+    ]
+    assert [recipe.seen_by(section) for section in (*recipe.index, *recipe.heads)] == ["words", "tfidf"] * 2
+    again = load(recipe.to_toml())
+    assert again == recipe
+    assert again.resolved()["features"] == [
+        {"use": "blocks", "name": "words", "blocks": {}},
+        {"use": "tfidf", "name": "tfidf"},
+    ]
+    assert str(recipe.origin(("features", 1, "use"))) == "recipe.toml:7"
+
+
+def test_one_table_of_features_is_as_it_always_was(load):
+    plain = load(MINIMAL + "[features]\nuse = 'tfidf'\n[index]\nuse = 'tree'\n")
+    assert plain.resolved()["features"] == {"use": "tfidf"}
+    assert plain.index[0].extra == {}
+    assert plain.heads[0].extra == {"index": ["tree"]}
+    assert str(plain.origin(("features", "use"))) == "recipe.toml:6"
+    assert '\n[features]\nuse = "tfidf"\n' in plain.to_toml()
+    listed = load(MINIMAL + "[[features]]\nuse = 'tfidf'\n[index]\nuse = 'tree'\nfeatures = 'tfidf'\n")
+    assert listed.resolved() == plain.resolved()
+    named = load(MINIMAL + "features = 'words'\n[features]\nuse = 'tfidf'\nname = 'words'\n")
+    assert named.heads[0].extra == {}
+    assert named.resolved()["features"] == {"use": "tfidf", "name": "words"}
+    assert load(named.to_toml()) == named
+
+
+def test_features_are_layered_as_heads_are(load, mistakes):
+    block = "features.0.blocks.a.weight=3.0"
+    assert load(VIEWS, block).features[0].params["blocks"]["a"]["weight"] == 3
+    one = MINIMAL + "[features]\nuse = 'blocks'\n"
+    assert load(one, block).features[0].params["blocks"]["a"]["weight"] == 3
+    assert load(MINIMAL, "features.blocks.a.weight=3.0").features[0].params["blocks"]["a"]["weight"] == 3
+    child = 'extends = "base.toml"\n[features]\nname = "mine"\n'
+    assert load(child, base=MINIMAL + "[features]\nuse = 'tfidf'\n").features[0].use == "tfidf"
+    assert mistakes(child, base=VIEWS) == [
+        "recipe.toml:3: features.name: there are 2 of features; say which: features.0.name"
+    ]
+    both = 'extends = "base.toml"\n[[features]]\nuse = "tfidf"\n[[features]]\nname = "words"\n'
+    assert [section.use for section in load(both, "head.0.features=words", base=VIEWS).features] == ["tfidf", "blocks"]
+
+
+def test_mistakes_with_several_features(mistakes):
+    assert mistakes(
+        VIEWS.replace('"dft"\nfeatures = "tfidf"', '"dft"\nfeatures = "tfdif"'), "index.0.features=word"
+    ) == [
+        "recipe.toml:18: head.1.features: no features named 'tfdif'; did you mean 'tfidf'? (known: words, tfidf)",
+        "--set index.0.features=word: index.0.features: no features named 'word'; did you mean 'words'? (known: words, "
+        "tfidf)",
+    ]
+    assert mistakes(MINIMAL, "head.features=words") == [
+        "--set head.features=words: head.features: no features named 'words' (known: blocks)"
+    ]
+    assert mistakes(VIEWS + 'index = ["tree"]\n') == [
+        "recipe.toml:19: head.1.index.0: index 'tree' sees the features 'words' and this head 'tfidf': expected an "
+        "index that sees the same (those are of-tfidf)"
+    ]
+    assert mistakes(VIEWS, "features.1.name=words", "index.1.features=words", "head.1.features=words") == [
+        "--set features.1.name=words: features.1.name: 'words' is the name of another [[features]]; give each its own"
+    ]
+    assert mistakes(VIEWS, "features=[]")[0].startswith("--set features=[]: features: required: at least one table")
+
+
+def test_features_that_nothing_sees_are_a_mistake(load, mistakes):
+    unseen = 'no index or head sees these: write features = "{}" into one, or leave them out'
+    text = VIEWS.replace('features = "tfidf"\n', "")
+    assert mistakes(text) == [f"recipe.toml:6: features.1: {unseen.format('tfidf')}"]
+    first = [f"{key}.{place}.features=tfidf" for key in ("index", "head") for place in (0, 1)]
+    assert mistakes(VIEWS, *first) == [f"recipe.toml:3: features.0: {unseen.format('words')}"]
+    assert load(VIEWS + "[labels]\nuse = 'eagle'\n", *first).labels[0].use == "eagle"
 
 
 def test_a_broken_plugin_is_the_plugins_fault_unless_the_recipe_is_wrong_too(load, registry, mistakes):

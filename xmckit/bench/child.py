@@ -66,17 +66,17 @@ def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     constants = (result.metrics["propensity"]["A"], result.metrics["propensity"]["B"])
     _keep_rows(folder, score_rows(TopK(arrays["indices"], arrays["scores"]), dataset, job["k"], constants))
     model = load(run, workers=job["threads"], registry=registry)
-    X = test_features(run, dataset)
+    seen = [test_features(run, dataset, one["name"]) for one in stages if one["name"].startswith("head-")]
     return {
         "metrics": result.metrics["results"][0]["metrics"],
         "train_seconds": round(sum(one["seconds"] for one in stages if _is_training(one["name"])), 3),
-        "predict_seconds": _better_of_two(lambda: _rank(model, X, max(job["k"]))),
+        "predict_seconds": _better_of_two(lambda: _rank(model, seen, max(job["k"]))),
         "bytes": cost_of(run).bytes,
         "cpu_seconds": cpu_spent_before(stages),
         "peak_bytes": max(one["peak_bytes"] for one in stages if not (one["reused"] and _is_input(one["name"]))),
         "versions": run.manifest["versions"],
         "prints": run.manifest["data"],
-        "data": facts_of(dataset, X),
+        "data": facts_of(dataset, test_features(run, dataset, "labels")),
         "propensity": list(constants),
         "run": str(run.path),
     }
@@ -94,7 +94,7 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     run = Run.open(Path(job["baseline"]))
     dataset = load_dataset(run.stage_folder("data"))
     train, Y = run.training_rows()
-    test = test_features(run, dataset)
+    test = test_features(run, dataset, "labels")
     peer = peer_class(job["use"])(**job["options"])
     model = folder / "model"
     model.mkdir()
@@ -119,9 +119,9 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def test_features(run: Any, dataset: Any) -> Any:
-    """The features of the test rows as heads saw them."""
-    features = run.stage_folder("features")
+def test_features(run: Any, dataset: Any, of: str) -> Any:
+    """The features of the test rows as the stage `of` saw them."""
+    features = run.features_folder(of)
     if store.read_json(features / "features.json")["as_in_data"]:
         return dataset.test.matrix
     return store.read_matrix(features / "X.tst.npz")
@@ -136,12 +136,12 @@ def facts_of(dataset: Any, X: Any) -> dict[str, int]:
     }
 
 
-def _rank(model: Any, X: Any, k: int) -> None:
-    """The ranking of rows that are features already, as peers are asked for it."""
+def _rank(model: Any, seen: Sequence[Any], k: int) -> None:
+    """The ranking of rows that are the features of each head already, as peers are asked for it."""
     from xmckit.scoring import BLOCK
 
     deep = k if len(model.heads) == 1 else model.top
-    for head in model.heads:
+    for head, X in zip(model.heads, seen, strict=True):
         for start in range(0, X.shape[0], BLOCK):
             head.predict(X[start : start + BLOCK], deep)
 
@@ -152,7 +152,7 @@ def cpu_spent_before(stages: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _is_input(stage: str) -> bool:
-    return stage in ("data", "features")
+    return stage in ("data", "features") or stage.startswith("features-")
 
 
 def _is_training(stage: str) -> bool:

@@ -209,9 +209,10 @@ def _check_takes_texts(model: Model | CombinedModel, features: FeatureRows | Non
 
 
 def _takes_texts(model: Model | CombinedModel) -> bool:
-    first: Model = getattr(model, "models", [model])[0]
+    models: list[Model] = getattr(model, "models", [model])
     try:
-        first.features([""])
+        for one in models:
+            one.all_features([""])
     except UsageError:
         return False
     return True

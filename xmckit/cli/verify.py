@@ -16,7 +16,7 @@ from xmckit.errors import printable
 
 if TYPE_CHECKING:
     from xmckit.context import Context
-    from xmckit.data.model import Split
+    from xmckit.data.model import Matrix, Split
     from xmckit.model import Model
     from xmckit.recipe import Section
     from xmckit.runs import Run
@@ -117,7 +117,7 @@ def _verify_run(
             model = load(run, workers=workers, registry=registry)
         context = model.context.using(seed=seed, progress=progress)
         heads = _heads(run, model, only)
-        split = _asked(assignments, run, model, context, any(hasattr(head, "candidates") for _, head in heads))
+        split, X = _asked(assignments, run, model, heads, context)
         code = provenance.code_of(registry.component("verifier", section.use))
         unfinished = store.canonical_sha256({"code": code, "seed": seed, "versions": provenance.library_versions()})
         folder = run.path / "verify" / _folder_name(assignments, only, seed)
@@ -129,6 +129,7 @@ def _verify_run(
                 registry.resolve("verifier", section.use)(**section.params),
                 heads,
                 split,
+                X=X,
                 most=most,
                 context=context.using(folder=scratch),
             )
@@ -139,24 +140,32 @@ def _verify_run(
 def _heads(run: Run, model: Model, only: str | None) -> list[tuple[str, Any]]:
     from xmckit.errors import UsageError, nearest
 
-    stages = [stage["name"] for stage in run.manifest["stages"] if stage["identity"]["kind"] == "head"]
-    names = [stage.removeprefix("head-") for stage in stages]
+    names = _head_names(run)
     if only is not None and only not in names:
         raise UsageError(f"{run.path} has no head '{only}'{nearest(only, names)} (heads: {', '.join(names)})")
     return [pair for pair in zip(names, model.heads, strict=True) if only in (None, pair[0])]
 
 
-def _asked(assignments: str, run: Run, model: Model, context: Context, shortlisted: bool) -> Split:
-    """The label sets in question, with the rows' features where a head's candidates follow from them."""
+def _head_names(run: Run) -> list[str]:
+    stages = [stage["name"] for stage in run.manifest["stages"] if stage["identity"]["kind"] == "head"]
+    return [stage.removeprefix("head-") for stage in stages]
+
+
+def _asked(
+    assignments: str, run: Run, model: Model, heads: Sequence[tuple[str, Any]], context: Context
+) -> tuple[Split, dict[str, Matrix]]:
+    """The label sets in question, and the rows' features for each head whose candidates follow from them."""
     from dataclasses import replace
 
     from xmckit.data.saved import load_dataset
 
     if assignments not in ("test", "train"):
-        return _split_of(assignments, model.label_names, context)
+        return _split_of(assignments, model.label_names, context), {}
     dataset = load_dataset(run.stage_folder("data"))
     split = dataset.test if assignments == "test" else dataset.train
-    return replace(split, X=model.featurizer.transform(split, context=context) if shortlisted else None)
+    shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
+    X = dict(zip(_head_names(run), model.all_features(split), strict=True)) if shortlisted else {}
+    return replace(split, X=None), {name: X[name] for name in shortlisted}
 
 
 def _split_of(assignments: str, label_names: Sequence[str], context: Context) -> Split:

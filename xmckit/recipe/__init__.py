@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from xmckit.errors import PluginError, nearest
+from xmckit.errors import PluginError
 from xmckit.recipe.check import Checker, Mistakes, a, input_paths, nested_specs
 from xmckit.recipe.expectations import found
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
+from xmckit.recipe.pairing import Pairing
 from xmckit.recipe.sections import (
     DEFAULT_METRICS,
     PLAIN_SECTIONS,
@@ -110,7 +111,7 @@ class Recipe:
     workers: int
     executor: Section
     data: Section
-    features: Section
+    features: tuple[Section, ...]
     labels: tuple[Section, ...]
     index: tuple[Section, ...]
     heads: tuple[Section, ...]
@@ -143,13 +144,24 @@ class Recipe:
             "workers": self.workers,
             "executor": self.executor.resolved(),
             "data": self.data.resolved(),
-            "features": self.features.resolved(),
+            "features": self._resolved_features(),
             **{key: [item.resolved(named=True) for item in items] for key, items in repeated.items() if items},
             "ensemble": {"rule": self.ensemble},
             "score": self.score.resolved(),
             **({"verify": self.verify.resolved()} if self.verify else {}),
             "report": {"title": self.report_title},
         }
+
+    def seen_by(self, section: Section) -> str:
+        """The name of the features that an index or a head sees."""
+        return str(section.extra.get("features", self.features[0].name))
+
+    def _resolved_features(self) -> Any:
+        """A table where there is one, which nobody has to name; a list of several."""
+        if len(self.features) > 1:
+            return [section.resolved(named=True) for section in self.features]
+        (only,) = self.features
+        return only.resolved(named=only.name != only.use)
 
     def written(self) -> list[dict[str, str]]:
         """Each value of `resolved()` as a recipe file has it, and where it was written."""
@@ -192,6 +204,9 @@ def load_recipe(
     assert recipe is not None
     origins = {path: origin for path, origin in tree.origins() if path}
     origins |= {path: origins[of] for path, of in reader.inherited.items() if of in origins}
+    if len(recipe.features) == 1:  # which is a table in `resolved()`, not a list
+        own = [path for path in origins if path[:2] == ("features", 0)]
+        origins |= {("features", *path[2:]): origins[path] for path in own}
     return replace(recipe, origins=origins, sources={link.shown: link.text for link in chain})
 
 
@@ -233,14 +248,14 @@ class _Reader:
         document = self._checker.sane(document)
         own = {key: value for key, value in document.items() if key not in {*SECTIONS, *PLAIN_SECTIONS}}
         general = self._checker.params(GeneralKeys, own, (), more_keys=("extends", *SECTIONS, *PLAIN_SECTIONS))
-        executor, data, features, verify = (
-            self.single(key, document) for key in ("executor", "data", "features", "verify")
+        executor, data, verify = (self.single(key, document) for key in ("executor", "data", "verify"))
+        features, labels, index, heads = (
+            self._several(key, document) for key in ("features", "labels", "index", "head")
         )
-        labels, index, heads = (self._several(key, document) for key in ("labels", "index", "head"))
         score = self._score(document.get("score", {}))
         ensemble = self._table(EnsembleKeys, document.get("ensemble", {}), ("ensemble",))
         report = self._table(ReportKeys, document.get("report", {}), ("report",))
-        heads = self._paired(heads, index)
+        index, heads = Pairing(self._mistakes, self._registry).paired(features, index, heads, bool(labels))
         if general and general["validation"] == 0 and verify and verify.extra["assignments"] == "validation":
             self._mistakes.add(
                 ("verify", "assignments"),
@@ -248,14 +263,14 @@ class _Reader:
             )
         if general and general["refit"]:
             self._check_refit(general["validation"], heads)
-        if self._mistakes.any or not (general and executor and data and features and score and ensemble and report):
+        if self._mistakes.any or not (general and executor and data and score and ensemble and report):
             return None
         return Recipe(
             name=general.pop("name", default_name),
             **general,
             executor=executor,
             data=data,
-            features=features,
+            features=_present(features),
             labels=_present(labels),
             index=_present(index),
             heads=_present(heads),
@@ -314,6 +329,8 @@ class _Reader:
         return sections
 
     def _items(self, what: SectionKind, value: Any, path: KeyPath) -> tuple[Section | None, ...]:
+        if value is None and what.default is not None:
+            value = [{"use": what.default}]
         if not value and isinstance(value, (list, type(None))):
             if not what.optional:
                 known = ", ".join(self._registry.names(what.kind)) or "none"
@@ -386,35 +403,3 @@ class _Reader:
                     ("head", position, "use"),
                     f"head '{head.use}' cannot be trained once more (it has no refit()); leave out refit = true",
                 )
-
-    def _paired(self, heads: Sequence[Section | None], indexes: Sequence[Section | None]) -> tuple[Section | None, ...]:
-        """The heads with the names of their indexes, each of which must offer what the head needs."""
-        known = {index.name: index for index in indexes if index is not None}
-        complete = len(known) == len(indexes)
-        return tuple(
-            self._with_indexes(position, head, known, complete) if head is not None else None
-            for position, head in enumerate(heads)
-        )
-
-    def _with_indexes(self, position: int, head: Section, known: dict[str, Section], complete: bool) -> Section:
-        wanted = head.extra.get("index", list(known))
-        path: KeyPath = ("head", position, "index")
-        needs: frozenset[str] = getattr(self._registry.resolve("head", head.use), "needs", frozenset())
-        for place, name in enumerate(wanted):
-            if name in wanted[:place]:
-                self._mistakes.add((*path, place), f"'{name}' is there twice")
-            elif name in known:
-                provides: frozenset[str] = getattr(
-                    self._registry.resolve("indexer", known[name].use), "provides", frozenset()
-                )
-                lacking = sorted(needs - provides)
-                if lacking:
-                    self._mistakes.add(
-                        path,
-                        f"head '{head.use}' needs an index with {', '.join(lacking)}, "
-                        f"and '{name}' ({known[name].use}) offers {', '.join(sorted(provides)) or 'nothing'}",
-                    )
-            elif complete:
-                names = ", ".join(known) or "none"
-                self._mistakes.add((*path, place), f"no index named '{name}'{nearest(name, known)} (known: {names})")
-        return Section(head.kind, head.use, head.name, head.params, {"index": list(wanted)} if known else {})

@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 # These sections repeat: `[head]` is a list of one, `[[head]]` an item of a longer one.
-LISTED: tuple[KeyPath, ...] = (("labels",), ("index",), ("head",), ("score", "metrics"))
+LISTED: tuple[KeyPath, ...] = (("features",), ("labels",), ("index",), ("head",), ("score", "metrics"))
 
 LARGEST_FILE = 1 << 18
 DEEPEST_NESTING = 32

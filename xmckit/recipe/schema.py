@@ -32,7 +32,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _MEANING = {
     "executor": "How work is spread over workers.",
     "data": "The data set.",
-    "features": "Texts or feature blocks to the one matrix that the rest sees.",
+    "features": "Texts or feature blocks to the matrix that the rest sees; of several, label stages see the first.",
     "labels": "Stages that give the training rows new labels, in order.",
     "index": "Structures that shortlist labels for a row.",
     "head": "The classifiers; several form an ensemble.",

@@ -66,15 +66,23 @@ class DataKeys(Params):
 
 
 class NamedKeys(Params):
-    """Keys of `[[labels]]` and `[[index]]` besides the component's own."""
+    """Keys of `[[features]]` and `[[labels]]` besides the component's own."""
 
     name: Name | None = Field(None, description="What this stage is called; by default its `use`.")
 
 
-class HeadKeys(NamedKeys):
+class IndexKeys(NamedKeys):
+    """Keys of `[[index]]` besides the component's own."""
+
+    features: str | None = Field(None, description="Name of the features that it sees; by default the first.")
+
+
+class HeadKeys(IndexKeys):
     """Keys of `[[head]]` besides the component's own."""
 
-    index: list[str] | None = Field(None, description="Names of the indexes that this head uses; by default all.")
+    index: list[str] | None = Field(
+        None, description="Names of the indexes that this head uses; by default all that see the same features."
+    )
 
 
 class VerifyKeys(Params):
@@ -98,9 +106,9 @@ class SectionKind:
 SECTIONS: dict[str, SectionKind] = {
     "executor": SectionKind("executor", default="threads"),
     "data": SectionKind("dataset", DataKeys),
-    "features": SectionKind("featurizer", default="blocks"),
+    "features": SectionKind("featurizer", NamedKeys, default="blocks", repeats=True),
     "labels": SectionKind("label-preprocessor", NamedKeys, optional=True, repeats=True),
-    "index": SectionKind("indexer", NamedKeys, optional=True, repeats=True),
+    "index": SectionKind("indexer", IndexKeys, optional=True, repeats=True),
     "head": SectionKind("head", HeadKeys, repeats=True),
     "verify": SectionKind("verifier", VerifyKeys, optional=True),
 }

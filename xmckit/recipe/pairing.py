@@ -1,0 +1,107 @@
+"""Which features an index or a head sees, and which indexes a head uses: names of other sections, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from xmckit.errors import nearest
+from xmckit.recipe.check import Mistakes
+from xmckit.recipe.toml_lines import KeyPath
+
+if TYPE_CHECKING:
+    from xmckit.recipe import Section
+    from xmckit.registry import Registry
+
+FEATURES, INDEX = "features", "index"
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Completes sections with the names of those they use. A section that has a mistake of its own is None."""
+
+    mistakes: Mistakes
+    registry: Registry
+
+    def paired(
+        self,
+        features: Sequence[Section | None],
+        indexes: Sequence[Section | None],
+        heads: Sequence[Section | None],
+        relabelled: bool,
+    ) -> tuple[tuple[Section | None, ...], tuple[Section | None, ...]]:
+        """The indexes and the heads. Label stages, if there are any (`relabelled`), see the first features."""
+        indexes, heads = self._seeing(INDEX, indexes, features), self._seeing("head", heads, features)
+        self._check_seen(features, [*indexes, *heads], relabelled)
+        known = {index.name: index for index in indexes if index is not None}
+        complete = len(known) == len(indexes)
+        return indexes, tuple(
+            self._with_indexes(position, head, known, complete) if head is not None else None
+            for position, head in enumerate(heads)
+        )
+
+    def _seeing(
+        self, key: str, items: Sequence[Section | None], features: Sequence[Section | None]
+    ) -> tuple[Section | None, ...]:
+        """Indexes or heads with the name of the features that each sees, where there is a choice."""
+        known = [section.name for section in features if section is not None]
+        found: list[Section | None] = []
+        for position, item in enumerate(items):
+            if item is None or not known:
+                found.append(item)
+                continue
+            wanted = item.extra.get(FEATURES, known[0])
+            if len(known) == len(features) and wanted not in known:
+                self.mistakes.add(
+                    (key, position, FEATURES),
+                    f"no features named '{wanted}'{nearest(wanted, known)} (known: {', '.join(known)})",
+                )
+            own = {name: value for name, value in item.extra.items() if name != FEATURES}
+            found.append(replace(item, extra={FEATURES: wanted, **own} if len(features) > 1 else own))
+        return tuple(found)
+
+    def _check_seen(self, features: Sequence[Section | None], by: Sequence[Section | None], relabelled: bool) -> None:
+        """Features that nothing sees are most likely those that a head was meant to name."""
+        if len(features) < 2 or None in (*features, *by):
+            return
+        seen = {section.extra[FEATURES] for section in by if section is not None}
+        for position, section in enumerate(features):
+            if section is not None and section.name not in seen and (position or not relabelled):
+                self.mistakes.add(
+                    (FEATURES, position),
+                    f'no index or head sees these: write features = "{section.name}" into one, or leave them out',
+                )
+
+    def _with_indexes(self, position: int, head: Section, known: Mapping[str, Section], complete: bool) -> Section:
+        """The head with the names of its indexes, each of which must offer what the head needs."""
+        seen = head.extra.get(FEATURES)
+        alike = [name for name, index in known.items() if index.extra.get(FEATURES) == seen]
+        wanted = head.extra.get(INDEX, alike)
+        path: KeyPath = ("head", position, INDEX)
+        for place, name in enumerate(wanted):
+            if name in wanted[:place]:
+                self.mistakes.add((*path, place), f"'{name}' is there twice")
+            elif name in known and name not in alike:
+                others = f" (those are {', '.join(alike)})" if alike else ""
+                self.mistakes.add(
+                    (*path, place),
+                    f"index '{name}' sees the features '{known[name].extra[FEATURES]}' and this head '{seen}': "
+                    f"expected an index that sees the same{others}",
+                )
+            elif name in known:
+                self._check_offers(head, known[name], path)
+            elif complete:
+                names = ", ".join(known) or "none"
+                self.mistakes.add((*path, place), f"no index named '{name}'{nearest(name, known)} (known: {names})")
+        return replace(head, extra={**head.extra, INDEX: list(wanted)} if known else head.extra)
+
+    def _check_offers(self, head: Section, index: Section, path: KeyPath) -> None:
+        needs: frozenset[str] = getattr(self.registry.resolve("head", head.use), "needs", frozenset())
+        provides: frozenset[str] = getattr(self.registry.resolve("indexer", index.use), "provides", frozenset())
+        if lacking := sorted(needs - provides):
+            self.mistakes.add(
+                path,
+                f"head '{head.use}' needs an index with {', '.join(lacking)}, "
+                f"and '{index.name}' ({index.use}) offers {', '.join(sorted(provides)) or 'nothing'}",
+            )
