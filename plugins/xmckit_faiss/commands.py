@@ -52,13 +52,23 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
     finding = _finding()
     searched = finding.Searched.open(run, Path(root))
     output = output or _beside(searched.path)
-    extension, refusals = finding.added(searched, file, output, _say)
+    done = finding.added(searched, file, output, _say)
+    extension, refusals = done.extension, done.refusals
     if as_json:
-        told = {"folder": str(extension.path), "labels": extension.labels, "predictable": not refusals, "why": refusals}
+        told = {
+            "folder": str(extension.path),
+            "labels": extension.labels,
+            "predictable": not refusals,
+            "why": refusals,
+            "indexes": done.indexes,
+        }
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
     count, names = len(extension.labels), ", ".join(extension.labels[:5])
     click.echo(f"{count} new label{'s' * (count > 1)}: {printable(names, keep='')}{', …' * (count > 5)}")
+    for line in done.indexes:
+        listed = "lists the new labels" if line["new"] else f"goes on listing the first {line['labels']:,} labels"
+        click.echo(f"head {line['head']}: index {line['index']} {listed}")
     for refusal in refusals:
         click.echo(f"not predictable: {refusal}")
     first = "xmckit search" if refusals else "xmckit predict"

@@ -17,6 +17,7 @@ from xmckit.data.jsonl import json_object
 from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
 from xmckit.extensions import Extension, is_extension, read_extension, write_extension
+from xmckit.handover import named_index
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
 if TYPE_CHECKING:
@@ -190,19 +191,34 @@ def _parsed(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
     return name, texts
 
 
-def added(searched: Searched, path: Path, output: Path, say: Any) -> tuple[Extension, list[str]]:
-    """(the extension that was written, why some heads could not take the labels)."""
+@dataclass(frozen=True)
+class Added:
+    """What was written, why some heads could not take the labels, and what the indexes of those that could know."""
+
+    extension: Extension
+    refusals: Sequence[str]
+    indexes: Sequence[dict[str, Any]]
+
+
+def added(searched: Searched, path: Path, output: Path, say: Any) -> Added:
+    """Write a folder with the run's heads and its index, each with the labels of the file `path`."""
     if searched.extension is not None:
         raise UsageError(f"{searched.path} has added labels already: add all of them to {searched.run.path} at once")
     labels = NewLabels.read(path, searched.label_names)
     X = searched.model.features(labels.texts)
     _check_known_words(X, labels, path)
-    heads, refusals = _extended_heads(searched, X, labels)
-    names = searched.index_names()
     index = searched.index(say)
+    heads, refusals = _extended_heads(searched, X, labels, index)
+    names = searched.index_names()
     index.add_labels(X, labels.of)
+    count = len(searched.label_names) + len(labels.names)
+    told = [
+        {"head": position, "index": name, "labels": known, "new": known == count}
+        for position, head in heads.items()
+        for name, known in getattr(head, "index_labels", list)()
+    ]
     indexes = {names[0] if names else USE: index}
-    return write_extension(output, searched.run, labels.names, heads, indexes), refusals
+    return Added(write_extension(output, searched.run, labels.names, heads, indexes), refusals, told)
 
 
 def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
@@ -217,12 +233,22 @@ def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
         )
 
 
-def _extended_heads(searched: Searched, X: Matrix, labels: NewLabels) -> tuple[dict[int, Any], list[str]]:
-    """(heads with the new labels, by position; why others cannot take them). All heads take them or none."""
+def _extended_heads(
+    searched: Searched, X: Matrix, labels: NewLabels, index: FaissIndex
+) -> tuple[dict[int, Any], list[str]]:
+    """(heads with the new labels, by position; why others cannot take them). All heads take them or none.
+
+    A head whose own indexes cannot take the labels gets one of them alone, beside: what it says about others stays.
+    """
     rows, Y = searched.run.training_rows()
     chosen = np.sort(searched.context.rng("rows beside new labels").permutation(Y.shape[0])[:BACKGROUND])
     train = Split(rows[chosen], Y[chosen])
     heads, refusals = {}, []
+
+    def alone() -> FaissIndex:
+        found: FaissIndex = named_index(index.of_new_labels(X, labels.of), USE)
+        return found
+
     uses = [
         stage["identity"]["use"] for stage in searched.run.manifest["stages"] if stage["identity"]["kind"] == "head"
     ]
@@ -231,7 +257,7 @@ def _extended_heads(searched: Searched, X: Matrix, labels: NewLabels) -> tuple[d
             refusals.append(f"head {use} cannot take new labels: train it anew with them")
             continue
         try:
-            head.add_labels(X, labels.of, train)
+            head.add_labels(X, labels.of, train, listed_by=alone)
         except UsageError as error:
             refusals.append(f"head {use}: {error}")
             continue

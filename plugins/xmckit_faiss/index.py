@@ -239,6 +239,19 @@ class FaissIndex:
         first = self.labels
         self.add(self._sums(X, Y), np.arange(first, first + Y.shape[1]))
 
+    def of_new_labels(self, X: Matrix, Y: csr_matrix) -> FaissIndex:
+        """An index that has none of these labels but those behind the last one, which come as in `add_labels`."""
+        params = self.params.model_copy(update={"kind": "flat"})
+        index = FaissIndex(params, self.projection, self.labels + Y.shape[1], self._workers, self._seed)
+        embeddings, labels = self._sums(X, Y), np.arange(self.labels, index.labels)
+        _refuse_zeros(embeddings, labels)
+        kept = unit_rows(embeddings) if params.metric == "cosine" else embeddings
+        index.label_at, index._alive = labels.astype(np.int32), np.ones(len(labels), dtype=bool)
+        index._searcher = Searcher.made(Settings("flat"), kept, self._seed, self._workers)
+        index._told = {"kind": "flat", "because": "it has only the labels that were added"}
+        index._spread()
+        return index
+
     def _sums(self, X: Matrix, Y: csr_matrix) -> np.ndarray:
         if self.projection is None:
             raise UsageError("an index over the rows of a head takes new labels from the head: see `rebuild`")
@@ -254,8 +267,7 @@ class FaissIndex:
         present = np.intersect1d(self.label_at[self._alive], labels)
         if len(present):
             raise DataError(f"label {int(present[0])} is in the index already: remove it first")
-        if len(zero := np.flatnonzero(~embeddings.any(axis=1))):
-            raise DataError(f"the embedding of label {int(labels[zero[0]])} has only zeros: it could never be found")
+        _refuse_zeros(embeddings, labels)
         if not len(labels):
             return
         if self.params.metric == "cosine":
@@ -398,6 +410,11 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows of length 1; zeros stay."""
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], dtype=np.float32)
+
+
+def _refuse_zeros(embeddings: np.ndarray, labels: np.ndarray) -> None:
+    if len(zero := np.flatnonzero(~embeddings.any(axis=1))):
+        raise DataError(f"the embedding of label {int(labels[zero[0]])} has only zeros: it could never be found")
 
 
 def sample(rows: np.ndarray, seed: int) -> np.ndarray:

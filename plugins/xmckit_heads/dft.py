@@ -216,8 +216,8 @@ class DFTHead(TorchHead):
         return Alternating(classifier.degree, self.params.slack, classifier.place_of_label.cpu().numpy())
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
-        sizes, classifier = self.sizes, self._fitted().classifier
-        runs = cyclic_runs(truth, classifier.place_of_label.cpu().numpy())
+        sizes = self.sizes
+        runs = cyclic_runs(truth[:, : len(self._places)], self._places)
         degree, most = sizes["degree"], int(runs.max(initial=0))
         sets = f"set of {sizes['output']} labels" if self.ranking else "label set"
         reach = f"every {sets} with at most {degree} runs of active labels in the label order can be output"
@@ -238,8 +238,20 @@ class DFTHead(TorchHead):
     def warnings(self) -> list[str]:
         return [*super().warnings(), *self._why_lost(), *self._who_is_beyond()]
 
+    @property
+    def _places(self) -> np.ndarray:
+        """Where each label that was trained stands on the circle."""
+        classifier = self._fitted().classifier
+        places: torch.Tensor = (classifier.trained if self.added else classifier).place_of_label
+        return places.cpu().numpy()
+
     def _why_lost(self) -> list[str]:
         """Why not every x can be reached, if that is so."""
+        if self.added:
+            return [
+                f"{self.added} labels were added, whose rows are not those of the DFT layer, so its guarantee is lost; "
+                "training with them gives it back"
+            ]
         encoder, inputs, width = self._fitted().encoder, self.sizes["inputs"], self.sizes["width"]
         if self._fitted().narrow:
             wider = "width and head.encoder.hidden" if "hidden" in self.params.encoder.options else "width"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.sparse import csr_matrix
 
-from xmckit import Split, UsageError, make_context
+from xmckit import DataError, Split, StorageError, UsageError, make_context, store
+from xmckit.nn import TorchHead
 from xmckit.nn.new_labels import new_rows
 
 CONTEXT = make_context(workers=1)
@@ -48,23 +50,101 @@ def fitted(use: str, **params: object) -> tuple[object, Split]:
     return head, train
 
 
-def test_a_head_keeps_what_it_knows_and_stores_what_is_new(tmp_path):
-    for dim in (8, 40):  # the second is wider than the encoder, whose matrices are then folded
-        head, train = fitted("bsl", dim=dim, encoder={"use": "sparse-linear", "width": 16})
-        before = head.decision()
-        head.add_labels(train.matrix[:3], csr_matrix(np.eye(3, 2, dtype=np.float32)), train)
-        after = head.decision()
-        assert after.W.shape[0] == 14
-        np.testing.assert_allclose(after.W[:12], before.W, rtol=1e-6)
-        folder = tmp_path / str(dim)
-        folder.mkdir()
-        head.save(folder)
-        again = CONTEXT.load("head", "bsl", folder)
-        np.testing.assert_array_equal(again.predict(train.matrix, 14).indices, head.predict(train.matrix, 14).indices)
-        assert head.predict(train.matrix, 14).indices.max() == 13
+NARROW = {"encoder": {"use": "sparse-linear", "width": 16}}
+
+
+# where the classifier is wider than the encoder, the matrices of both are folded
+@pytest.mark.parametrize(
+    ("use", "params"),
+    [("bsl", {"dim": 8}), ("bsl", {"dim": 40, **NARROW}), ("dft", {}), ("dft", {"slack": 40, **NARROW})],
+)
+def test_a_head_keeps_what_it_knows_and_stores_what_is_new(use, params, tmp_path):
+    head, train = fitted(use, **params)
+    before, logits = head.decision(), head.predict(train.matrix, 12)
+    for count in (2, 1):
+        more = csr_matrix(np.eye(3, count, dtype=np.float32))
+        head.add_labels(train.matrix[:3], more, train)
+    after = head.decision()
+    assert after.W.shape[0] == 15
+    assert head.added == 3
+    np.testing.assert_allclose(after.W[:12], before.W, rtol=1e-6)
+    found = head.predict(train.matrix, 15)
+    for row in range(60):
+        old = found.indices[row] < 12
+        np.testing.assert_array_equal(found.indices[row][old], logits.indices[row])
+        np.testing.assert_allclose(found.scores[row][old], logits.scores[row], rtol=1e-4, atol=1e-5)
+    own = head.features(train.matrix) @ after.W.T + after.b + np.float32(head.threshold)
+    np.testing.assert_allclose(np.take_along_axis(own, found.indices, 1), found.scores, rtol=1e-4, atol=1e-4)
+    head.save(tmp_path)
+    again = CONTEXT.load("head", use, tmp_path)
+    np.testing.assert_array_equal(again.predict(train.matrix, 15).indices, found.indices)
+    assert (again.labels(train.matrix) != head.labels(train.matrix)).nnz == 0
+
+
+def test_added_labels_are_not_in_the_guarantee_of_the_layer():
+    head, train = fitted("dft")
+    assert head.decision().structure is not None
+    head.add_labels(train.matrix[:1], csr_matrix(np.ones((1, 1), np.float32)), train)
+    assert head.decision().structure is None
+    assert "guarantee is lost" in head.warnings()[0]
+    truth = csr_matrix((train.Y.data, train.Y.indices, train.Y.indptr), (60, 13))
+    assert head.facts(truth)["guarantee"] == "lost: see above"
+
+
+def test_some_rows_of_a_layer_with_added_labels():
+    head, train = fitted("dft")
+    head.add_labels(train.matrix[:2], csr_matrix(np.eye(2, dtype=np.float32)), train)
+    classifier, labels = head._network.classifier, torch.tensor([13, 0, 12, 7])
+    with torch.no_grad():
+        for part, whole in zip(classifier.rows(labels), classifier.matrix(), strict=True):
+            np.testing.assert_allclose(part, whole[labels], rtol=1e-6)
+
+
+class Bent(torch.nn.Module):
+    """No linear layer."""
+
+    width = 8
+
+    def __init__(self):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.zeros(12, 8))
+
+    def start(self, train, generator):
+        self.W.data.normal_(generator=generator)
+
+    def forward(self, x, threads):
+        return torch.tanh(x @ self.W.T)
+
+
+class BentHead(TorchHead):
+    def make_classifier(self, sizes):
+        return Bent()
+
+    def loss(self, classifier, x, targets, threads):
+        return classifier(x, threads).square().mean()
 
 
 def test_a_head_without_rows_of_its_own_says_so():
-    head, train = fitted("dft")
-    with pytest.raises(UsageError, match="DFTHead have no rows of their own"):
+    _, train = fitted("bsl")
+    head = BentHead(epochs=1, dim=8)
+    head.fit(train, context=CONTEXT)
+    with pytest.raises(UsageError, match="BentHead have no rows of their own"):
         head.add_labels(train.matrix[:1], csr_matrix(np.ones((1, 1), np.float32)), train)
+
+
+def test_rows_of_another_width_change_nothing():
+    head, train = fitted("bsl")
+    with pytest.raises(DataError, match="7 features, this head was fitted on 20"):
+        head.add_labels(train.matrix[:1, :7], csr_matrix(np.ones((1, 1), np.float32)), train)
+    assert head.predict(train.matrix, 20).indices.max() == 11
+
+
+def test_stored_sizes_that_cannot_be_are_named(tmp_path):
+    head, train = fitted("dft")
+    head.add_labels(train.matrix[:2], csr_matrix(np.eye(2, dtype=np.float32)), train)
+    head.save(tmp_path)
+    state = store.read_json(tmp_path / "state.json")
+    for added, why in ((14, "fewer labels that were added"), (3, "expected"), (0, "expected the tensors")):
+        store.write_json(tmp_path / "state.json", {**state, "sizes": {**state["sizes"], "added": added}})
+        with pytest.raises(StorageError, match=why):
+            CONTEXT.load("head", "dft", tmp_path)

@@ -390,6 +390,75 @@ def test_new_labels_need_an_index_that_has_them(context):
         head.add_labels(X, csr_matrix(np.ones((6, 1), dtype=np.float32)), small_problem())
 
 
+class Growing(Listed):
+    """Labels that come later are listed too."""
+
+    def add_labels(self, X, Y):
+        self.chosen += range(self.labels, self.labels + Y.shape[1])
+        self.labels += Y.shape[1]
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("make_index", [lambda: Growing(small_problem().labels, [5]), Nearest, None])
+def test_new_labels_are_listed_by_the_indexes_that_can(context, name, make_index):
+    train, X = small_problem(), small_problem(rows=6, seed=2).matrix
+    old = Listed(train.labels, [0, 3])
+    alone = Growing(train.labels, [])
+    head = fitted(context, name, [old] + ([] if make_index is None else [make_index()]))
+
+    def listed_by():
+        alone.add_labels(X, csr_matrix((6, 2)))
+        return alone
+
+    before = head.candidates(X).toarray()
+    head.add_labels(X, csr_matrix(np.eye(6, 2, dtype=np.float32)), train, listed_by=listed_by)
+    after = head.candidates(X).toarray()
+    assert after.shape[1] == train.labels + 2
+    assert after[:, train.labels :].all()
+    if make_index is not Nearest:  # which lists the nearest of all labels, new ones among them
+        assert (after[:, : train.labels] == before).all()
+    (first, known), *others = head.index_labels()
+    assert (first, known) == ("listed", train.labels)
+    assert {labels for _, labels in others} == {train.labels + 2}
+    assert len(others) == 1
+    told = head.facts(csr_matrix((6, train.labels + 2), dtype=np.float32))["labels that an index knows"]
+    assert told.startswith(f"listed {train.labels}, ")
+    logits = head.features(X) @ head.decision().W.T + head.decision().b + np.float32(head.threshold)
+    found = head.predict(X, 30)
+    assert ((found.indices >= 0).sum(axis=1) == (after > 0).sum(axis=1)).all()
+    kept = found.indices >= 0
+    np.testing.assert_allclose(
+        np.take_along_axis(logits, np.maximum(found.indices, 0), 1)[kept], found.scores[kept], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_an_index_lists_the_labels_that_it_is_said_to_know():
+    X = small_problem(rows=6, seed=2).matrix
+    narrow, wide = Listed(4, [1]), Listed(6, [1, 5])
+    found = Indexes([narrow, wide], 6, [4, 6]).find(X, lambda: X, 3)
+    assert (found.toarray() == np.tile([0, 1, 0, 0, 0, 1], (6, 1))).all()
+    for indexes in (Indexes([narrow, wide], 6), Indexes([wide, wide], 6, [4, 6]), Indexes([narrow], 6, [5])):
+        with pytest.raises(xmckit.PluginError, match="gave shortlists of size"):
+            indexes.find(X, lambda: X, 3)
+
+
+def test_what_an_index_knows_is_stored(context, tmp_path):
+    train = small_problem()
+    tree = context.build("indexer", {"use": "tree", "leaf_size": 2}).build(train, context=context)
+    tree.indexer = "tree"
+    head = fitted(context, "bsl", [tree], candidates=3)
+    head.save(tmp_path)
+    state = xmckit.store.read_json(tmp_path / "state.json")
+    assert state["known"] == [train.labels]
+    for damage in (None, [], [0], [train.labels + 1], ["1"], [train.labels] * 2):
+        xmckit.store.write_json(tmp_path / "state.json", {**state, "known": damage})
+        with pytest.raises(xmckit.StorageError, match="how many of the labels"):
+            context.load("head", "bsl", tmp_path)
+    del state["known"]  # as heads were stored whose indexes know all labels
+    xmckit.store.write_json(tmp_path / "state.json", state)
+    assert context.load("head", "bsl", tmp_path).index_labels() == [("tree", train.labels)]
+
+
 def test_the_names_of_indexes_that_are_stored(context, tmp_path):
     tree = context.build("indexer", {"use": "tree", "leaf_size": 2}).build(small_problem(), context=context)
     tree.indexer = "tree"
@@ -401,7 +470,7 @@ def test_the_names_of_indexes_that_are_stored(context, tmp_path):
         xmckit.store.write_json(tmp_path / "state.json", {**state, "indexes": damage})
         with pytest.raises(xmckit.StorageError, match="the names of indexers"):
             context.load("head", "bsl", tmp_path)
-    del state["indexes"]
+    del state["indexes"], state["known"]
     xmckit.store.write_json(tmp_path / "state.json", state)
     assert context.load("head", "bsl", tmp_path).candidates(small_problem(rows=3).matrix) is None
 

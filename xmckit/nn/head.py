@@ -31,7 +31,7 @@ from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.head_params import LinearParams, LinearThresholdParams, RankingParams
 from xmckit.nn.head_state import read_state
 from xmckit.nn.losses import linear
-from xmckit.nn.network import Classifier, Network
+from xmckit.nn.network import Classifier, Network, Widened, with_more
 from xmckit.nn.new_labels import new_rows
 from xmckit.nn.shortlist import (
     ROWS_AT_ONCE,
@@ -265,7 +265,7 @@ class TorchHead(Configured, ABC):
             structure = None
         else:
             W, b = network.classifier.matrix()
-            structure = self.structure(network.classifier)
+            structure = None if self.added else self.structure(network.classifier)
         assert W is not None
         assert b is not None
         matrix, shifted = W.detach().cpu().numpy(), b.detach().cpu().numpy() - np.float32(self.threshold)
@@ -273,35 +273,51 @@ class TorchHead(Configured, ABC):
         rule: Literal["sign", "topk"] = "topk" if self.ranking else "sign"
         return LinearDecision(matrix, shifted, rule, structure, self._replay, self.sizes["inputs"])
 
-    def add_labels(self, X: Matrix, Y: csr_matrix, train: Split) -> None:
+    @property
+    def added(self) -> int:
+        """Labels that `add_labels` put behind those of training."""
+        return self.sizes.get("added", 0)
+
+    def add_labels(
+        self, X: Matrix, Y: csr_matrix, train: Split, *, listed_by: Callable[[], LabelIndex] | None = None
+    ) -> None:
         """Take on labels from the rows `X` that have them (`Y`: rows × new labels) beside some rows of training.
 
-        What was learned stays as it is. UsageError from a head whose classifier has no row of its own for each label.
+        What was learned stays as it is. Of the head's indexes those that can take the labels list them as well; where
+        none can, `listed_by` makes one more, of the new labels. UsageError from a head whose classifier is not linear.
         """
-        network = self._fitted()
-        classifier = network.classifier
-        if self._indexes is not None and not self._indexes.can_add:
+        network, indexes = self._fitted(), self._indexes
+        if not network.linear:
+            raise UsageError(
+                f"the labels of a {type(self).__name__} have no rows of their own that one could add to: train it anew"
+            )
+        listed = indexes is None or indexes.can_add
+        if not listed and listed_by is None:
             raise UsageError(
                 f"this {type(self).__name__} outputs only labels that its index lists, and the index was built without "
                 "the new ones: train it anew"
             )
-        if type(classifier) is not Classifier:
-            raise UsageError(
-                f"the labels of a {type(self).__name__} have no rows of their own that one could add to: train it anew"
-            )
-        W, b = (part.detach().cpu().numpy() for part in classifier.matrix())
+        W, b = (part.detach().cpu().numpy() for part in network.classifier.matrix())
         rows, examples = (self._projected(self._checked(matrix)) for matrix in (train.matrix, X))
-        more = (torch.from_numpy(part).to(self._device) for part in new_rows(W, b, rows, train.Y, examples, Y))
-        extended = Classifier(self.sizes["labels"] + Y.shape[1], classifier.width)
-        with torch.no_grad():
-            for old, new, name in zip(classifier.matrix(), more, ("W", "b"), strict=True):
-                setattr(extended, name, torch.nn.Parameter(torch.cat([old.detach(), new])))
-        network.classifier = extended
-        self.sizes = {**self.sizes, "labels": self.sizes["labels"] + int(Y.shape[1])}
+        more = [torch.from_numpy(part).to(self._device) for part in new_rows(W, b, rows, train.Y, examples, Y)]
+        if indexes is not None:
+            indexes = indexes.with_labels(X, Y)
+            if not listed and listed_by is not None:
+                indexes = indexes.beside(listed_by())
+        network.classifier = with_more(network.classifier, self.sizes["labels"], *more)
+        count = int(Y.shape[1])
+        self.sizes = {**self.sizes, "labels": self.sizes["labels"] + count, "added": self.added + count}
         network.fold()
-        if self._indexes is not None:
-            self._indexes = self._indexes.with_labels(X, Y)
-            self._indexes.rebuild(self._label_vectors)
+        self._indexes = indexes
+        if indexes is not None:
+            indexes.rebuild(self._label_vectors)
+
+    def index_labels(self) -> list[tuple[str, int]]:
+        """Of each index its name and how many labels it knows: all, or those from before the others were added."""
+        if self._indexes is None:
+            return []
+        names = [str(getattr(index, "indexer", number)) for number, index in enumerate(self._indexes.all)]
+        return list(zip(names, self._indexes.known, strict=True))
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
         """What the report says about this head; `truth` holds the label sets of the test rows.
@@ -336,6 +352,7 @@ class TorchHead(Configured, ABC):
             "threshold": self.threshold,
             "history": epochs,
             "indexes": self._save_indexes(folder),
+            "known": [] if self._indexes is None else self._indexes.known,
         }
         store.write_json(folder / STATE, kept)
         store.write_tensors(folder / WEIGHTS, {name: tensor.cpu() for name, tensor in network.state_dict().items()})
@@ -345,16 +362,15 @@ class TorchHead(Configured, ABC):
         head = super().load(folder, context=context)
         head._workers = context.workers
         head._device = head._chosen_device()
-        head.sizes, head.threshold, head.history, used = read_state(folder / STATE)
+        head.sizes, head.threshold, head.history, used, known = read_state(folder / STATE)
         missing = head.size_names() - head.sizes.keys()
         if missing:
             raise store.damaged(folder / STATE, f"expected the sizes {', '.join(sorted(missing))}")
         head._network = head._stored_network(folder, context)
         if used:
             found = [context.load("indexer", use, folder / f"index-{n}") for n, use in enumerate(used)]
-            head._indexes = Indexes(
-                [named_index(index, use) for index, use in zip(found, used, strict=True)], head.sizes["labels"]
-            )
+            named = [named_index(index, use) for index, use in zip(found, used, strict=True)]
+            head._indexes = Indexes(named, head.sizes["labels"], known)
         return head
 
     # Training
@@ -606,12 +622,13 @@ class TorchHead(Configured, ABC):
         if self._indexes is None:
             return {}
         most = min(self.params.candidates * len(self._indexes.all), self.sizes["labels"])
-        told = {
-            f"index {getattr(index, 'indexer', number)}": index.facts()
-            for number, index in enumerate(self._indexes.all)
-            if hasattr(index, "facts")
-        }
-        return {"labels that a row can choose from, at most": most, **told}
+        told: dict[str, Any] = {"labels that a row can choose from, at most": most}
+        if self.added:
+            told["labels that an index knows"] = ", ".join(f"{name} {known:,}" for name, known in self.index_labels())
+        for (name, _), index in zip(self.index_labels(), self._indexes.all, strict=True):
+            if hasattr(index, "facts"):
+                told[f"index {name}"] = index.facts()
+        return told
 
     # Building blocks
 
@@ -630,7 +647,11 @@ class TorchHead(Configured, ABC):
     def _new_network(self, generator: torch.Generator, context: Context) -> Network:
         encoder = self._new_encoder(context)
         encoder.prepare(self.sizes["inputs"], generator)
-        classifier = self.make_classifier(self.sizes)
+        known = self.sizes["labels"] - self.added
+        classifier = self.make_classifier({**self.sizes, "labels": known})
+        if self.added:
+            room = torch.zeros(self.added, classifier.width), torch.zeros(self.added)
+            classifier = with_more(classifier, known, *room)
         return Network(encoder, initialised_linear(encoder.width, classifier.width, generator), classifier)
 
     def _new_encoder(self, context: Context) -> Any:
@@ -664,7 +685,8 @@ class TorchHead(Configured, ABC):
                 raise store.damaged(path, f"{name} holds a value that is not a finite number")
         network.load_state_dict(tensors)
         try:
-            self.check_stored(network.classifier)
+            classifier = network.classifier
+            self.check_stored(classifier.trained if isinstance(classifier, Widened) else classifier)
         except DataError as error:
             raise store.damaged(path, str(error)) from None
         return network.to(self._device)

@@ -45,6 +45,47 @@ class Classifier(torch.nn.Module):
         return self.W, self.b
 
 
+class Widened(torch.nn.Module):
+    """A linear classifier of `known` labels and rows for labels that came later; it is not trained again."""
+
+    def __init__(self, trained: Any, known: int, more: Classifier):
+        super().__init__()
+        self.trained, self.known, self.more = trained, known, more
+
+    @property
+    def width(self) -> int:
+        return self.more.width
+
+    def forward(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
+        return torch.cat([self.trained(x, threads), self.more(x, threads)], dim=1)
+
+    def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """W and b of some labels."""
+        later = labels >= self.known
+        W, b = self.more.W.new_empty(len(labels), self.width), self.more.b.new_empty(len(labels))
+        W[~later], b[~later] = self.trained.rows(labels[~later])
+        W[later], b[later] = self.more.rows(labels[later] - self.known)
+        return W, b
+
+    def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(W, b) with the labels that came later behind the others."""
+        (W, b), (more_W, more_b) = self.trained.matrix(), self.more.matrix()
+        return torch.cat([W, more_W]), torch.cat([b, more_b])
+
+
+def with_more(classifier: Any, known: int, W: torch.Tensor, b: torch.Tensor) -> Any:
+    """A linear classifier of `known` labels with these rows behind its own."""
+    if isinstance(classifier, Widened):
+        more = with_more(classifier.more, known - classifier.known, W, b)
+        return Widened(classifier.trained, classifier.known, more)
+    whole = type(classifier) is Classifier
+    if whole:
+        W, b = torch.cat([classifier.W.detach(), W]), torch.cat([classifier.b.detach(), b])
+    made = Classifier(*W.shape)
+    made.W, made.b = torch.nn.Parameter(W), torch.nn.Parameter(b)
+    return made if whole else Widened(classifier, known, made)
+
+
 class Network(torch.nn.Module):
     """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W.
 

@@ -34,10 +34,15 @@ ROWS_AT_ONCE = 1 << 14
 
 
 class Indexes:
-    """The shortlists of several indexes together."""
+    """The shortlists of several indexes together.
 
-    def __init__(self, indexes: Sequence[LabelIndex], labels: int):
+    An index that could not take labels which came later goes on listing those before them: `known` says for each index
+    how many labels, from the first, it has; all of them if it is not given.
+    """
+
+    def __init__(self, indexes: Sequence[LabelIndex], labels: int, known: Sequence[int] | None = None):
         self.all, self.labels = tuple(indexes), labels
+        self.known = tuple(known) if known is not None else (labels,) * len(self.all)
         for index in self.all:
             if index.query_space == "head" and not callable(getattr(index, "rebuild", None)):
                 with _blaming(index):
@@ -50,15 +55,22 @@ class Indexes:
 
     @property
     def can_add(self) -> bool:
-        """Whether all can list labels that were not there when they were built."""
-        return all(index.query_space == "head" or hasattr(index, "add_labels") for index in self.all)
+        """Whether some index can list labels that were not there when it was built."""
+        return any(map(_takes_labels, self.all))
 
     def with_labels(self, X: Matrix, Y: csr_matrix) -> Indexes:
         """The indexes with more labels, from rows that have them (`Y`: rows × new labels); see also `rebuild`."""
+        labels = self.labels + int(Y.shape[1])
+        known = [labels if _takes_labels(index) else known for index, known in zip(self.all, self.known, strict=True)]
         for index in self.all:
-            if index.query_space != "head":
-                index.add_labels(X, Y)  # type: ignore[attr-defined]
-        return Indexes(self.all, self.labels + int(Y.shape[1]))
+            if _takes_labels(index) and index.query_space != "head":
+                with _blaming(index):
+                    index.add_labels(X, Y)  # type: ignore[attr-defined]
+        return Indexes(self.all, labels, known)
+
+    def beside(self, index: LabelIndex) -> Indexes:
+        """These and one more, which knows all labels."""
+        return Indexes([*self.all, index], self.labels, [*self.known, self.labels])
 
     def rebuild(self, label_vectors: Callable[[], np.ndarray]) -> None:
         """Tell the indexes in head space what the labels' vectors are now."""
@@ -71,12 +83,17 @@ class Indexes:
     def find(self, X: Matrix, vectors: Callable[[], np.ndarray], k: int) -> csr_matrix:
         """Rows × labels with a 1 for each label that some index has among its best `k`."""
         united = csr_matrix((X.shape[0], self.labels), dtype=np.float32)
-        for index in self.all if k else ():
+        for index, known in zip(self.all, self.known, strict=True) if k else ():
             Q = vectors() if index.query_space == "head" else X
             with _blaming(index):
-                listed = _listed(index.shortlist(Q, min(k, self.labels)), united.shape, type(index).__name__)
+                listed = _listed(index.shortlist(Q, min(k, known)), (X.shape[0], known), type(index).__name__)
+            listed.resize(united.shape)
             united = _ones(united + listed if united.nnz else listed)
         return united
+
+
+def _takes_labels(index: LabelIndex) -> bool:
+    return index.query_space == "head" or hasattr(index, "add_labels")
 
 
 def _blaming(index: LabelIndex) -> contextlib.AbstractContextManager[None]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from scipy.sparse import csr_matrix
 
 import xmckit
 from xmckit.cli import xmckit as program
+from xmckit.verification import verify
 
 pytest.importorskip("faiss", reason='faiss is not installed: pip install "xmckit[cpu]"')
+from xmckit_faiss.index import FaissIndex
 
 TOPICS = {
     "fruit": "apple pear plum cherry",
@@ -28,10 +32,14 @@ path = "{data}"
 [features]
 use = "tfidf"
 min_count = 1
-[head]
+[[head]]
 {head}
 """
 BSL = 'use = "bsl"\nepochs = 30\nbatch = 16\ndim = 8\ndropout = 0.0\n[head.encoder]\nuse = "sparse-linear"\nwidth = 8'
+
+DFT = 'use = "dft"\nactive = 1\nslack = 4\nepochs = 30\nbatch = 16\ndropout = 0.0\n'
+FAISS = '\n[[index]]\nuse = "faiss"'
+TREE = '\n[[index]]\nuse = "tree"\nleaf_size = 2'
 
 
 def call(*arguments: str) -> str:
@@ -69,6 +77,18 @@ def indexed(made):
 @pytest.fixture(scope="module")
 def refitted(made):
     return made("refitted", BSL + '\n[[index]]\nuse = "faiss"', also="refit = true\nvalidation = 0.2").path
+
+
+@pytest.fixture(scope="module")
+def behind_a_tree(made):
+    return made("behind_a_tree", BSL + TREE).path
+
+
+@pytest.fixture(scope="module")
+def united(made):
+    """The heads and indexes of the recipe `everything`."""
+    heads = BSL.replace('"bsl"', '"lml"') + "\n[[head]]\n" + DFT
+    return made("united", heads + TREE.replace("tree", "overlap") + FAISS).path
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +145,7 @@ def test_a_run_without_an_index_is_searched_too(plain):
     assert told["labels"][0]["label"] == "metal"
 
 
-@pytest.mark.parametrize("which", ["indexed", "refitted", "plain"])
+@pytest.mark.parametrize("which", ["indexed", "refitted", "plain", "behind_a_tree", "united"])
 def test_new_labels_are_predicted_and_found(which, new, tmp_path, request):
     run = request.getfixturevalue(which)
     before = sorted((path, path.stat().st_mtime_ns) for path in run.rglob("*"))
@@ -143,6 +163,73 @@ def test_new_labels_are_predicted_and_found(which, new, tmp_path, request):
         call("labels", "add", str(run), str(new), "--output", str(tmp_path / "more"))
     with pytest.raises(xmckit.UsageError, match="has added labels already"):
         call("labels", "add", str(tmp_path / "more"), str(new))
+
+
+@pytest.mark.parametrize(("which", "first"), [("behind_a_tree", "tree"), ("united", "overlap")])
+def test_the_indexes_with_new_labels_are_named(which, first, new, tmp_path, request):
+    run, more = request.getfixturevalue(which), tmp_path / "more"
+    told = json.loads(call("labels", "add", str(run), str(new), "--output", str(more), "--json"))
+    heads = xmckit.load(run).heads
+    expected = [(first, 4, False), ("faiss", 5, True)]
+    assert [(line["head"], line["index"], line["labels"], line["new"]) for line in told["indexes"]] == [
+        (position, *line) for position in range(len(heads)) for line in expected
+    ]
+    said = call("labels", "add", str(run), str(new), "--output", str(tmp_path / "again"))
+    assert f"head 0: index {first} goes on listing the first 4 labels" in said
+    assert "head 0: index faiss lists the new labels" in said
+
+
+@pytest.mark.parametrize("which", ["behind_a_tree", "united"])
+def test_old_labels_keep_their_order_beside_new_ones(which, new, tmp_path, request):
+    run, more = request.getfixturevalue(which), tmp_path / "more"
+    call("labels", "add", str(run), str(new), "--output", str(more), "--json")
+    before, after = xmckit.load(run), xmckit.load(more)
+    X = before.features([" ".join(words.split()[:2]) + " boat" for words in TOPICS.values()])
+    for old, extended in zip(before.heads, after.heads, strict=True):
+        candidates = extended.candidates(X).toarray()
+        assert (candidates[:, :4] == old.candidates(X).toarray()).all()
+        ranked, with_new = old.predict(X, 5), extended.predict(X, 5)
+        for row in range(4):
+            kept = (with_new.indices[row] >= 0) & (with_new.indices[row] < 4)
+            found = old.predict(X, 5).indices[row]
+            assert with_new.indices[row][kept].tolist() == found[found >= 0].tolist()
+            np.testing.assert_allclose(with_new.scores[row][kept], ranked.scores[row][found >= 0], rtol=1e-5, atol=1e-5)
+
+
+def test_what_heads_with_new_labels_can_output_is_proved(united, new, tmp_path):
+    more = tmp_path / "more"
+    call("labels", "add", str(united), str(new), "--output", str(more), "--json")
+    model = xmckit.load(more)
+    X = model.features(["iron copper zinc", "apple pear plum"])
+    wanted = csr_matrix(np.array([[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]], dtype=np.float32))
+    (tmp_path / "verified").mkdir()
+    told = verify(
+        tmp_path / "verified",
+        model.context.resolve("verifier", "argmax")(),
+        [("lml", model.heads[0]), ("dft", model.heads[1])],
+        xmckit.Split(X, wanted),
+        most=10,
+        context=model.context.using(folder=tmp_path),
+    )
+    answers = {(one["head"], one["scope"]): one for one in told["results"]}
+    assert set(answers) == {(head, scope) for head in ("lml", "dft") for scope in ("full", "shortlist")}
+    for answer in answers.values():
+        assert [verdict["status"] for verdict in answer["verdicts"]] == ["argmaxable", "argmaxable"]
+
+
+def test_nothing_is_left_of_labels_that_were_being_added(united, new, tmp_path, monkeypatch):
+    more = tmp_path / "more"
+
+    def killed(self, folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FaissIndex, "save", killed)
+        with pytest.raises((KeyboardInterrupt, click.Abort)):
+            call("labels", "add", str(united), str(new), "--output", str(more))
+    assert not more.exists()
+    call("labels", "add", str(united), str(new), "--output", str(more))
+    assert xmckit.load(more).label_names[-1] == "alloy"
 
 
 def test_a_head_that_cannot_take_labels_says_so(made, new, tmp_path):
