@@ -6,6 +6,8 @@ large as the table, or by keeping one row per entry of the batch, to be sorted a
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch.nn.functional import embedding, embedding_bag
 from xmckit.errors import DataError
 from xmckit.nn.batches import SparseBatch
 from xmckit.nn.threads import Threads, current_threads, stripes
-from xmckit.sparse.product import all_below, multiply, transposed
+from xmckit.sparse.product import Transposed, all_below, multiply, transposed
 
 _LEAST_WORK = 1 << 20  # products a piece, some 100 µs; with fewer, waking a thread takes longer than the work
 
@@ -36,18 +38,29 @@ def sparse_product(batch: SparseBatch, table: torch.Tensor) -> torch.Tensor:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: torch.Tensor, batch: SparseBatch, threads: Threads) -> torch.Tensor:
-        ctx.batch, ctx.threads, ctx.shape = batch, threads, table.shape
+        ctx.threads, ctx.shape = threads, table.shape
         dense = np.ascontiguousarray(table.detach().numpy())
         pointers, columns, values = batch.offsets.numpy(), batch.indices.numpy(), batch.values.numpy()
         if not all_below(columns, len(dense)):
             raise DataError(f"a row of the batch names a feature that a table of {len(dense)} features does not have")
-        return torch.from_numpy(_multiplied(threads, pointers, columns, values, dense))
+        out, tasks = _product(pointers, columns, values, dense)
+
+        def turn() -> None:
+            ctx.entries = transposed(pointers, columns, values, len(dense))
+
+        if ctx.needs_input_grad[0]:
+            # what the way back needs: second, so that another thread wakes up for it while this one multiplies
+            tasks.insert(1, turn)
+        threads.map(_done, tasks)
+        return torch.from_numpy(out)
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        batch, slope = ctx.batch, np.ascontiguousarray(slopes[0].numpy())
-        entries = transposed(batch.offsets.numpy(), batch.indices.numpy(), batch.values.numpy(), ctx.shape[0])
-        gradient = _multiplied(ctx.threads, entries.pointers, entries.rows, entries.values, slope)
+        entries: Transposed = ctx.entries
+        gradient, tasks = _product(
+            entries.pointers, entries.rows, entries.values, np.ascontiguousarray(slopes[0].numpy())
+        )
+        ctx.threads.map(_done, tasks)
         sparse = torch.sparse_coo_tensor(
             torch.from_numpy(entries.columns)[None],
             torch.from_numpy(gradient),
@@ -57,17 +70,20 @@ class _Product(torch.autograd.Function):
         return sparse, None, None
 
 
-def _multiplied(
-    threads: Threads, pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray
-) -> np.ndarray:
+def _product(
+    pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray
+) -> tuple[np.ndarray, list[Callable[[], None]]]:
+    """Room for a product, and what fills it, in parts that may be done at the same time."""
     out = np.empty((len(pointers) - 1, dense.shape[1]), dense.dtype)
     nothing = np.zeros(dense.shape[1], dense.dtype)
+    return out, [
+        partial(multiply, pointers, indices, values, dense, nothing, out, part.start, part.stop)
+        for part in _pieces(len(out), len(indices) * dense.shape[1])
+    ]
 
-    def rows(part: slice) -> None:
-        multiply(pointers, indices, values, dense, nothing, out, part.start, part.stop)
 
-    threads.map(rows, _pieces(len(out), len(indices) * dense.shape[1]))
-    return out
+def _done(task: Callable[[], None]) -> None:
+    task()
 
 
 def _pieces(length: int, work: int) -> list[slice]:
