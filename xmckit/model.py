@@ -243,19 +243,22 @@ def _load_run(folder: Run, context: Context) -> Model:
     if len(heads) < asked:
         found = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
         raise UsageError(f"{folder.path} has {found}: go on with `xmckit run --resume {folder.path}`")
-    places = [folder.features_folder(record["name"]) for record in trained]
-    loaded = {place: load_featurizer(place, context) for place in dict.fromkeys(places)}
+    seen = {folder.features_folder(record["name"]): record["name"] for record in trained}
+    loaded = {place: load_featurizer(folder, of, context) for place, of in seen.items()}
     names = load_label_names(folder.stage_folder("data"))
     kept = {
         key: folder.manifest[name] for key, name in (("top", "top"), ("rule", "ensemble")) if name in folder.manifest
     }
-    return Model([loaded[place] for place in places], heads, names, context, **kept)
+    featurizers = [loaded[folder.features_folder(record["name"])] for record in trained]
+    return Model(featurizers, heads, names, context, **kept)
 
 
-def load_featurizer(folder: Path, context: Context) -> Featurizer:
-    """The fitted featurizer of a stage of features (see `Run.features_folder`)."""
-    featurizer: Featurizer = context.load(
-        "featurizer", store.read_json(folder / "features.json")["use"], folder / "featurizer"
+def load_featurizer(run: Run, of: str, context: Context) -> Featurizer:
+    """The fitted featurizer of the features that the stage `of` saw (see `Run.features_folder`)."""
+    folder = run.features_folder(of)
+    use = store.read_json(folder / "features.json")["use"]
+    featurizer: Featurizer = context.using(resolve=_resolver(context, run)).load(
+        "featurizer", use, folder / "featurizer"
     )
     return featurizer
 

@@ -18,6 +18,7 @@ from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
 from xmckit.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit.handover import named_index
+from xmckit.model import features_of, load_featurizer
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
 if TYPE_CHECKING:
@@ -67,6 +68,16 @@ class Searched:
             if name.startswith("index-") and identity["use"] == USE and identity["params"]["embeddings"] != "head":
                 names.append(name.removeprefix("index-"))
         return names
+
+    @property
+    def index_stage(self) -> str:
+        """The stage whose features the index sees."""
+        names = self.index_names()
+        return f"index-{names[0]}" if names else "labels"
+
+    def features(self, texts: Sequence[str]) -> Matrix:
+        """Texts as the index sees them."""
+        return features_of(texts, load_featurizer(self.run, self.index_stage, self.context), self.context)
 
     def index(self, say: Any) -> FaissIndex:
         """The run's index, or one that is made now from its training rows."""
@@ -131,7 +142,7 @@ def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any
 
 def _text_features(searched: Searched, query: str, how: str | None) -> Matrix:
     try:
-        return searched.model.features([query])
+        return searched.features([query])
     except UsageError as error:
         if how == "text":
             raise
@@ -205,10 +216,11 @@ def added(searched: Searched, path: Path, output: Path, say: Any) -> Added:
     if searched.extension is not None:
         raise UsageError(f"{searched.path} has added labels already: add all of them to {searched.run.path} at once")
     labels = NewLabels.read(path, searched.label_names)
-    X = searched.model.features(labels.texts)
-    _check_known_words(X, labels, path)
+    X, of_heads = searched.features(labels.texts), searched.model.all_features(labels.texts)
+    for seen in (X, *of_heads):
+        _check_known_words(seen, labels, path)
     index = searched.index(say)
-    heads, refusals = _extended_heads(searched, X, labels, index)
+    heads, refusals = _extended_heads(searched, X, of_heads, labels, index)
     names = searched.index_names()
     index.add_labels(X, labels.of)
     count = len(searched.label_names) + len(labels.names)
@@ -234,32 +246,44 @@ def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
 
 
 def _extended_heads(
-    searched: Searched, X: Matrix, labels: NewLabels, index: FaissIndex
+    searched: Searched, X: Matrix, of_heads: Sequence[Matrix], labels: NewLabels, index: FaissIndex
 ) -> tuple[dict[int, Any], list[str]]:
     """(heads with the new labels, by position; why others cannot take them). All heads take them or none.
 
     A head whose own indexes cannot take the labels gets one of them alone, beside: what it says about others stays.
     """
-    rows, Y = searched.run.training_rows()
-    chosen = np.sort(searched.context.rng("rows beside new labels").permutation(Y.shape[0])[:BACKGROUND])
-    train = Split(rows[chosen], Y[chosen])
+    run = searched.run
+    stages = [stage for stage in run.manifest["stages"] if stage["identity"]["kind"] == "head"]
+    seen = [run.features_folder(stage["name"]) for stage in stages]
+    sees = {place: stage["name"] for place, stage in zip(seen, stages, strict=True)}
+    trains = {place: _background(run, name, searched.context) for place, name in sees.items()}
     heads, refusals = {}, []
 
-    def alone() -> FaissIndex:
+    def alone(place: Path) -> FaissIndex:
+        if place != run.features_folder(searched.index_stage):
+            raise UsageError(
+                "its indexes cannot take new labels, and labels are searched by other features than this head sees"
+            )
         found: FaissIndex = named_index(index.of_new_labels(X, labels.of), USE)
         return found
 
-    uses = [
-        stage["identity"]["use"] for stage in searched.run.manifest["stages"] if stage["identity"]["kind"] == "head"
-    ]
-    for position, (use, head) in enumerate(zip(uses, searched.model.heads, strict=True)):
+    for position, (stage, place, head) in enumerate(zip(stages, seen, searched.model.heads, strict=True)):
+        use = stage["identity"]["use"]
         if not hasattr(head, "add_labels"):
             refusals.append(f"head {use} cannot take new labels: train it anew with them")
             continue
         try:
-            head.add_labels(X, labels.of, train, listed_by=alone)
+            listed_by = functools.partial(alone, place)
+            head.add_labels(of_heads[position], labels.of, trains[place], listed_by=listed_by)
         except UsageError as error:
             refusals.append(f"head {use}: {error}")
             continue
         heads[position] = head
     return ({} if refusals else heads), refusals
+
+
+def _background(run: Run, stage: str, context: Context) -> Split:
+    """Some training rows as a head saw them."""
+    rows, Y = run.training_rows(stage)
+    chosen = np.sort(context.rng("rows beside new labels").permutation(Y.shape[0])[:BACKGROUND])
+    return Split(rows[chosen], Y[chosen])

@@ -217,6 +217,60 @@ def test_what_heads_with_new_labels_can_output_is_proved(united, new, tmp_path):
         assert [verdict["status"] for verdict in answer["verdicts"]] == ["argmaxable", "argmaxable"]
 
 
+VIEWS = """
+[data]
+use = "files"
+path = "{data}"
+[[features]]
+use = "tfidf"
+name = "words"
+min_count = 1
+[[features]]
+use = "tfidf"
+name = "letters"
+min_count = 1
+terms = "characters"
+ngrams = 3
+shortest = 2
+[[index]]
+use = "faiss"
+features = "letters"
+[[index]]
+use = "tree"
+leaf_size = 2
+[[head]]
+name = "letters"
+features = "letters"
+{bsl}
+[[head]]
+name = "words"
+{index}
+{bsl}
+"""
+
+
+@pytest.mark.parametrize("index", ["index = []", ""])
+def test_texts_are_searched_and_labels_added_with_the_features_of_each(index, made, indexed, new, tmp_path):
+    """A head behind nothing takes labels; one behind a tree cannot be helped by an index of other features."""
+    data = indexed.parent.parent.parent / "data"
+    (tmp_path / "views.toml").write_text(VIEWS.format(data=data, bsl=BSL, index=index))
+    run = xmckit.run(tmp_path / "views.toml", root=tmp_path / "runs").path
+    (found,) = json.loads(call("search", str(run), "coppe silve", "-k", "1", "--json"))["labels"]
+    assert found["label"] == "metal"  # no word of it is known
+    told = json.loads(call("labels", "add", str(run), str(new), "--output", str(tmp_path / "more"), "--json"))
+    if not index:
+        assert told["why"] == [
+            "head bsl: its indexes cannot take new labels, and labels are searched by other features than this head "
+            "sees"
+        ]
+        return
+    assert told["predictable"]
+    model = xmckit.load(tmp_path / "more")
+    metals, fruits = model.predict(["iron copper zinc", "apple pear plum"], k=2)
+    assert {tag.label for tag in metals} == {"metal", "alloy"}
+    assert fruits[0].label == "fruit"
+
+
 def test_nothing_is_left_of_labels_that_were_being_added(united, new, tmp_path, monkeypatch):
     more = tmp_path / "more"
 
