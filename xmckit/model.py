@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from xmckit import store
 from xmckit.errors import DataError, PluginError, UsageError
 from xmckit.extensions import is_extension, read_extension
 from xmckit.pipeline import DEFAULT_ROOT
@@ -91,14 +90,14 @@ class Model(Labeller):
 
     def features(self, inputs: Sequence[str] | Matrix, head: int = 0) -> Matrix:
         """The matrix that one of the heads sees."""
-        return features_of(inputs, self.featurizers[head], self.context)
+        return _features_of(inputs, self.featurizers[head], self.context)
 
     def all_features(self, inputs: Sequence[str] | Matrix | Split) -> list[Matrix]:
         """The matrix that each head sees; heads with the same featurizer have the same."""
         made: dict[int, Matrix] = {}
         for featurizer in self.featurizers:
             if id(featurizer) not in made:
-                made[id(featurizer)] = features_of(inputs, featurizer, self.context)
+                made[id(featurizer)] = _features_of(inputs, featurizer, self.context)
         return [made[id(featurizer)] for featurizer in self.featurizers]
 
     def _seen(self, inputs: Sequence[str] | Matrix) -> Iterable[tuple[Head, Matrix]]:
@@ -152,7 +151,7 @@ def _combined_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
     return combine_sets(sets)
 
 
-def features_of(inputs: Sequence[str] | Matrix | Split, featurizer: Featurizer, context: Context) -> Matrix:
+def _features_of(inputs: Sequence[str] | Matrix | Split, featurizer: Featurizer, context: Context) -> Matrix:
     """What a featurizer makes of texts or rows; UsageError where it cannot take them."""
     split = _as_split(inputs)
     try:
@@ -244,23 +243,13 @@ def _load_run(folder: Run, context: Context) -> Model:
         found = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
         raise UsageError(f"{folder.path} has {found}: go on with `xmckit run --resume {folder.path}`")
     seen = {folder.features_folder(record["name"]): record["name"] for record in trained}
-    loaded = {place: load_featurizer(folder, of, context) for place, of in seen.items()}
+    loaded = {place: folder.load_featurizer(of, context) for place, of in seen.items()}
     names = load_label_names(folder.stage_folder("data"))
     kept = {
         key: folder.manifest[name] for key, name in (("top", "top"), ("rule", "ensemble")) if name in folder.manifest
     }
     featurizers = [loaded[folder.features_folder(record["name"])] for record in trained]
     return Model(featurizers, heads, names, context, **kept)
-
-
-def load_featurizer(run: Run, of: str, context: Context) -> Featurizer:
-    """The fitted featurizer of the features that the stage `of` saw (see `Run.features_folder`)."""
-    folder = run.features_folder(of)
-    use = store.read_json(folder / "features.json")["use"]
-    featurizer: Featurizer = context.using(resolve=_resolver(context, run)).load(
-        "featurizer", use, folder / "featurizer"
-    )
-    return featurizer
 
 
 def _resolver(context: Context, folder: Run) -> Callable[[str, str], Any]:

@@ -30,7 +30,9 @@ from xmckit.measure import Measured
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+    from xmckit.context import Context
     from xmckit.data.model import Matrix
+    from xmckit.protocols import Featurizer
 
 FORMAT = 1
 CACHE = ".cache"
@@ -138,6 +140,13 @@ class Run:
         """The folder of the features that the stage `of` saw: `index-…`, `head-…`, or `labels` for label stages, which
         see the first of several."""
         return self.stage_folder(self.manifest.get("features", {}).get(of, "features"))
+
+    def load_featurizer(self, of: str, context: Context) -> Featurizer:
+        """The featurizer behind the features that the stage `of` saw."""
+        folder = self.features_folder(of)
+        use = store.read_json(folder / "features.json")["use"]
+        featurizer: Featurizer = context.load("featurizer", use, folder / "featurizer")
+        return featurizer
 
     def training_rows(self, of: str = "labels") -> tuple[Matrix, csr_matrix]:
         """(X, Y) of the training rows as the stage `of` saw them, the validation share included."""

@@ -18,7 +18,6 @@ from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
 from xmckit.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit.handover import named_index
-from xmckit.model import features_of, load_featurizer
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
 if TYPE_CHECKING:
@@ -77,7 +76,11 @@ class Searched:
 
     def features(self, texts: Sequence[str]) -> Matrix:
         """Texts as the index sees them."""
-        return features_of(texts, load_featurizer(self.run, self.index_stage, self.context), self.context)
+        featurizer = self.run.load_featurizer(self.index_stage, self.context)
+        try:
+            return featurizer.transform(Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts), context=self.context)
+        except DataError as error:
+            raise UsageError(f"this model cannot take texts: {error}") from None
 
     def index(self, say: Any) -> FaissIndex:
         """The run's index, or one that is made now from its training rows."""
