@@ -301,3 +301,18 @@ def test_recipes_that_cannot_work_are_said_before_anything_runs(tmp_path):
     assert "validation" in text
     with pytest.raises(UsageError, match="'nonsense'"):
         run_suite(suite, tmp_path / "work", registry=default_registry(), only=["nonsense"])
+
+
+def test_a_recipe_whose_heads_see_different_features_keeps_them(tmp_path):
+    suite = load_suite(write_suite(tmp_path), default_registry())
+    head = '[[head]]\nuse = "popularity"\n'
+    views = '[[features]]\nuse = "blocks"\n[[features]]\nuse = "blocks"\nname = "long"\nnormalise = "l2"\n'
+    (tmp_path / "mine.toml").write_text(
+        '[data]\nuse = "stdlib-calls"\n' + views + head + head + 'name = "other"\nfeatures = "long"\n'
+    )
+    recipe = cell_of(suite, tmp_path / "work", "mine").recipe(suite.data[0].source, default_registry(), [])
+    assert [section.name for section in recipe.features] == ["blocks", "long"]
+    assert recipe.data.use == "synthetic"
+    (tmp_path / "mine.toml").write_text('[data]\nuse = "stdlib-calls"\n[features]\nuse = "tfidf"\n' + head)
+    recipe = cell_of(suite, tmp_path / "work", "mine").recipe(suite.data[0].source, default_registry(), [])
+    assert [section.use for section in recipe.features] == ["blocks"]

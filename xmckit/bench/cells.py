@@ -22,6 +22,7 @@ from xmckit.bench.suite import BASELINE, DataSet, Suite, System
 from xmckit.errors import StorageError
 from xmckit.metrics import RowScores
 from xmckit.recipe import Recipe, load_recipe
+from xmckit.recipe.layers import merged_tree, read_chain
 from xmckit.registry import Registry
 
 FORMAT = 1
@@ -58,10 +59,11 @@ class Cell:
     def recipe_text(self, source: Mapping[str, Any]) -> str:
         """The recipe of this cell: the system's, on the suite's data, features, threads and seed.
 
-        `source` is the [data] with its paths found.
+        `source` is the [data] with its paths found. A recipe whose heads see different features keeps its own.
         """
         extends = {"extends": self.system.use} if self.system.kind == "recipe" else {}
         head = {} if extends else {"head": {"use": BASELINE}}
+        features = {} if extends and _has_views(self.system.use) else {"features": dict(self.data.features)}
         return tomli_w.dumps(
             {
                 **extends,
@@ -69,7 +71,7 @@ class Cell:
                 "seed": self.seed,
                 "workers": self.suite.threads,
                 "data": dict(source),
-                "features": dict(self.data.features),
+                **features,
                 "score": {"k": list(self.suite.k)},
                 **head,
             }
@@ -99,6 +101,10 @@ class Cell:
             own = {key: value for key, value in resolved["data"].items() if key not in self.data.source}
             asked |= {"data": own, **{key: item for key, item in resolved.items() if key not in _NOT_IN_IDENTITY}}
         return store.canonical_sha256(asked)
+
+
+def _has_views(recipe: str) -> bool:
+    return len(merged_tree(read_chain(recipe), ()).plain().get("features", ())) > 1
 
 
 def write_rows(path: Path, rows: RowScores) -> None:

@@ -191,7 +191,7 @@ def _compared(
     if len(rows) > 1:
         differences = compare_rows(list(rows), list(rows.values()), draws=draws).differences
     kinds = {system.name: system.kind for system in suite.systems}
-    facts = done[-1][1]["data"]
+    facts = next(outcome["data"] for _, outcome in done if outcome["checksum"] == checksum)  # the baseline's
     return DataResults(
         name, facts, checksum, published, _standings(rows, differences), _duels(rows, differences, kinds), notes
     )
