@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -365,6 +366,11 @@ def test_the_report_names_both(run):
     page = (run.path / "report.html").read_text()
     for shown in ("features-words", "features-letters", "features.1.terms"):
         assert shown in page
+    data = page[page.index('id="data"') : page.index('id="stages"')]
+    columns = [run.training_rows(stage)[0].shape[1] for stage in ("head-linear", "head-shortlisted")]
+    text = " ".join(re.sub("<[^>]+>", " ", data).split())
+    assert f"words tfidf {columns[0]:,} index large head linear" in text.replace(" , ", " ")
+    assert f"letters tfidf {columns[1]:,} index small head shortlisted" in text.replace(" , ", " ")
 
 
 def test_the_plan_has_both(folder):

@@ -363,7 +363,8 @@ class _Pipeline:
             featurizer.save(folder / "featurizer")
             check_saved(folder / "featurizer", f"featurizer {section.use}")
             same = featured.train is data.value.train.X and featured.test is data.value.test.X
-            store.write_json(folder / "features.json", {"use": section.use, "as_in_data": same})
+            told = {"use": section.use, "as_in_data": same, "columns": int(featured.train.shape[1])}
+            store.write_json(folder / "features.json", told)
             if not same:
                 store.write_matrix(folder / "X.trn.npz", featured.train)
                 store.write_matrix(folder / "X.tst.npz", featured.test)

@@ -78,6 +78,7 @@ def _page(run: Run) -> dict[str, Any]:
         "heads": [head for head in told_heads if head["facts"] or head["warnings"] or any(head["shown"].values())],
         "verdicts": verdicts,
         "data": _data(run),
+        "features": _features(run),
         "stages": stage_charts,
         "stage_table": stage_table,
         "recipe": short((run.path / "recipe.toml").read_text("utf-8"), LONGEST_RECIPE),
@@ -193,6 +194,22 @@ def _data(run: Run) -> dict[str, Any]:
     rows = [[Cell(name), Cell(value), Cell(test.get(name, ""))] for name, value in train.items()]
     columns = [Column(""), Column("train", True), Column("test", True)]
     return {"table": Table("", columns, rows, fixed=True), "facts": flat_facts(told)}
+
+
+def _features(run: Run) -> Table | None:
+    """Which features there are and who sees them, where there are several."""
+    sees: dict[str, list[str]] = defaultdict(list)
+    for stage, features in run.manifest.get("features", {}).items():
+        kind, _, name = stage.partition("-")
+        if name or label_stages(run):
+            sees[features].append(f"{kind} {name}" if name else "label stages")
+    rows = []
+    for features, by in sees.items():
+        told = store.read_json(run.stage_folder(features) / "features.json")
+        name = features.removeprefix("features-")
+        rows.append([texts(name), texts(told["use"]), count(told["columns"]), Cell("", names=by)])
+    columns = [Column("features"), Column("component"), Column("columns", True), Column("seen by")]
+    return Table("", columns, rows, fixed=True) if rows else None
 
 
 def _origins(run: Run) -> tuple[Table, Table]:
