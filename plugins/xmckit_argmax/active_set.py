@@ -23,8 +23,12 @@ DEPENDENT, CAREFULLY_DEPENDENT = 1e-22, 1e-27  # squared length of what is left 
 STEPS_PER_COLUMN, LEAST_STEPS = 200, 5000  # after which a solver is stuck
 CANCELLED = 0.01  # share of a squared length; what is left below it is projected again
 CACHED = 12  # violated rows that are tried again before the whole working set is
+FAR = 0.5  # of the way from the worst of them to what is enough
+ROUGHLY = 2e-7  # times columns and length of v: how far off products in single precision are at most
+VECTORS = 32  # numbers that a loop takes at a time
 
 _fast = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, error_model="numpy")
+_least = njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"}, error_model="numpy")  # minima as vectors
 
 
 @_fast
@@ -44,23 +48,36 @@ def _row_dot(rows, row, b):  # type: ignore[no-untyped-def]
 
 
 @_fast
-def _listed_products(rows, ids, signs, count, v, products):  # type: ignore[no-untyped-def]
-    """products[j] = signs[j] · rows[ids[j]]·v, four rows at a time."""
+def _up_to(last, end):  # type: ignore[no-untyped-def]
+    """Behind `last` at a multiple of VECTORS, or `end`: loops over fewer numbers take them one by one."""
+    return min((last | (VECTORS - 1)) + 1, end)
+
+
+@_fast
+def _gather(units, ids, signs, count, near):  # type: ignore[no-untyped-def]
+    """The rows of the working set at length 1, times their signs, side by side."""
+    for j in range(count):
+        row, sign = ids[j], np.float32(signs[j])
+        for i in range(units.shape[1]):
+            near[j, i] = units[row, i] * sign
+
+
+@_fast
+def _rough_products(near, count, v, short, products):  # type: ignore[no-untyped-def]
+    """products[j] = near[j]·v in single precision, four rows at a time; `short` is room for v."""
+    for i in range(v.shape[0]):
+        short[i] = v[i]
     whole = count - count % 4
     for j in range(0, whole, 4):
-        r0, r1, r2, r3 = ids[j], ids[j + 1], ids[j + 2], ids[j + 3]
-        t0 = t1 = t2 = t3 = 0.0
-        for i in range(v.shape[0]):
-            t0 += rows[r0, i] * v[i]
-            t1 += rows[r1, i] * v[i]
-            t2 += rows[r2, i] * v[i]
-            t3 += rows[r3, i] * v[i]
-        products[j] = t0 * signs[j]
-        products[j + 1] = t1 * signs[j + 1]
-        products[j + 2] = t2 * signs[j + 2]
-        products[j + 3] = t3 * signs[j + 3]
+        t0 = t1 = t2 = t3 = np.float32(0.0)
+        for i in range(short.shape[0]):
+            t0 += near[j, i] * short[i]
+            t1 += near[j + 1, i] * short[i]
+            t2 += near[j + 2, i] * short[i]
+            t3 += near[j + 3, i] * short[i]
+        products[j], products[j + 1], products[j + 2], products[j + 3] = t0, t1, t2, t3
     for j in range(whole, count):
-        products[j] = _row_dot(rows, ids[j], v) * signs[j]
+        products[j] = _row_dot(near, np.uint64(j), short)
 
 
 @_fast
@@ -101,15 +118,15 @@ def _orthogonal_part(Q, q, a, along, z, again, rest):  # type: ignore[no-untyped
 
 
 @_fast
-def _solve_upper(R, q, along, r):  # type: ignore[no-untyped-def]
-    """R·r = along."""
-    for j in range(q):
-        r[j] = along[j]
+def _solve_upper(R, pivots, q, along, r):  # type: ignore[no-untyped-def]
+    """R·r = along. What R stores behind its diagonal is zero."""
+    for j in range(r.shape[0]):
+        r[j] = along[j] if j < q else 0.0
     for j in range(q - 1, -1, -1):
-        value = r[j] / R[j, j]
-        r[j] = value
-        for i in range(j):
+        value = r[j] * pivots[j]
+        for i in range(_up_to(j, r.shape[0])):
             r[i] -= value * R[j, i]
+        r[j] = value
 
 
 @_fast
@@ -138,13 +155,13 @@ def _rotate_four_columns(R, j, first, end, cosines, sines):  # type: ignore[no-u
 
 
 @_fast
-def _drop(Q, R, q, k, active, multipliers, along, z, cosines, sines):  # type: ignore[no-untyped-def]
+def _drop(Q, R, pivots, q, k, active, multipliers, along, z, cosines, sines):  # type: ignore[no-untyped-def]
     """Remove active row k: shift, make R triangular again by rotations, and give z what the last row of Q held."""
     last = q - 1
     for j in range(k, last):
         active[j] = active[j + 1]
         multipliers[j] = multipliers[j + 1]
-        for i in range(j + 2):
+        for i in range(_up_to(j + 1, R.shape[1])):
             R[j, i] = R[j + 1, i]
     for start in range(k, last, 4):
         end = min(start + 4, last)
@@ -155,7 +172,8 @@ def _drop(Q, R, q, k, active, multipliers, along, z, cosines, sines):  # type: i
         for j in range(start, end):
             _rotate_column(R, j, done, j, cosines, sines)
             length = np.sqrt(R[j, j] * R[j, j] + R[j, j + 1] * R[j, j + 1])
-            cosines[j], sines[j] = R[j, j] / length, R[j, j + 1] / length
+            pivots[j] = 1.0 / length
+            cosines[j], sines[j] = R[j, j] * pivots[j], R[j, j + 1] * pivots[j]
             R[j, j], R[j, j + 1] = length, 0.0
     for j in range(k, last):
         c, s = cosines[j], sines[j]
@@ -171,12 +189,32 @@ def _drop(Q, R, q, k, active, multipliers, along, z, cosines, sines):  # type: i
     return freed * freed
 
 
-@_fast
-def _most_violated(rows, norms, ids, signs, count, v, is_active, cache, products, enough):  # type: ignore[no-untyped-def]
-    """The place of the row with the least product over its length, if it is below `enough`, otherwise −1.
+@_least
+def _least_of(values, count):  # type: ignore[no-untyped-def]
+    least = np.float32(np.inf)
+    for j in range(count):
+        least = values[j] if values[j] < least else least
+    return least
 
-    Rows that were violated when the whole set was last looked at are tried first; `cache` ends with their number.
-    """
+
+@_fast
+def _list_worst(products, count, enough, cache):  # type: ignore[no-untyped-def]
+    """List in `cache` the first rows that are about as far below `enough` as any; it ends with their number."""
+    least, listed = _least_of(products, count), 0
+    if least < enough:
+        cut = least + np.float32(FAR) * (enough - least)
+        for j in range(count):
+            if products[j] <= cut:
+                cache[listed] = j
+                listed += 1
+                if listed == CACHED:
+                    break
+    cache[CACHED] = listed
+
+
+@_fast
+def _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough):  # type: ignore[no-untyped-def]
+    """The place of the listed row with the least product over its length, if it is below `enough`, otherwise −1."""
     best, where = enough, -1
     for c in range(cache[CACHED]):
         j = cache[c]
@@ -184,48 +222,75 @@ def _most_violated(rows, norms, ids, signs, count, v, is_active, cache, products
             value = signs[j] * _row_dot(rows, ids[j], v) / norms[ids[j]]
             if value < best:
                 best, where = value, j
-    if where >= 0:
-        return where
-    _listed_products(rows, ids, signs, count, v, products)
-    cached = 0
-    for j in range(count):
-        value = products[j] / norms[ids[j]]
-        products[j] = value
-        if value < enough and is_active[j] == 0 and (cached < CACHED or value < products[cache[cached - 1]]):
-            c = min(cached, CACHED - 1)
-            while c > 0 and products[cache[c - 1]] > value:
-                cache[c] = cache[c - 1]
-                c -= 1
-            cache[c] = j
-            cached = min(cached + 1, CACHED)
-    cache[CACHED] = cached
-    return cache[0] if cached else -1
+    return where
 
 
 @_fast
-def _first_blocker(multipliers, r, q):  # type: ignore[no-untyped-def]
-    """(step, position): how far the dual may go before an active multiplier turns negative."""
-    step, blocker = np.inf, -1
-    for j in range(q):
-        if r[j] > BLOCKING and multipliers[j] < step * r[j]:
-            step, blocker = multipliers[j] / r[j], j
-    return step, blocker
+def _worst_of_all(rows, norms, ids, signs, count, v, is_active, enough):  # type: ignore[no-untyped-def]
+    best, where = enough, -1
+    for j in range(count):
+        value = signs[j] * _row_dot(rows, ids[j], v) / norms[ids[j]]
+        if value < best and is_active[j] == 0:
+            best, where = value, j
+    return where
+
+
+@_fast
+def _most_violated(  # type: ignore[no-untyped-def]
+    rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough
+):  # fmt: skip
+    """The place of a row with about the least product over its length, if any is below `enough`, otherwise −1.
+
+    Rows that were far below it when the whole set was last looked at come first. The whole set is looked at in single
+    precision, and where that cannot tell, in double precision.
+    """
+    where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
+    if where >= 0:
+        return where
+    _rough_products(near, count, v, short, products)
+    for k in range(q):
+        products[active[k]] = np.inf
+    doubt = ROUGHLY * near.shape[1] * np.sqrt(_dot(v, v))
+    _list_worst(products, count, np.float32(enough + doubt), cache)
+    where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
+    if where >= 0 or cache[CACHED] == 0:
+        return where
+    return _worst_of_all(rows, norms, ids, signs, count, v, is_active, enough)
+
+
+@_least
+def _first_blocker(multipliers, r, q, steps):  # type: ignore[no-untyped-def]
+    """(step, position): how far the dual may go before an active multiplier turns negative; behind q, r is zero."""
+    step = np.inf
+    for j in range(_up_to(q - 1, r.shape[0])):
+        steps[j] = multipliers[j] / r[j] if r[j] > BLOCKING else np.inf
+        step = steps[j] if steps[j] < step else step
+    if step < np.inf:
+        for j in range(q):
+            if steps[j] == step:
+                return step, j
+    return np.inf, -1
 
 
 @_fast
 def _solve(  # type: ignore[no-untyped-def]
     rows, norms, ids, signs, count, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
-    work, products
+    work, near, short, products
 ):  # fmt: skip
     """Go on from `state` = (active rows, steps) until the working set is satisfied or proved infeasible.
 
     When it is infeasible, `active` has the rows of the combination, the violated one last.
     """
-    a, along, z, r, again, cosines, sines = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    a, along, z, r, again = work[0], work[1], work[2], work[3], work[4]
+    cosines, sines, pivots = work[5], work[6], work[7]
     cache = np.zeros(CACHED + 1, dtype=np.int64)
     q, steps = state[0], state[1]
+    for j in range(q):
+        pivots[j] = 1.0 / R[j, j]
     while True:
-        p = _most_violated(rows, norms, ids, signs, count, v, is_active, cache, products, enough)
+        p = _most_violated(
+            rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough
+        )
         if p < 0:
             state[0], state[1] = q, steps
             return SATISFIED
@@ -241,8 +306,8 @@ def _solve(  # type: ignore[no-untyped-def]
             if steps > most:
                 state[0], state[1] = q, steps
                 return STUCK
-            _solve_upper(R, q, along, r)
-            dual_step, blocker = _first_blocker(multipliers, r, q)
+            _solve_upper(R, pivots, q, along, r)
+            dual_step, blocker = _first_blocker(multipliers, r, q, again)
             if left < dependent * wanted * wanted:
                 if blocker < 0:
                     active[q] = p
@@ -264,30 +329,34 @@ def _solve(  # type: ignore[no-untyped-def]
                 length = np.sqrt(left)
                 for i in range(v.shape[0]):
                     Q[q, i] = z[i] / length
-                for j in range(q):
-                    R[q, j] = along[j]
-                R[q, q] = length
+                for j in range(R.shape[1]):
+                    R[q, j] = along[j] if j < q else 0.0
+                R[q, q], pivots[q] = length, 1.0 / length
                 active[q], multipliers[q], is_active[p] = p, added, 1
                 q += 1
                 break
             is_active[active[blocker]] = 0
-            left += _drop(Q, R, q, blocker, active, multipliers, along, z, cosines, sines)
+            left += _drop(Q, R, pivots, q, blocker, active, multipliers, along, z, cosines, sines)
             q -= 1
 
 
 @_fast
 def solve_batch(  # type: ignore[no-untyped-def]
-    rows, norms, ids, signs, counts, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
-    slots, outcome
+    rows, norms, units, ids, signs, counts, width, v, Q, R, active, multipliers, is_active, state, enough, most,
+    dependent, slots, outcome
 ):  # fmt: skip
     """`_solve` for each of `slots`; the arrays from `ids` on have one entry per slot."""
-    work = np.zeros((7, v.shape[1]))
-    products = np.empty(ids.shape[1])
+    work = np.zeros((8, v.shape[1]))
+    most_rows = max([counts[slot] for slot in slots])
+    near, short = np.empty((most_rows, units.shape[1]), dtype=np.float32), np.empty(units.shape[1], dtype=np.float32)
+    products = np.empty(most_rows, dtype=np.float32)
     for at in range(slots.shape[0]):
         slot = slots[at]
+        _gather(units, ids[slot], signs[slot], counts[slot], near)
         outcome[slot] = _solve(
             rows, norms, ids[slot], signs[slot], counts[slot], width, v[slot], Q[slot], R[slot], active[slot],
-            multipliers[slot], is_active[slot], state[slot], enough, most, dependent, work, products,
+            multipliers[slot], is_active[slot], state[slot], enough, most, dependent, work, near, short,
+            products,
         )  # fmt: skip
 
 
@@ -302,7 +371,7 @@ class Slots:
         self.Q = np.zeros((slots, max(1, width), padded))
         self.R = np.zeros((slots, max(1, width), padded))
         self.active = np.zeros((slots, width + 1), dtype=np.int64)
-        self.multipliers = np.zeros((slots, width + 1))
+        self.multipliers = np.zeros((slots, padded))
         self.is_active = np.zeros((slots, room), dtype=np.uint8)
         self.state = np.zeros((slots, 2), dtype=np.int64)
         self.outcome = np.zeros(slots, dtype=np.int64)
@@ -316,10 +385,12 @@ class Slots:
         self.v[slot], self.is_active[slot], self.state[slot], self.in_set[slot] = 0.0, 0, 0, 0
         self.in_set[slot, ids] = 1
 
-    def solve(self, rows: np.ndarray, norms: np.ndarray, slots: np.ndarray, enough: float, dependent: float) -> None:
+    def solve(
+        self, rows: np.ndarray, norms: np.ndarray, units: np.ndarray, slots: np.ndarray, enough: float, dependent: float
+    ) -> None:
         """Go on with the working sets of `slots`; `outcome` says how each ended."""
         most = STEPS_PER_COLUMN * self.width + LEAST_STEPS
         solve_batch(
-            rows, norms, self.ids, self.signs, self.counts, self.width, self.v, self.Q, self.R, self.active,
+            rows, norms, units, self.ids, self.signs, self.counts, self.width, self.v, self.Q, self.R, self.active,
             self.multipliers, self.is_active, self.state, enough, most, dependent, slots, self.outcome,
         )  # fmt: skip

@@ -14,10 +14,12 @@ import torch
 from xmckit_argmax import exact
 from xmckit_argmax.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Found, Proof, Question
-from xmckit_argmax.proofs import all_products, error_per_length, in_cache, positive_multipliers, weigh
-from xmckit_argmax.system import System, plain_rows, row_lengths, scaled_rows
+from xmckit_argmax.multipliers import positive_multipliers
+from xmckit_argmax.proofs import all_products, error_per_length, weigh
+from xmckit_argmax.system import System, plain_rows, row_lengths, scaled_rows, units
 
 ROWS_TO_ADD = 40
+NUMBERS_AT_ONCE = 1 << 16  # of the matrices of combinations
 SCALES_TO_TRY = 33
 NEIGHBOURS = 100
 MOST_EXACT_ROWS = 2000
@@ -29,7 +31,7 @@ CAUTION = 4  # times the error bound, so that a second program with coarser boun
 class Judge:
     def __init__(self, system: System, W: np.ndarray, b: np.ndarray | None, box: float):
         self.system, self.W, self.b, self.box = system, W, b, box
-        self.rows = torch.from_numpy(system.rows)
+        self.rows = torch.from_numpy(system.rows[:, : system.width])  # without the padding
         self._constant = np.flatnonzero(~W.any(axis=1))
         self._typical = int(np.median(system.exponents)) if len(system.exponents) else 0
         self._lossy = np.flatnonzero(~system.lossless)
@@ -229,7 +231,10 @@ class Judge:
     ) -> dict[int, Answer]:
         width = self.system.width
         answers: dict[int, Answer] = {}
-        for part in in_cache([item for item in found if item.inverse is not None], width):
+        with_inverse = [item for item in found if item.inverse is not None]
+        at_once = max(1, NUMBERS_AT_ONCE // max(1, width) ** 2)
+        for start in range(0, len(with_inverse), at_once):
+            part = with_inverse[start : start + at_once]
             supports = np.asarray([item.support for item in part])
             signs = self._signs_of_all([questions[item.index] for item in part], supports)
             matrices = self.system.rows[supports, :width] * signs[:, :, None]
@@ -361,7 +366,8 @@ class Judge:
         slots = Slots(1, len(ids), len(ids), self.system.width, len(powers))
         signs = np.where(np.isin(ids, question.active) | ~labels, 1.0, -1.0)
         slots.start(0, np.arange(len(ids)), signs)
-        slots.solve(rows, np.linalg.norm(rows, axis=1), np.zeros(1, dtype=np.int64), FULLY, CAREFULLY_DEPENDENT)
+        norms = np.linalg.norm(rows, axis=1)
+        slots.solve(rows, norms, units(rows, norms), np.zeros(1, dtype=np.int64), FULLY, CAREFULLY_DEPENDENT)
         if slots.outcome[0] == SATISFIED:
             with np.errstate(all="ignore"):
                 yield self._with_unit_t(np.ldexp(slots.v, powers))[0]

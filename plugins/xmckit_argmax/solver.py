@@ -29,7 +29,8 @@ from xmckit_argmax.active_set import (
 )
 from xmckit_argmax.answers import Answer, Found, Question
 from xmckit_argmax.judge import Judge
-from xmckit_argmax.proofs import all_products, in_cache, inverses
+from xmckit_argmax.multipliers import inverses
+from xmckit_argmax.proofs import all_products
 from xmckit_argmax.system import System
 from xmckit_argmax.working_set import Familiar, add_worst, begin, make_room
 
@@ -74,7 +75,7 @@ class Workspace(Slots):
         self.ends = np.zeros(slots, dtype=np.int64)
         self.scanned = np.zeros(slots, dtype=bool)  # a list of candidates is the working set from the start
         self.products = torch.empty((slots, count), dtype=torch.float32)
-        self.vectors = torch.empty((slots, padded), dtype=torch.float32)
+        self.vectors = torch.empty((slots, system.width), dtype=torch.float32)
 
 
 def bytes_per_slot(system: System) -> int:
@@ -92,8 +93,8 @@ class Solver:
     def __init__(self, system: System, W: np.ndarray, b: np.ndarray | None, settings: Settings):
         self.system, self.W, self.b, self.settings = system, W, b, settings
         self._judge = Judge(system, W, b, settings.box)
-        self._rows = torch.from_numpy(system.rows)
-        self._units32 = torch.from_numpy(system.units32)
+        self._rows = torch.from_numpy(system.rows[:, : system.width])  # without the padding
+        self._units32 = torch.from_numpy(system.units32[:, : system.width])
         self._idle: list[Workspace] = []
         self._lock = threading.Lock()
 
@@ -190,7 +191,7 @@ class Solver:
         """Satisfy the working sets and extend them by a scan; the slots that are complete."""
         start, steps = time.thread_time(), slots.state[live, 1].sum()
         accuracy = (FULLY, CAREFULLY_DEPENDENT) if careful else (ENOUGH, DEPENDENT)
-        slots.solve(self.system.rows, self.system.norms, live, *accuracy)
+        slots.solve(self.system.rows, self.system.norms, self.system.units32, live, *accuracy)
         clock.steps += int(slots.state[live, 1].sum() - steps)
         start = clock.add("active set", start)
         to_scan = live[slots.scanned[live] & (slots.outcome[live] == SATISFIED)]
@@ -238,7 +239,7 @@ class Solver:
             clear, near = np.full(len(to_scan), FULLY_ENOUGH), 1.0
         else:
             vectors = slots.vectors[: len(to_scan)]
-            vectors.numpy()[:] = slots.v[to_scan]
+            vectors.numpy()[:] = slots.v[to_scan, : self.system.width]
             products = torch.mm(vectors, self._units32.T, out=slots.products[: len(to_scan)]).numpy()
             clear, near = AWAY_FROM_ROUNDING * np.sqrt((slots.v[to_scan] ** 2).sum(axis=1)), NEAR
         added = np.empty(len(to_scan), dtype=np.int64)
@@ -254,10 +255,8 @@ class Solver:
         full = [
             slot for slot in sorted(complete) if slots.outcome[slot] == INFEASIBLE and slots.state[slot, 0] == width
         ]
-        found: dict[int, np.ndarray] = {}
-        for part in in_cache(full, width):
-            found.update(zip(part, inverses(slots.R[part, :, :width], slots.Q[part, :, :width]), strict=True))
-        return found
+        found = inverses(slots.R, slots.Q, np.asarray(full, dtype=np.int64))
+        return dict(zip(full, found, strict=True))
 
     def _leave(self, slots: Workspace, slot: int, inverse: np.ndarray | None, *, in_time: bool) -> Found:
         count = slots.counts[slot]

@@ -106,7 +106,7 @@ def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns
     norms = np.linalg.norm(scaled, axis=1)
     return System(
         rows=scaled,
-        units32=(scaled / np.where(norms > 0, norms, 1.0)[:, None]).astype(np.float32),
+        units32=units(scaled, norms),
         norms=norms,
         lossless=lossless,
         exponents=exponents,
@@ -116,6 +116,11 @@ def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns
         rule=rule,
         biased=b is not None,
     )
+
+
+def units(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Rows at length 1 in single precision, or zero."""
+    return np.asarray(rows / np.where(norms > 0, norms, 1.0)[:, None], dtype=np.float32)
 
 
 def plain_rows(W: np.ndarray, b: np.ndarray | None, rule: str, ids: Sequence[int] | np.ndarray) -> np.ndarray:

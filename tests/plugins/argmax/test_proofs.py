@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import KINDS, layer, null_space
 from xmckit_argmax import exact
-from xmckit_argmax.proofs import all_products, error_per_length, positive_multipliers, weigh
+from xmckit_argmax.multipliers import positive_multipliers
+from xmckit_argmax.proofs import all_products, error_per_length, weigh
 
 HOUR = 3600.0
 

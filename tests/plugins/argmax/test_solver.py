@@ -9,9 +9,9 @@ from exact_lp import exactly_argmaxable
 from instances import all_sets, layer
 from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Question
-from xmckit_argmax.proofs import inverses, positive_multipliers
+from xmckit_argmax.multipliers import inverses, positive_multipliers
 from xmckit_argmax.solver import Clock, Settings, Solver
-from xmckit_argmax.system import make_system
+from xmckit_argmax.system import make_system, units
 from xmckit_argmax.working_set import FIRST_LESSON, Familiar, begin
 
 
@@ -138,7 +138,8 @@ def alone(rows: np.ndarray) -> Slots:
     padded[:, :d] = rows
     slots = Slots(1, count, count, d, padded.shape[1])
     slots.start(0, np.arange(count), np.ones(count))
-    slots.solve(padded, np.linalg.norm(rows, axis=1), np.zeros(1, dtype=np.int64), FULLY, 1e-22)
+    norms = np.linalg.norm(rows, axis=1)
+    slots.solve(padded, norms, units(padded, norms), np.zeros(1, dtype=np.int64), FULLY, 1e-22)
     return slots
 
 
@@ -162,7 +163,7 @@ def test_it_combines_rows_that_cannot_all_be_positive() -> None:
     assert slots.outcome[0] == INFEASIBLE
     assert slots.state[0, 0] == 5
     used = slots.ids[0, slots.active[0]]
-    proved, weights = positive_multipliers(rows[used][None], inverses(slots.R[:, :, :5], slots.Q[:, :, :5]))
+    proved, weights = positive_multipliers(rows[used][None], inverses(slots.R, slots.Q, np.zeros(1, dtype=np.int64)))
     assert proved.all()
     np.testing.assert_allclose(weights[0] @ rows[used], 0, atol=1e-9)
 

@@ -1,0 +1,165 @@
+"""Proofs that rows have a positive combination that is zero, so that no vector is positive on all of them (Gordan).
+
+As in proofs.py every rounding error is bounded and counted: sums are right within γ in any order, fused or not, which
+is what the kernels here leave to the compiler. Loops run over rows that are padded with zeros to whole vectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+
+from xmckit_argmax.proofs import SLIGHTLY_MORE, gamma
+
+VECTORS = 32  # numbers that a loop takes at a time; what is left over goes one by one
+
+_any_order = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
+
+
+@_any_order
+def inverses(lower, Q, slots):  # type: ignore[no-untyped-def]
+    """About (L·Q)⁻ᵀ for the triangular L and orthogonal Q of each of `slots`."""
+    found = np.empty((slots.shape[0], Q.shape[1], Q.shape[2]))
+    for at in range(slots.shape[0]):
+        _inverse(lower[slots[at]], Q[slots[at]], found[at])
+    return found
+
+
+@_any_order
+def _inverse(L, Q, B):  # type: ignore[no-untyped-def]
+    """Lᵀ·B = Q, from the last row of B up, four rows at a time."""
+    count = B.shape[0]
+    for j in range(count - 1, -1, -1):
+        for c in range(B.shape[1]):
+            B[j, c] = Q[j, c]
+        whole = count - (count - j - 1) % 4
+        for i in range(j + 1, whole, 4):
+            l0, l1, l2, l3 = L[i, j], L[i + 1, j], L[i + 2, j], L[i + 3, j]
+            for c in range(B.shape[1]):
+                B[j, c] -= l0 * B[i, c] + l1 * B[i + 1, c] + l2 * B[i + 2, c] + l3 * B[i + 3, c]
+        for i in range(whole, count):
+            for c in range(B.shape[1]):
+                B[j, c] -= L[i, j] * B[i, c]
+        pivot = 1.0 / L[j, j]
+        for c in range(B.shape[1]):
+            B[j, c] *= pivot
+
+
+def positive_multipliers(supports: np.ndarray, inverses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(proved, λ) for each m+1 × m matrix of signed rows: that Σ λ_i row_i = 0 for a λ > 0, and no other but for scale.
+
+    `inverses` are about those of the transposed first m rows, which solve for λ with λ_m = 1. Where they do not serve,
+    all rows above a row of ones (Σ λ_i = 1) may: another inverse, of a matrix that near-parallel rows spoil less.
+    """
+    items, rows, _ = supports.shape
+    multipliers, proved = np.ones((items, rows)), np.zeros(items, dtype=bool)
+    C = np.ascontiguousarray(supports[:, :-1].transpose(0, 2, 1))
+    _prove(C, supports[:, -1], inverses, gamma(C.shape[2] + 4), SLIGHTLY_MORE, proved, multipliers)
+    again = np.flatnonzero(~proved)
+    if len(again):
+        C = np.ones((len(again), rows, rows))
+        C[:, :-1] = supports[again].transpose(0, 2, 1)
+        a = np.zeros((len(again), rows))
+        a[:, -1] = -1.0
+        B = torch.linalg.inv_ex(torch.from_numpy(C))[0].numpy()
+        proved_again, multipliers_again = np.zeros(len(again), dtype=bool), np.empty((len(again), rows))
+        _prove(C, a, B, gamma(rows + 4), SLIGHTLY_MORE, proved_again, multipliers_again)
+        proved[again], multipliers[again] = proved_again, multipliers_again
+    return proved, multipliers
+
+
+@_any_order
+def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-untyped-def]
+    """For each matrix of C whether C·λ = −a has one solution, which is positive; about that solution in `multipliers`.
+
+    For B ≈ C⁻¹, from wherever it comes, and any λ̂, with α ≥ ‖I − B·C‖∞ below 1 and r = −a − C·λ̂: C is invertible and
+    |λ − λ̂| ≤ |B|·|r| + α/(1 − α)·max(|B|·|r|).
+    """
+    count = C.shape[1]
+    padded = -(-count // VECTORS) * VECTORS
+    near_C, near_B, vectors = np.zeros((count, padded)), np.zeros((count, padded)), np.zeros((6, padded))
+    minus_a, estimate, residual, defect = vectors[0], vectors[1], vectors[2], vectors[3]
+    sums, wrong = vectors[4], vectors[5]
+    for at in range(C.shape[0]):
+        for i in range(count):
+            minus_a[i] = -a[at, i]
+            for c in range(count):
+                near_C[i, c], near_B[i, c] = C[at, i, c], B[at, i, c]
+        for i in range(count):
+            sums[i] = _sum_of_magnitudes(near_C[i])
+            estimate[i] = _dot(near_B[i], minus_a)
+        _subtract(near_C, estimate, minus_a, residual)
+        for i in range(count):
+            estimate[i] += _dot(near_B[i], residual)
+        alpha = _defect(near_C, near_B, sums, rounding, defect) * more
+
+        _subtract(near_C, estimate, minus_a, residual)
+        for i in range(count):
+            rounded = rounding * (_dot_of_magnitudes(near_C[i], estimate) + abs(minus_a[i]))
+            wrong[i] = (abs(residual[i]) + rounded) * more
+        largest = 0.0
+        for i in range(count):
+            residual[i] = _dot_of_magnitudes(near_B[i], wrong) * more  # what |B|·|r| is at most
+            largest = max(largest, residual[i])
+        most = alpha / (1.0 - alpha) * largest
+        positive = alpha < 0.5  # what is not a number fails every comparison
+        for i in range(count):
+            positive &= estimate[i] - (residual[i] + most) * more > 0.0
+            multipliers[at, i] = estimate[i]
+        proved[at] = positive
+
+
+@_any_order
+def _defect(C, B, sums, rounding, product):  # type: ignore[no-untyped-def]
+    """‖I − B·C‖∞, with what rounding may hide; not a number where an entry is not. `sums` are those of |C|'s rows."""
+    count, largest = C.shape[0], 0.0
+    whole = count - count % 4
+    for i in range(count):
+        for c in range(product.shape[0]):
+            product[c] = 0.0
+        for k in range(0, whole, 4):
+            b0, b1, b2, b3 = B[i, k], B[i, k + 1], B[i, k + 2], B[i, k + 3]
+            for c in range(product.shape[0]):
+                product[c] += b0 * C[k, c] + b1 * C[k + 1, c] + b2 * C[k + 2, c] + b3 * C[k + 3, c]
+        for k in range(whole, count):
+            for c in range(product.shape[0]):
+                product[c] += B[i, k] * C[k, c]
+        product[i] -= 1.0
+        # the subtraction of 1 rounds once more, relative to a number of at most 1 + |B·C|
+        off = _sum_of_magnitudes(product) + rounding * (_dot_of_magnitudes(B[i], sums) + 1.0)
+        largest = largest if off <= largest else off
+        if off != off:
+            return off
+    return largest
+
+
+@_any_order
+def _subtract(C, estimate, minus_a, residual):  # type: ignore[no-untyped-def]
+    """residual = −a − C·estimate."""
+    for i in range(C.shape[0]):
+        residual[i] = minus_a[i] - _dot(C[i], estimate)
+
+
+@_any_order
+def _dot(a, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for c in range(a.shape[0]):
+        total += a[c] * b[c]
+    return total
+
+
+@_any_order
+def _dot_of_magnitudes(a, b):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for c in range(a.shape[0]):
+        total += abs(a[c]) * abs(b[c])
+    return total
+
+
+@_any_order
+def _sum_of_magnitudes(a):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for c in range(a.shape[0]):
+        total += abs(a[c])
+    return total
