@@ -320,6 +320,24 @@ def test_a_run_that_was_stopped_goes_on(run, folder, tmp_path, last):
     assert all(stage["reused"] for stage in again.run.manifest["stages"])
 
 
+@pytest.mark.parametrize("assignments", ["train", "validation"])
+def test_a_second_round_and_other_assignments_see_the_same_features(folder, assignments):
+    text = f'refit = true\n{TWO}{VERIFY}assignments = "{assignments}"\n'
+    run = run_of(folder, f"again-{assignments}", text)
+    assert [name for name in names(run) if "index" in name] == [
+        "part-index-large", "part-index-small", "index-large", "index-small",
+    ]  # fmt: skip
+    X, Y = run.training_rows("head-shortlisted")
+    stage = run.stage_folder("verify")
+    asked = store.read_arrays(stage / "assignments.npz")
+    assert asked["shape"][0] == (Y.shape[0] if assignments == "train" else round(0.1 * Y.shape[0]))
+    candidates = store.read_arrays(stage / "candidates-shortlisted.npz")
+    assert candidates["shape"].tolist() == asked["shape"].tolist()
+    if assignments == "train":
+        expected = xmckit.load(run.path).heads[1].candidates(X)
+        assert np.array_equal(candidates["indices"], expected.sorted_indices().indices)
+
+
 def test_evaluate_gives_the_metrics_of_the_run(run, call):
     stored = store.read_json(run.path / "metrics.json")["results"][0]["metrics"]
     told = json.loads(call("evaluate", run.path, "files", "--param", 'path="rows.jsonl"', "--json"))

@@ -1023,6 +1023,7 @@ def test_the_schema_accepts_recipes_and_refuses_mistakes(registry, load):
     minimal = tomllib.loads(MINIMAL)
     nested = {"use": "ensemble", "members": [{"use": "dft", "encoder": {"use": "linear", "width": 2}}]}
     good = [minimal, complete, {"extends": "quickstart", "head": {"slack": 3}}, {**minimal, "head": nested}]
+    good += [tomllib.loads(VIEWS), load(VIEWS).resolved()]
     bad = [
         {},
         {"data": {"use": "toy"}},
@@ -1035,6 +1036,8 @@ def test_the_schema_accepts_recipes_and_refuses_mistakes(registry, load):
         {**minimal, "head": {"use": "dft", "encoder": {"use": "linear", "widht": 2}}},
         {**minimal, "head": {"use": "ensemble", "members": [{"use": "dft", "encoder": {"use": "conv"}}]}},
         {**minimal, "data": {"use": "toy", "name": "x"}},
+        {**minimal, "features": [{"use": "blocks", "nam": "x"}]},
+        {**minimal, "labels": {"use": "eagle", "features": "words"}},
         {**minimal, "verify": True},
         {**minimal, "score": {"kk": [1]}},
     ]
