@@ -419,7 +419,7 @@ def test_a_head_whose_features_cannot_take_texts(tmp_path, call):
 
 
 def test_features_that_the_data_cannot_give_stop_the_run(folder):
-    with pytest.raises(DataError, match="have texts but no feature matrix"):
+    with pytest.raises(DataError, match=r"^features blocks: these rows have texts but no feature matrix"):
         run_of(
             folder, "blocks", DATA + WORDS + '[[features]]\nuse = "blocks"\n[[head]]\nuse = "popularity"\n'
             '[[head]]\nuse = "xrlinear"\nfeatures = "blocks"\n'

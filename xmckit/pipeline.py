@@ -376,8 +376,16 @@ class _Pipeline:
                 return Featured(featurizer, data.value.train.matrix, data.value.test.matrix)
             return Featured(featurizer, *(store.read_matrix(folder / f"X.{part}.npz") for part in ("trn", "tst")))
 
-        name = "features" if len(self.recipe.features) == 1 else f"features-{section.name}"
-        return self._do(name, self._identity(section, [data.key], seed=self.data_seed), produce, restore)
+        def one_of_several(folder: Path, context: Context) -> Featured:
+            try:
+                return produce(folder, context)
+            except DataError as error:
+                raise DataError(f"features {section.name}: {error}") from error
+
+        identity = self._identity(section, [data.key], seed=self.data_seed)
+        if len(self.recipe.features) == 1:
+            return self._do("features", identity, produce, restore)
+        return self._do(f"features-{section.name}", identity, one_of_several, restore)
 
     def _labels(self, data: Stage[Dataset], features: Stage[Featured]) -> tuple[str, Lazy[Split]]:
         """The key and the training rows after all label stages."""
