@@ -369,6 +369,19 @@ def test_few_rows_are_scored_from_a_few_rows_of_the_layer(context, monkeypatch):
     np.testing.assert_allclose(np.concatenate([each.scores for each in alone]), together.scores, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_behind_an_index_need_no_room_for_all_labels(context, monkeypatch):
+    X = small_problem(rows=20, seed=2).matrix
+    head = fitted(context, "bsl", [Given(small_problem().labels, [1, 4, 5])])
+    monkeypatch.setattr(torch_head, "LOGITS_AT_ONCE", 20 * 6)  # dim is 6, and there are more labels than that
+    sizes = []
+    head._network.encoder.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    head.predict(X, 3)
+    assert sizes == [20]
+    head._indexes = None
+    head.predict(X, 3)
+    assert max(sizes[1:]) == 20 * 6 // small_problem().labels
+
+
 def test_labels_that_no_step_touches_stay_where_they_began(context):
     train = small_problem()
     Y = train.Y.toarray()

@@ -453,10 +453,10 @@ class TorchHead(Configured, ABC):
 
     # Inference
 
-    def _vectors(self, X: Matrix) -> Iterator[tuple[slice, torch.Tensor]]:
+    def _vectors(self, X: Matrix, blocks: list[slice]) -> Iterator[tuple[slice, torch.Tensor]]:
         """Blocks of rows with the vectors that the decision's matrix multiplies."""
         network = self._fitted()
-        for rows in self._blocks(X.shape[0]):
+        for rows in blocks:
             with torch.no_grad():
                 vectors = network.encoder(as_batch(X[rows], self._device))
                 if not self._folded:
@@ -469,12 +469,12 @@ class TorchHead(Configured, ABC):
         with threads(self._workers), torch.no_grad():
             parts = [
                 network.projection(network.encoder(as_batch(X[rows], self._device))).cpu().numpy()
-                for rows in self._blocks(X.shape[0])
+                for rows in self._blocks(X.shape[0], network.classifier.width)
             ]
         return np.concatenate(parts)
 
     def _scores(self, X: Matrix, pool: Threads) -> Iterator[tuple[slice, np.ndarray]]:
-        for rows, vectors in self._vectors(X):
+        for rows, vectors in self._vectors(X, self._blocks(X.shape[0], self.sizes["labels"])):
             yield rows, self._scored(vectors, pool)
 
     def _scored(self, vectors: torch.Tensor, pool: Threads) -> np.ndarray:
@@ -505,7 +505,7 @@ class TorchHead(Configured, ABC):
             raise DataError(f"expected rows of {self._decision_width()} numbers, found an array of {vectors.shape}")
         with threads(self._workers) as pool:
             sets = []
-            for rows in self._blocks(len(vectors)):
+            for rows in self._blocks(len(vectors), self.sizes["labels"]):
                 scores = self._replayed(vectors[rows], pool)
                 sets.append(self._sets(scores, None if counts is None else np.asarray(counts)[rows]))
         return outputs.stacked(sets, self.sizes["labels"])
@@ -516,9 +516,9 @@ class TorchHead(Configured, ABC):
             return self._scored(torch.from_numpy(vectors).to(self._device), pool)
         return pair_logits(vectors, *self._layer(), all_labels(len(vectors), self.sizes["labels"]), pool).toarray()
 
-    def _blocks(self, rows: int) -> list[slice]:
-        """Rows in parts whose logits fit in memory."""
-        size = max(1, LOGITS_AT_ONCE // max(1, self.sizes["labels"], self._decision_width()))
+    def _blocks(self, rows: int, numbers: int) -> list[slice]:
+        """Rows in parts of which so many numbers each, and their vectors, fit in memory."""
+        size = min(ROWS_AT_ONCE, max(1, LOGITS_AT_ONCE // max(1, numbers, self._decision_width())))
         return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
     @property
@@ -552,7 +552,8 @@ class TorchHead(Configured, ABC):
 
     def _rows_of_vectors(self, X: Matrix) -> np.ndarray:
         """Rows × d of what the decision's matrix multiplies."""
-        vectors = [part.cpu().numpy() for _, part in self._vectors(X)]
+        blocks = self._blocks(X.shape[0], self._decision_width())
+        vectors = [part.cpu().numpy() for _, part in self._vectors(X, blocks)]
         return np.concatenate(vectors) if vectors else np.empty((0, self._decision_width()), dtype=np.float32)
 
     def _listed(self, X: Matrix, k: int) -> csr_matrix:
