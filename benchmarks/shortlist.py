@@ -10,7 +10,7 @@ docs/shortlists.md (--render does only this).
 Made-up data (made_up.py), an index `tree` (timed by itself), one epoch of a head with d = 64 on two threads, and
 prediction of the test rows. Each size runs in a process of its own, whose peak memory is that of everything: data,
 index, weights and optimiser. Training at one size after the other with the same number of rows shows what a row costs
-as labels grow.
+as labels grow. What the tree takes of the prediction is measured by asking it for the same shortlists once more.
 """
 
 from __future__ import annotations
@@ -55,12 +55,16 @@ def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> N
     began = time.perf_counter()
     found = head.predict(test, 5)
     predicted = time.perf_counter() - began
+    began = time.perf_counter()
+    index.shortlist(test, head.params.candidates)
+    listed = time.perf_counter() - began
     sender.send(
         {
             "head": name, "labels": labels, "rows": rows, "test_rows": test_rows, "index_seconds": built,
             "hard_seconds": searched, "train_seconds": trained, "predict_seconds": predicted,
             "train_microseconds_per_row": 1e6 * (trained - searched) / rows,
             "predict_microseconds_per_row": 1e6 * predicted / test_rows,
+            "list_microseconds_per_row": 1e6 * listed / test_rows, "levels": index.matcher.depth,
             "P@5": rank_metrics(found, truth, ks=(5,))["P@5"], "peak_gib": resident("VmHWM") / 1024,
         }
     )  # fmt: skip
@@ -86,12 +90,14 @@ def main() -> None:
 
 
 def table(sizes: Iterable[dict[str, Any]]) -> Iterator[str]:
-    yield row(["head", "labels", "rows", "index, s", "epoch, s", "µs a row", "prediction, µs a row", "P@5", "peak GiB"])
-    yield row(["---"] * 9)
+    names = ["index, s", "epoch, s", "µs a row", "prediction, µs a row", "of it the tree", "its levels", "P@5"]
+    yield row(["head", "labels", "rows", *names, "peak GiB"])
+    yield row(["---"] * 11)
     for one in sorted(sizes, key=lambda one: (one["head"], one["rows"], one["labels"])):
         numbers = [f"{one[name]:.0f}" for name in ("index_seconds", "train_seconds", *PER_ROW)]
         named = [one["head"], f"{one['labels']:,}", f"{one['rows']:,}"]
-        yield row([*named, *numbers, f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"])
+        tree = [f"{one['list_microseconds_per_row']:.0f}", str(one["levels"])] if "levels" in one else ["", ""]
+        yield row([*named, *numbers, *tree, f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"])
 
 
 if __name__ == "__main__":
