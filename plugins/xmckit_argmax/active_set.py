@@ -25,6 +25,7 @@ CANCELLED = 0.01  # share of a squared length; what is left below it is projecte
 CACHED = 12  # violated rows that are tried again before the whole working set is
 FAR = 0.5  # of the way from the worst of them to what is enough
 ROUGHLY = 2e-7  # times columns and length of v: how far off products in single precision are at most
+SHORT = 1e30  # vectors that are longer are not for single precision
 VECTORS = 32  # numbers that a loop takes at a time
 
 _fast = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, error_model="numpy")
@@ -247,14 +248,16 @@ def _most_violated(  # type: ignore[no-untyped-def]
     where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
     if where >= 0:
         return where
-    _rough_products(near, count, v, short, products)
-    for k in range(q):
-        products[active[k]] = np.inf
-    doubt = ROUGHLY * near.shape[1] * np.sqrt(_dot(v, v))
-    _list_worst(products, count, np.float32(enough + doubt), cache)
-    where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
-    if where >= 0 or cache[CACHED] == 0:
-        return where
+    length = np.sqrt(_dot(v, v))
+    if length < SHORT:
+        _rough_products(near, count, v, short, products)
+        for k in range(q):
+            products[active[k]] = np.inf
+        doubt = ROUGHLY * near.shape[1] * length
+        _list_worst(products, count, np.float32(enough + doubt), cache)
+        where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
+        if where >= 0 or cache[CACHED] == 0:
+            return where
     return _worst_of_all(rows, norms, ids, signs, count, v, is_active, enough)
 
 

@@ -157,6 +157,16 @@ def test_it_finds_the_shortest_vector() -> None:
     np.testing.assert_allclose(slots.v[0, :5], rows.T @ u, rtol=1e-4, atol=1e-6)
 
 
+def test_it_satisfies_rows_by_a_vector_beyond_single_precision() -> None:
+    """Each variable has to be more than a thousand times the one before it."""
+    rows = np.eye(20) / 1024 - np.eye(20, k=-1)
+    slots = alone(rows)
+    assert slots.outcome[0] == SATISFIED
+    v = slots.v[0, :20]
+    assert v[-1] > 1e50
+    assert (v[1:] > 1000 * v[:-1]).all()
+
+
 def test_it_combines_rows_that_cannot_all_be_positive() -> None:
     rows = np.random.default_rng(9).standard_normal((30, 5))
     slots = alone(rows)
