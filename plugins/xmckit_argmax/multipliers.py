@@ -13,6 +13,7 @@ from numba import njit
 from xmckit_argmax.proofs import SLIGHTLY_MORE, gamma
 
 VECTORS = 32  # numbers that a loop takes at a time; what is left over goes one by one
+LEAST = 2.0**-1022  # what a product loses by underflow is less
 
 _any_order = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
 
@@ -81,6 +82,7 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
     near_C, near_B, vectors = np.zeros((count, padded)), np.zeros((count, padded)), np.zeros((6, padded))
     minus_a, estimate, residual, defect = vectors[0], vectors[1], vectors[2], vectors[3]
     sums, wrong = vectors[4], vectors[5]
+    lost = count * LEAST
     for at in range(C.shape[0]):
         for i in range(count):
             minus_a[i] = -a[at, i]
@@ -97,10 +99,10 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
         _subtract(near_C, estimate, minus_a, residual)
         for i in range(count):
             rounded = rounding * (_dot_of_magnitudes(near_C[i], estimate) + abs(minus_a[i]))
-            wrong[i] = (abs(residual[i]) + rounded) * more
+            wrong[i] = (abs(residual[i]) + rounded + lost) * more
         largest = 0.0
         for i in range(count):
-            residual[i] = _dot_of_magnitudes(near_B[i], wrong) * more  # what |B|·|r| is at most
+            residual[i] = (_dot_of_magnitudes(near_B[i], wrong) + lost) * more  # what |B|·|r| is at most
             largest = max(largest, residual[i])
         most = alpha / (1.0 - alpha) * largest
         positive = alpha < 0.5  # what is not a number fails every comparison

@@ -100,15 +100,20 @@ def inverses_of(supports: np.ndarray) -> np.ndarray:
     d=st.integers(1, 6),
     seed=st.integers(0, 10**6),
     noise=st.sampled_from([0.0, 1e-9, 1e-3, 0.1, 10.0, np.inf, np.nan]),
+    entry=st.sampled_from([None, None, np.nan, np.inf, -1e308, 5e-324, -0.0]),
 )
-@settings(deadline=None, max_examples=200, derandomize=True)
-def test_multipliers_are_only_proved_when_they_exist(kind: str, d: int, seed: int, noise: float) -> None:
+@settings(deadline=None, max_examples=300, derandomize=True)
+def test_multipliers_are_only_proved_when_they_exist(
+    kind: str, d: int, seed: int, noise: float, entry: float | None
+) -> None:
     """Whatever is said to be the inverse."""
     rng = np.random.default_rng(seed)
     supports = np.asarray([layer(kind, d + 1, d, rng) for _ in range(4)], dtype=np.float64)
     inverse = inverses_of(supports)
     with np.errstate(invalid="ignore"):
         inverse = inverse * (1 + noise * rng.standard_normal(inverse.shape)) if noise else inverse
+    if entry is not None:
+        inverse[:, rng.integers(d), rng.integers(d)] = entry
     proved, multipliers = positive_multipliers(supports, inverse)
     for support, claim, weights in zip(supports, proved, multipliers, strict=True):
         basis = null_space([[Fraction(float(value)) for value in row] for row in support])
@@ -136,6 +141,15 @@ def test_a_small_residual_is_no_proof() -> None:
     """(1, 0) and (−1, 1e-14) nearly cancel, yet x = (1, 2e14) is positive on both."""
     rows = np.asarray([[1.0, 0.0], [-1.0, 1e-14], [0.0, 1.0]])
     proved, _ = positive_multipliers(rows[None], inverses_of(rows[None]))
+    assert not proved.any()
+
+
+def test_a_residual_that_underflows_is_no_proof() -> None:
+    """The third variable's equation has a residual below the least float, and an inverse that makes much of it."""
+    t, c = 2.0**-53, 2.0**-1023
+    rows = np.asarray([[1.0, 0.0, 0.0], [0.0, 1.0, c], [0.0, 1.0, 2 * c], [-1.0, -t, 0.0]])  # λ = (1, 2t, −t, 1)
+    inverse = np.asarray([[1.0, 0.0, 0.0], [-1.5 * t, 2.0, -1 / c], [1.5 * t, -1.0, 1 / c]])
+    proved, _ = positive_multipliers(rows[None], inverse[None])
     assert not proved.any()
 
 
