@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from xmckit.errors import DataError, PluginError, UsageError
+from xmckit.errors import DataError, UsageError
 from xmckit.extensions import is_extension, read_extension
 from xmckit.pipeline import DEFAULT_ROOT
-from xmckit.registry import Registry, how_to_have, make_context
+from xmckit.registry import Registry, make_context
 from xmckit.runs import Run, find_run
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _load_extended(folder: Path, context: Context) -> Model:
 def _load_run(folder: Run, context: Context) -> Model:
     from xmckit.data.saved import load_label_names
 
-    context = context.using(resolve=_resolver(context, folder))
+    context = folder.explaining(context)
     trained = [record for record in folder.manifest["stages"] if record["identity"]["kind"] == "head"]
     heads = [
         context.load("head", record["identity"]["use"], folder.path / record["folder"] / "head") for record in trained
@@ -250,23 +250,3 @@ def _load_run(folder: Run, context: Context) -> Model:
     }
     featurizers = [loaded[folder.features_folder(record["name"])] for record in trained]
     return Model(featurizers, heads, names, context, **kept)
-
-
-def _resolver(context: Context, folder: Run) -> Callable[[str, str], Any]:
-    """`context.resolve` that knows where the run's components came from, those inside others too."""
-    sources: dict[str, str] = {}
-    for record in folder.manifest["stages"]:
-        sources.update(record["identity"].get("sources", {}))
-
-    def resolve(kind: str, name: str) -> Any:
-        try:
-            return context.resolve(kind, name)
-        except PluginError as error:
-            source = sources.get(f"{kind}:{name}")
-            if source is None:
-                raise
-            raise PluginError(
-                f"this model needs {kind}:{name}, which came from {how_to_have(source)}. {error}"
-            ) from error
-
-    return resolve

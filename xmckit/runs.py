@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import store
-from xmckit.errors import StorageError, UsageError
+from xmckit.errors import PluginError, StorageError, UsageError
 from xmckit.measure import Measured
 
 if TYPE_CHECKING:
@@ -140,6 +140,27 @@ class Run:
         """The folder of the features that the stage `of` saw: `index-…`, `head-…`, or `labels` for label stages, which
         see the first of several."""
         return self.stage_folder(self.manifest.get("features", {}).get(of, "features"))
+
+    def explaining(self, context: Context) -> Context:
+        """The context with a `resolve` that says where the run's components came from, those inside others too."""
+        from xmckit.registry import how_to_have
+
+        sources: dict[str, str] = {}
+        for record in self.manifest["stages"]:
+            sources.update(record["identity"].get("sources", {}))
+
+        def resolve(kind: str, name: str) -> Any:
+            try:
+                return context.resolve(kind, name)
+            except PluginError as error:
+                source = sources.get(f"{kind}:{name}")
+                if source is None:
+                    raise
+                raise PluginError(
+                    f"this model needs {kind}:{name}, which came from {how_to_have(source)}. {error}"
+                ) from error
+
+        return context.using(resolve=resolve)
 
     def load_featurizer(self, of: str, context: Context) -> Featurizer:
         """The featurizer behind the features that the stage `of` saw."""

@@ -42,7 +42,7 @@ class Searched:
         path = Path(name)
         extension = read_extension(path) if is_extension(path) else None
         run = extension.run if extension is not None else find_run(name, root)
-        return cls(run, extension, make_context())
+        return cls(run, extension, run.explaining(make_context()))
 
     @property
     def path(self) -> Path:

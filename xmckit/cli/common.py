@@ -40,8 +40,10 @@ def remember_plugin(context: click.Context, parameter: click.Parameter, values: 
         return
     from pathlib import Path
 
-    files = this_call(context).files
-    files += [path for path in map(Path, values) if path not in files]
+    call = this_call(context)
+    call.files += [path for path in map(Path, values) if path not in call.files]
+    if call.registry is not None:  # made to look a plugin's command up, which asks the default registry
+        get_registry(context, tolerant=True)
 
 
 def remember_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -334,3 +334,22 @@ def test_two_plugins_share_the_group_labels():
     told = CliRunner().invoke(program, ["labels", "--help"]).output
     assert "inspect" in told
     assert "add" in told
+
+
+def test_a_search_takes_features_of_a_plugin_file(made, tmp_path):
+    """`--plugin` behind the name of a command that is itself a plugin's; without it, the error names the file."""
+    plugin = tmp_path / "own_words.py"
+    plugin.write_text(
+        "import xmckit\nfrom xmckit.features import Tfidf\n\nclass OwnWords(Tfidf):\n    pass\n\n"
+        "@xmckit.hookimpl\ndef xmckit_featurizers():\n"
+        "    yield xmckit.Component('own-words', f'{__name__}:OwnWords', summary='Words.')\n"
+    )
+    recipe = made("plain", BSL).path / "recipe.toml"
+    own = tmp_path / "own.toml"
+    own.write_text(recipe.read_text().replace('use = "tfidf"', 'use = "own-words"'))
+    call("run", str(own), "--plugin", str(plugin), "--runs", str(tmp_path / "runs"))
+    asked = ("search", "own", "copper", "-k", "1", "--json", "--runs", str(tmp_path / "runs"))
+    told = json.loads(call(*asked, "--plugin", str(plugin)))
+    assert [found["label"] for found in told["labels"]] == ["metal"]
+    with pytest.raises(xmckit.PluginError, match=r"came from a file of its own: give it with --plugin .*own_words\.py"):
+        call(*asked)
