@@ -686,6 +686,15 @@ def test_mistakes_with_several_features(mistakes):
     assert mistakes(VIEWS, "features=[]")[0].startswith("--set features=[]: features: required: at least one table")
 
 
+def test_a_mistake_with_features_is_told_once(mistakes):
+    """What a wrong name, or features that have a mistake of their own, would lead to is not."""
+    alone = [f"{key}.{place}.features=wrds" for key in ("index", "head") for place in (0, 1)]
+    assert [mistake.split(": ")[1] for mistake in mistakes(VIEWS, *alone)] == [path.partition("=")[0] for path in alone]
+    for wanted in ("tree", "of-tfidf"):
+        (mistake,) = mistakes(VIEWS, "features.0.use=bloks", f'head.1.index=["{wanted}"]', f'head.0.index=["{wanted}"]')
+        assert "no featurizer named 'bloks'" in mistake
+
+
 def test_features_that_nothing_sees_are_a_mistake(load, mistakes):
     unseen = 'no index or head sees these: write features = "{}" into one, or leave them out'
     text = VIEWS.replace('features = "tfidf"\n', "")

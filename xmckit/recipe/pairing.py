@@ -46,13 +46,14 @@ class Pairing:
     ) -> tuple[Section | None, ...]:
         """Indexes or heads with the name of the features that each sees, where there is a choice."""
         known = [section.name for section in features if section is not None]
+        first = features[0].name if features and features[0] is not None else None
         found: list[Section | None] = []
         for position, item in enumerate(items):
-            if item is None or not known:
+            wanted = None if item is None else item.extra.get(FEATURES, first)
+            if item is None or wanted is None:
                 found.append(item)
                 continue
-            wanted = item.extra.get(FEATURES, known[0])
-            if len(known) == len(features) and wanted not in known:
+            if known and len(known) == len(features) and wanted not in known:
                 self.mistakes.add(
                     (key, position, FEATURES),
                     f"no features named '{wanted}'{nearest(wanted, known)} (known: {', '.join(known)})",
@@ -62,15 +63,19 @@ class Pairing:
         return tuple(found)
 
     def _check_seen(self, features: Sequence[Section | None], by: Sequence[Section | None], relabelled: bool) -> None:
-        """Features that nothing sees are most likely those that a head was meant to name."""
+        """Features that nothing sees are most likely those that a head was meant to name.
+
+        Where something names features that are not there, that is the mistake.
+        """
         if len(features) < 2 or None in (*features, *by):
             return
         seen = {section.extra[FEATURES] for section in by if section is not None}
-        for position, section in enumerate(features):
-            if section is not None and section.name not in seen and (position or not relabelled):
+        names = [section.name for section in features if section is not None]
+        for position, name in enumerate(names if seen.issubset(names) else ()):
+            if name not in seen and (position or not relabelled):
                 self.mistakes.add(
                     (FEATURES, position),
-                    f'no index or head sees these: write features = "{section.name}" into one, or leave them out',
+                    f'no index or head sees these: write features = "{name}" into one, or leave them out',
                 )
 
     def _with_indexes(self, position: int, head: Section, known: Mapping[str, Section], complete: bool) -> Section:
@@ -83,10 +88,13 @@ class Pairing:
             if name in wanted[:place]:
                 self.mistakes.add((*path, place), f"'{name}' is there twice")
             elif name in known and name not in alike:
+                its = known[name].extra.get(FEATURES)
+                if its is None or seen is None:  # what it sees by default has a mistake of its own
+                    continue
                 others = f" (those are {', '.join(alike)})" if alike else ""
                 self.mistakes.add(
                     (*path, place),
-                    f"index '{name}' sees the features '{known[name].extra[FEATURES]}' and this head '{seen}': "
+                    f"index '{name}' sees the features '{its}' and this head '{seen}': "
                     f"expected an index that sees the same{others}",
                 )
             elif name in known:
