@@ -413,6 +413,9 @@ def find_runs(root: Path) -> list[Run]:
 def find_run(name: str | os.PathLike[str], root: Path) -> Run:
     """A run by its folder, by its folder's name below `root`, or the newest finished run of a recipe by its name."""
     path = Path(name)
+    for about, what in (("extension.json", "a run with added labels"), ("ensemble.json", "several runs combined")):
+        if (path / about).is_file():
+            raise UsageError(f"{path} is {what}, not a run: name a run behind it, which {about} in that folder tells")
     if path.is_dir() and ((path / "manifest.json").is_file() or path.is_absolute()):
         return Run.open(path)
     runs = find_runs(root)

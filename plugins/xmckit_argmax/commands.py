@@ -59,9 +59,11 @@ def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
 def verified_folders(run: str, root: Path) -> list[Path]:
     """The folders with a verdicts.json and its proofs: of the run's verify stage and of `xmckit verify`."""
     from xmckit import StorageError
+    from xmckit.extensions import is_extension
 
     below = sorted(root.glob("*/*"), reverse=True)
-    named = [path for path in below if path.name == run] or [path for path in below if path.parent.name == run]
+    runs = [path for path in below if path.parent.name == run and not is_extension(path)]
+    named = [path for path in below if path.name == run] or runs
     for place in [Path(run), *named]:
         if (place / "assignments.npz").is_file():
             return [place]
@@ -115,10 +117,12 @@ def _other_weights(folder: Path) -> list[str]:
 
     import xmckit
     from xmckit import store
+    from xmckit.extensions import is_extension, read_extension
 
     run = folder.parents[1]
+    trained = read_extension(run).run.path if is_extension(run) else run
     stages = [
-        stage for stage in store.read_json(run / "manifest.json")["stages"] if stage["identity"]["kind"] == "head"
+        stage for stage in store.read_json(trained / "manifest.json")["stages"] if stage["identity"]["kind"] == "head"
     ]
     wrong = []
     for stage, head in zip(stages, xmckit.load(run).heads, strict=True):
@@ -130,7 +134,7 @@ def _other_weights(folder: Path) -> list[str]:
         same_bias = np.array_equal(stored["b"], decision.b) if decision.b is not None else "b" not in stored
         same = np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule
         if not (same and _same_structure(stored, decision)):
-            wrong.append(f"{path} is not the decision of the head in {run / stage['folder']}")
+            wrong.append(f"{path} is not the decision of the head {stage['name'].removeprefix('head-')} of {run}")
         else:
             wrong += _other_replays(folder, stage["name"].removeprefix("head-"), decision)
     return wrong

@@ -67,7 +67,8 @@ def verify(
 ) -> None:
     """Prove which label sets the heads of RUN can output and which they never will.
 
-    The verdicts and their proofs go into RUN/verify/…, where `xmckit certificates check RUN` checks them.
+    RUN is a run folder, its name, the name of a recipe for its newest finished run, or a folder that `xmckit labels
+    add` wrote. The verdicts and their proofs go into RUN/verify/…, where `xmckit certificates check RUN` checks them.
     """
     if survey == (run is not None):
         raise click.UsageError("name a run (`xmckit runs ls` lists them), or give --registry; not both")
@@ -107,20 +108,24 @@ def _verify_run(
 ) -> dict[str, Any]:
     from xmckit import provenance, store
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.model import load
+    from xmckit.extensions import is_extension, read_extension
+    from xmckit.model import Model, load
     from xmckit.runs import find_run
     from xmckit.verification import verify
 
-    registry, run = common.get_registry(), find_run(name, root)
+    registry, extension = common.get_registry(), read_extension(Path(name)) if is_extension(Path(name)) else None
+    run = find_run(name, root) if extension is None else extension.run
+    place = run.path if extension is None else extension.path
     with TerminalProgress(quiet=common.quiet()) as progress:
         with progress("loading the model"):
-            model = load(run, workers=workers, registry=registry)
+            model = load(place, workers=workers, registry=registry)
+            assert isinstance(model, Model)
         context = model.context.using(seed=seed, progress=progress)
         heads = _heads(run, model, only)
         split, X = _asked(assignments, run, model, heads, context)
         code = provenance.code_of(registry.component("verifier", section.use))
         unfinished = store.canonical_sha256({"code": code, "seed": seed, "versions": provenance.library_versions()})
-        folder = run.path / "verify" / _folder_name(assignments, only, seed)
+        folder = place / "verify" / _folder_name(assignments, only, seed)
         # Finished blocks stay here when this process is killed, for the next that asks the same.
         scratch = folder.parent / f".unfinished-{unfinished[:16]}"
         with _replaced(folder) as fresh:
@@ -134,7 +139,7 @@ def _verify_run(
                 context=context.using(folder=scratch),
             )
         shutil.rmtree(scratch, ignore_errors=True)
-    return {"run": str(run.path), "folder": str(folder), **_told(summary, model.label_names)}
+    return {"run": str(place), "folder": str(folder), **_told(summary, model.label_names)}
 
 
 def _heads(run: Run, model: Model, only: str | None) -> list[tuple[str, Any]]:
@@ -155,8 +160,7 @@ def _asked(
     assignments: str, run: Run, model: Model, heads: Sequence[tuple[str, Any]], context: Context
 ) -> tuple[Split, dict[str, Matrix]]:
     """The label sets in question, and the rows' features for each head whose candidates follow from them."""
-    from dataclasses import replace
-
+    from xmckit.data.model import Split
     from xmckit.data.saved import load_dataset
 
     if assignments not in ("test", "train"):
@@ -165,7 +169,9 @@ def _asked(
     split = dataset.test if assignments == "test" else dataset.train
     shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
     X = dict(zip(_head_names(run), model.all_features(split), strict=True)) if shortlisted else {}
-    return replace(split, X=None), {name: X[name] for name in shortlisted}
+    Y = split.Y.copy()
+    Y.resize(split.rows, len(model.label_names))  # rows have none of the labels that were added later
+    return Split(X=None, Y=Y), {name: X[name] for name in shortlisted}
 
 
 def _split_of(assignments: str, label_names: Sequence[str], context: Context) -> Split:

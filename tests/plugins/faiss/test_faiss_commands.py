@@ -336,6 +336,26 @@ def test_two_plugins_share_the_group_labels():
     assert "add" in told
 
 
+def test_a_folder_with_new_labels_is_verified_and_its_proofs_checked(united, new):
+    folder = united.with_name("behind")
+    call("labels", "add", str(united), str(new), "--output", str(folder))
+    told = json.loads(call("verify", str(folder), "--workers", "1", "--json"))
+    model = xmckit.load(folder)
+    assert told["run"] == str(folder)
+    assert [(one["head"], one["scope"]) for one in told["results"]] == [
+        (head, scope) for head in ("lml", "dft") for scope in ("full", "shortlist")
+    ]
+    for name, head in zip(("lml", "dft"), model.heads, strict=True):
+        with np.load(folder / "verify" / "test" / f"decision-{name}.npz") as stored:
+            np.testing.assert_array_equal(stored["W"], head.decision().W)
+    assert call("certificates", "check", str(folder), "--model").count("all right") == 1
+    # the run's own name is not that of a model with more labels
+    with pytest.raises(xmckit.StorageError, match="there are no verdicts"):
+        call("certificates", "check", "united", "--runs", str(united.parents[1]))
+    with pytest.raises(xmckit.UsageError, match=r"is a run with added labels, not a run: .* extension\.json"):
+        call("index", "show", str(folder))
+
+
 def test_a_search_takes_features_of_a_plugin_file(made, tmp_path):
     """`--plugin` behind the name of a command that is itself a plugin's; without it, the error names the file."""
     plugin = tmp_path / "own_words.py"
