@@ -59,8 +59,13 @@ def read_extension(folder: Path) -> Extension:
     run = Run.open(path)
     if run.manifest["identity"] != about.get("identity"):
         raise UsageError(f"{folder} extends the run {path.resolve()}, where there is another run now")
-    labels, heads, indexes = kept
-    return Extension(folder, run, labels or [], heads or [], indexes or [])
+    labels, heads, indexes = (part or [] for part in kept)
+    if not all(isinstance(name, str) for name in [*labels, *indexes]):
+        raise store.damaged(folder / ABOUT, "expected names of labels and indexes")
+    trained = sum(stage["identity"]["kind"] == "head" for stage in run.manifest["stages"])
+    if not all(type(head) is int and 0 <= head < trained for head in heads):
+        raise store.damaged(folder / ABOUT, f"expected numbers of the run's {trained} heads")
+    return Extension(folder, run, labels, heads, indexes)
 
 
 def write_extension(

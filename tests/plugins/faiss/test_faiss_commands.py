@@ -356,6 +356,15 @@ def test_a_folder_with_new_labels_is_verified_and_its_proofs_checked(united, new
         call("index", "show", str(folder))
 
 
+@pytest.mark.parametrize("damage", [{"heads": [1]}, {"heads": ["0"]}, {"heads": [-1]}, {"labels": [3]}, {"indexes": [0]}])
+def test_a_damaged_folder_names_its_file(damage, plain, new, tmp_path):
+    call("labels", "add", str(plain), str(new), "--output", str(tmp_path / "more"))
+    about = tmp_path / "more" / "extension.json"
+    about.write_text(json.dumps({**json.loads(about.read_text()), **damage}))
+    with pytest.raises(xmckit.StorageError, match=r"extension\.json: this file is damaged"):
+        xmckit.load(tmp_path / "more")
+
+
 def test_a_search_takes_features_of_a_plugin_file(made, tmp_path):
     """`--plugin` behind the name of a command that is itself a plugin's; without it, the error names the file."""
     plugin = tmp_path / "own_words.py"
