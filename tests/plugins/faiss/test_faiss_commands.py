@@ -356,7 +356,9 @@ def test_a_folder_with_new_labels_is_verified_and_its_proofs_checked(united, new
         call("index", "show", str(folder))
 
 
-@pytest.mark.parametrize("damage", [{"heads": [1]}, {"heads": ["0"]}, {"heads": [-1]}, {"labels": [3]}, {"indexes": [0]}])
+@pytest.mark.parametrize(
+    "damage", [{"heads": [1]}, {"heads": ["0"]}, {"heads": [-1]}, {"labels": [3]}, {"indexes": [0]}]
+)
 def test_a_damaged_folder_names_its_file(damage, plain, new, tmp_path):
     call("labels", "add", str(plain), str(new), "--output", str(tmp_path / "more"))
     about = tmp_path / "more" / "extension.json"
