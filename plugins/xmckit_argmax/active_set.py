@@ -238,18 +238,19 @@ def _worst_of_all(rows, norms, ids, signs, count, v, is_active, enough):  # type
 
 @_fast
 def _most_violated(  # type: ignore[no-untyped-def]
-    rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough
+    rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough, closely
 ):  # fmt: skip
     """The place of a row with about the least product over its length, if any is below `enough`, otherwise −1.
 
     Rows that were far below it when the whole set was last looked at come first. The whole set is looked at in single
-    precision, and where that cannot tell, in double precision.
+    precision, and where that cannot tell, in double precision; `closely`: always, for the very least product, which
+    takes longer and leaves combinations of near-parallel rows that are easier to prove.
     """
     where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
     if where >= 0:
         return where
     length = np.sqrt(_dot(v, v))
-    if length < SHORT:
+    if length < SHORT and not closely:
         _rough_products(near, count, v, short, products)
         for k in range(q):
             products[active[k]] = np.inf
@@ -278,7 +279,7 @@ def _first_blocker(multipliers, r, q, steps):  # type: ignore[no-untyped-def]
 @_fast
 def _solve(  # type: ignore[no-untyped-def]
     rows, norms, ids, signs, count, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
-    work, near, short, products
+    closely, work, near, short, products
 ):  # fmt: skip
     """Go on from `state` = (active rows, steps) until the working set is satisfied or proved infeasible.
 
@@ -292,7 +293,7 @@ def _solve(  # type: ignore[no-untyped-def]
         pivots[j] = 1.0 / R[j, j]
     while True:
         p = _most_violated(
-            rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough
+            rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough, closely
         )
         if p < 0:
             state[0], state[1] = q, steps
@@ -346,7 +347,7 @@ def _solve(  # type: ignore[no-untyped-def]
 @_fast
 def solve_batch(  # type: ignore[no-untyped-def]
     rows, norms, units, ids, signs, counts, width, v, Q, R, active, multipliers, is_active, state, enough, most,
-    dependent, slots, outcome
+    dependent, closely, slots, outcome
 ):  # fmt: skip
     """`_solve` for each of `slots`; the arrays from `ids` on have one entry per slot."""
     work = np.zeros((8, v.shape[1]))
@@ -358,8 +359,8 @@ def solve_batch(  # type: ignore[no-untyped-def]
         _gather(units, ids[slot], signs[slot], counts[slot], near)
         outcome[slot] = _solve(
             rows, norms, ids[slot], signs[slot], counts[slot], width, v[slot], Q[slot], R[slot], active[slot],
-            multipliers[slot], is_active[slot], state[slot], enough, most, dependent, work, near, short,
-            products,
+            multipliers[slot], is_active[slot], state[slot], enough, most, dependent, closely, work, near,
+            short, products,
         )  # fmt: skip
 
 
@@ -389,11 +390,13 @@ class Slots:
         self.in_set[slot, ids] = 1
 
     def solve(
-        self, rows: np.ndarray, norms: np.ndarray, units: np.ndarray, slots: np.ndarray, enough: float, dependent: float
-    ) -> None:
+        self, rows: np.ndarray, norms: np.ndarray, units: np.ndarray, slots: np.ndarray, enough: float,
+        dependent: float, closely: bool,
+    ) -> None:  # fmt: skip
         """Go on with the working sets of `slots`; `outcome` says how each ended."""
         most = STEPS_PER_COLUMN * self.width + LEAST_STEPS
         solve_batch(
             rows, norms, units, self.ids, self.signs, self.counts, self.width, self.v, self.Q, self.R, self.active,
-            self.multipliers, self.is_active, self.state, enough, most, dependent, slots, self.outcome,
+            self.multipliers, self.is_active, self.state, enough, most, dependent, closely, slots,
+            self.outcome,
         )  # fmt: skip
