@@ -19,18 +19,12 @@ _any_order = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"
 
 
 @_any_order
-def inverses(lower, Q, slots):  # type: ignore[no-untyped-def]
-    """About (L·Q)⁻ᵀ for the triangular L and orthogonal Q of each of `slots`."""
-    found = np.empty((slots.shape[0], Q.shape[1], Q.shape[2]))
-    for at in range(slots.shape[0]):
-        _inverse(lower[slots[at]], Q[slots[at]], found[at])
-    return found
+def inverse(L, Q):  # type: ignore[no-untyped-def]
+    """About (L·Q)⁻ᵀ for a triangular L and an orthogonal Q.
 
-
-@_any_order
-def _inverse(L, Q, B):  # type: ignore[no-untyped-def]
-    """Lᵀ·B = Q, from the last row of B up, four rows at a time."""
-    count = B.shape[0]
+    Lᵀ·B = Q is solved from the last row of B up, four rows at a time.
+    """
+    count, B = Q.shape[0], np.empty(Q.shape)
     for j in range(count - 1, -1, -1):
         for c in range(B.shape[1]):
             B[j, c] = Q[j, c]
@@ -45,6 +39,7 @@ def _inverse(L, Q, B):  # type: ignore[no-untyped-def]
         pivot = 1.0 / L[j, j]
         for c in range(B.shape[1]):
             B[j, c] *= pivot
+    return B
 
 
 def positive_multipliers(supports: np.ndarray, inverses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

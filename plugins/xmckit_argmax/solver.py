@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from xmckit_argmax.active_set import (
 )
 from xmckit_argmax.answers import Answer, Found, Question
 from xmckit_argmax.judge import Judge
-from xmckit_argmax.multipliers import inverses
+from xmckit_argmax.multipliers import inverse
 from xmckit_argmax.proofs import all_products
 from xmckit_argmax.system import System
 from xmckit_argmax.working_set import Familiar, add_worst, begin, make_room
@@ -78,9 +78,14 @@ class Workspace(Slots):
         self.vectors = torch.empty((slots, system.width), dtype=torch.float32)
 
 
-def bytes_per_slot(system: System) -> int:
-    width, padded = max(1, system.width), system.rows.shape[1]
-    return 24 * width * padded + 17 * _room(system) + 32 * len(system.rows) + 64 * padded
+def slots_within(memory: int, system: System) -> int:
+    """How many slots a solver may have that takes so many bytes besides the system: one at least."""
+    width, (count, padded), room = max(1, system.width), system.rows.shape, _room(system)
+    # the matrices of the combination that is being proved, and the working set that is being searched
+    shared = 56 * width * padded + 4 * min(room, count) * padded
+    # Q, R, and the inverses of two combinations: one waits for its proof, and the slot has come to the next
+    each = 32 * width * padded + 17 * room + 32 * count + 64 * padded
+    return max(1, (memory - shared) // each)
 
 
 def _room(system: System) -> int:
@@ -136,7 +141,7 @@ class Solver:
                 if found.index in proved:
                     answers[found.index] = proved[found.index]
                 else:
-                    left[found.index] = found
+                    left[found.index] = replace(found, inverse=None)  # it has served, and it is large
             waiting.clear()
             clock.add("proof", start)
 
@@ -171,12 +176,10 @@ class Solver:
                 slots.seconds[live] += (time.perf_counter() - began) / len(live)
                 late = live[slots.seconds[live] > self.settings.seconds]
                 start = time.thread_time()
-                inverse = self._inverses(slots, complete)
-                clock.add("proof", start)
                 left = [
-                    self._leave(slots, slot, inverse.get(slot), in_time=slot in complete)
-                    for slot in sorted(complete | set(late.tolist()))
+                    self._leave(slots, slot, in_time=slot in complete) for slot in sorted(complete | set(late.tolist()))
                 ]
+                clock.add("proof", start)
                 if left:
                     familiar.learn([found.rows[found.is_active] for found in left])
                 yield from left
@@ -190,7 +193,9 @@ class Solver:
     ) -> set[int]:
         """Satisfy the working sets and extend them by a scan; the slots that are complete."""
         start, steps = time.thread_time(), slots.state[live, 1].sum()
-        accuracy = (FULLY, CAREFULLY_DEPENDENT) if careful else (ENOUGH, DEPENDENT)
+        # what a first attempt left open deserves more time
+        again = careful and not self.settings.largest
+        accuracy = (FULLY, CAREFULLY_DEPENDENT, again) if careful else (ENOUGH, DEPENDENT, False)
         slots.solve(self.system.rows, self.system.norms, self.system.units32, live, *accuracy)
         clock.steps += int(slots.state[live, 1].sum() - steps)
         start = clock.add("active set", start)
@@ -249,16 +254,7 @@ class Solver:
         )  # fmt: skip
         return added > 0
 
-    def _inverses(self, slots: Workspace, complete: set[int]) -> dict[int, np.ndarray]:
-        """Of the active rows, for slots with as many of them as columns whose working set is infeasible."""
-        width = self.system.width
-        full = [
-            slot for slot in sorted(complete) if slots.outcome[slot] == INFEASIBLE and slots.state[slot, 0] == width
-        ]
-        found = inverses(slots.R, slots.Q, np.asarray(full, dtype=np.int64))
-        return dict(zip(full, found, strict=True))
-
-    def _leave(self, slots: Workspace, slot: int, inverse: np.ndarray | None, *, in_time: bool) -> Found:
+    def _leave(self, slots: Workspace, slot: int, *, in_time: bool) -> Found:
         count = slots.counts[slot]
         rows, is_active = slots.ids[slot, :count].copy(), slots.is_active[slot, :count].astype(bool)
         found = Found(int(slots.owner[slot]), float(slots.seconds[slot]), rows, is_active)
@@ -267,6 +263,7 @@ class Solver:
             found.v = slots.v[slot].copy()
         elif in_time and slots.outcome[slot] == INFEASIBLE:
             found.support = slots.ids[slot, slots.active[slot, : q + 1]].astype(np.int64)
-            found.inverse = inverse
+            if q == self.system.width:
+                found.inverse = inverse(slots.R[slot], slots.Q[slot])
         slots.owner[slot] = -1
         return found

@@ -23,7 +23,7 @@ from xmckit.protocols import ARGMAXABLE, UNARGMAXABLE
 from xmckit_argmax import exact
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.proofs import gamma
-from xmckit_argmax.solver import Settings, Solver, bytes_per_slot
+from xmckit_argmax.solver import Settings, Solver, slots_within
 from xmckit_argmax.system import make_system, row_lengths
 
 ADD = 64  # violated labels that join a working set
@@ -100,7 +100,7 @@ class Tolerance:
             rows = np.searchsorted(used, own)
             asked.append(Question(np.append(rows[own % 2 == 1], sides), np.append(rows, sides)))
         system = make_system(W, b, "sign")
-        slots = max(1, min(self.settings.slots, len(asked), self.memory // bytes_per_slot(system)))
+        slots = min(self.settings.slots, len(asked), slots_within(self.memory, system))
         answers = Solver(system, W, b, replace(self.settings, slots=slots)).solve(asked)
         for answer in answers:
             if answer.support is not None and answer.multipliers is not None:

@@ -20,7 +20,7 @@ from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE
 from xmckit_argmax.alternating import ideal_answers
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.radius import radius_bound
-from xmckit_argmax.solver import Settings, Solver, bytes_per_slot
+from xmckit_argmax.solver import Settings, Solver, slots_within
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
 from xmckit_argmax.tolerance import AtEps, Tolerance
 
@@ -125,7 +125,7 @@ class ArgmaxVerifier(Configured):
         self, rule: str, W: np.ndarray, b: np.ndarray | None, questions: list[Question], context: Context
     ) -> list[Answer]:
         system = make_system(W, b, rule, plain_columns=self.params.margin == "largest")
-        slots = max(1, min(self.params.batch, (self.params.memory << 20) // bytes_per_slot(system)))
+        slots = min(self.params.batch, slots_within(self.params.memory << 20, system))
         settings = self._settings(slots, largest=self.params.margin == "largest")
         work = functools.partial(_solved, Solver(system, W, b, settings))
         size = slots * SETS_PER_SLOT

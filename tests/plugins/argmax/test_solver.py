@@ -9,8 +9,8 @@ from exact_lp import exactly_argmaxable
 from instances import all_sets, layer
 from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Question
-from xmckit_argmax.multipliers import inverses, positive_multipliers
-from xmckit_argmax.solver import Clock, Settings, Solver
+from xmckit_argmax.multipliers import inverse, positive_multipliers
+from xmckit_argmax.solver import Clock, Settings, Solver, Workspace, slots_within
 from xmckit_argmax.system import make_system, units
 from xmckit_argmax.working_set import FIRST_LESSON, Familiar, begin
 
@@ -109,6 +109,28 @@ def test_small_margins_survive_float32_scans() -> None:
     assert answers[0].margin < 1e-8
 
 
+def test_as_many_slots_as_fit_into_the_memory() -> None:
+    W = np.random.default_rng(6).standard_normal((300, 100))
+    system, memory = make_system(W, None, "sign"), 8 << 20
+    slots = slots_within(memory, system)
+    workspace = Workspace(slots, 10 * 100 + 512, system)
+    arrays = sum(getattr(array, "nbytes", 0) for array in vars(workspace).values())
+    inverses = 2 * slots * workspace.Q[0].nbytes
+    assert 0.5 * memory < arrays + inverses < memory
+    assert slots_within(1, system) == 1
+
+
+def test_what_is_left_open_keeps_no_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
+    W = np.random.default_rng(6).standard_normal((200, 5))
+    solver = Solver(make_system(W, None, "sign"), W, None, Settings())
+    seen: list[np.ndarray | None] = []
+    monkeypatch.setattr(solver._judge, "prove", lambda _, found, __: seen.extend(item.inverse for item in found) or {})
+    left = solver._attempt([Question(np.arange(5))] * 3, [None] * 3, Clock(), careful=False)
+    assert len(left) == len(seen) == 3
+    assert all(item is not None and not isinstance(item.base, np.ndarray) for item in seen)  # no part of a larger array
+    assert all(found.inverse is None for found in left.values())
+
+
 def test_time_limits_leave_sets_unresolved() -> None:
     rng = np.random.default_rng(6)
     W = rng.standard_normal((500, 20))
@@ -132,14 +154,14 @@ def test_steps_scans_and_seconds_are_counted() -> None:
 # The active-set method by itself
 
 
-def alone(rows: np.ndarray) -> Slots:
+def alone(rows: np.ndarray, *, closely: bool = False) -> Slots:
     count, d = rows.shape
     padded = np.zeros((count, -(-d // 8) * 8))
     padded[:, :d] = rows
     slots = Slots(1, count, count, d, padded.shape[1])
     slots.start(0, np.arange(count), np.ones(count))
     norms = np.linalg.norm(rows, axis=1)
-    slots.solve(padded, norms, units(padded, norms), np.zeros(1, dtype=np.int64), FULLY, 1e-22)
+    slots.solve(padded, norms, units(padded, norms), np.zeros(1, dtype=np.int64), FULLY, 1e-22, closely)
     return slots
 
 
@@ -167,13 +189,23 @@ def test_it_satisfies_rows_by_a_vector_beyond_single_precision() -> None:
     assert (v[1:] > 1000 * v[:-1]).all()
 
 
+def test_it_finds_the_worst_of_rows_that_single_precision_cannot_tell_apart() -> None:
+    """The row nearest to minus the first one, which comes last, leaves nothing to do for the others."""
+    angles = np.arange(30, 0, -1) * 1e-5
+    rows = np.concatenate([[[1.0, 0.0]], np.stack([-np.cos(angles), np.sin(angles)], axis=1)])
+    slots = alone(rows, closely=True)
+    assert slots.outcome[0] == SATISFIED
+    assert slots.state[0].tolist() == [2, 2]
+    assert slots.active[0, :2].tolist() == [0, 30]
+
+
 def test_it_combines_rows_that_cannot_all_be_positive() -> None:
     rows = np.random.default_rng(9).standard_normal((30, 5))
     slots = alone(rows)
     assert slots.outcome[0] == INFEASIBLE
     assert slots.state[0, 0] == 5
     used = slots.ids[0, slots.active[0]]
-    proved, weights = positive_multipliers(rows[used][None], inverses(slots.R, slots.Q, np.zeros(1, dtype=np.int64)))
+    proved, weights = positive_multipliers(rows[used][None], inverse(slots.R[0], slots.Q[0])[None])
     assert proved.all()
     np.testing.assert_allclose(weights[0] @ rows[used], 0, atol=1e-9)
 
