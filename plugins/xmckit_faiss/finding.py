@@ -59,6 +59,11 @@ class Searched:
         assert isinstance(model, Model)
         return model
 
+    @property
+    def head_names(self) -> list[str]:
+        stages = [stage for stage in self.run.manifest["stages"] if stage["identity"]["kind"] == "head"]
+        return [stage["name"].removeprefix("head-") for stage in stages]
+
     def index_names(self) -> list[str]:
         """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
         names = []
@@ -228,7 +233,7 @@ def added(searched: Searched, path: Path, output: Path, say: Any) -> Added:
     index.add_labels(X, labels.of)
     count = len(searched.label_names) + len(labels.names)
     told = [
-        {"head": position, "index": name, "labels": known, "new": known == count}
+        {"head": searched.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
         for name, known in getattr(head, "index_labels", list)()
     ]
@@ -256,30 +261,30 @@ def _extended_heads(
     A head whose own indexes cannot take the labels gets one of them alone, beside: what it says about others stays.
     """
     run = searched.run
-    stages = [stage for stage in run.manifest["stages"] if stage["identity"]["kind"] == "head"]
-    seen = [run.features_folder(stage["name"]) for stage in stages]
-    sees = {place: stage["name"] for place, stage in zip(seen, stages, strict=True)}
-    trains = {place: _background(run, name, searched.context) for place, name in sees.items()}
+    names = searched.head_names
+    seen = [run.features_folder(f"head-{name}") for name in names]
+    sees = dict(zip(seen, names, strict=True))
+    trains = {place: _background(run, f"head-{name}", searched.context) for place, name in sees.items()}
     heads, refusals = {}, []
 
     def alone(place: Path) -> FaissIndex:
         if place != run.features_folder(searched.index_stage):
             raise UsageError(
-                "its indexes cannot take new labels, and labels are searched by other features than this head sees"
+                "its indexes cannot take new labels, and labels are searched by other features than this head sees: an "
+                '[[index]] with use = "faiss" and its features would take them'
             )
         found: FaissIndex = named_index(index.of_new_labels(X, labels.of), USE)
         return found
 
-    for position, (stage, place, head) in enumerate(zip(stages, seen, searched.model.heads, strict=True)):
-        use = stage["identity"]["use"]
+    for position, (name, place, head) in enumerate(zip(names, seen, searched.model.heads, strict=True)):
         if not hasattr(head, "add_labels"):
-            refusals.append(f"head {use} cannot take new labels: train it anew with them")
+            refusals.append(f"head {name} cannot take new labels: train it anew with them")
             continue
         try:
             listed_by = functools.partial(alone, place)
             head.add_labels(of_heads[position], labels.of, trains[place], listed_by=listed_by)
         except UsageError as error:
-            refusals.append(f"head {use}: {error}")
+            refusals.append(f"head {name}: {error}")
             continue
         heads[position] = head
     return ({} if refusals else heads), refusals

@@ -165,18 +165,19 @@ def test_new_labels_are_predicted_and_found(which, new, tmp_path, request):
         call("labels", "add", str(tmp_path / "more"), str(new))
 
 
-@pytest.mark.parametrize(("which", "first"), [("behind_a_tree", "tree"), ("united", "overlap")])
-def test_the_indexes_with_new_labels_are_named(which, first, new, tmp_path, request):
+@pytest.mark.parametrize(
+    ("which", "first", "heads"), [("behind_a_tree", "tree", ["bsl"]), ("united", "overlap", ["lml", "dft"])]
+)
+def test_the_indexes_with_new_labels_are_named(which, first, heads, new, tmp_path, request):
     run, more = request.getfixturevalue(which), tmp_path / "more"
     told = json.loads(call("labels", "add", str(run), str(new), "--output", str(more), "--json"))
-    heads = xmckit.load(run).heads
     expected = [(first, 4, False), ("faiss", 5, True)]
     assert [(line["head"], line["index"], line["labels"], line["new"]) for line in told["indexes"]] == [
-        (position, *line) for position in range(len(heads)) for line in expected
+        (head, *line) for head in heads for line in expected
     ]
     said = call("labels", "add", str(run), str(new), "--output", str(tmp_path / "again"))
-    assert f"head 0: index {first} goes on listing the first 4 labels" in said
-    assert "head 0: index faiss lists the new labels" in said
+    assert f"head {heads[0]}: index {first} goes on listing the first 4 labels" in said
+    assert f"head {heads[-1]}: index faiss lists the new labels" in said
 
 
 @pytest.mark.parametrize("which", ["behind_a_tree", "united"])
@@ -260,8 +261,8 @@ def test_texts_are_searched_and_labels_added_with_the_features_of_each(index, ma
     told = json.loads(call("labels", "add", str(run), str(new), "--output", str(tmp_path / "more"), "--json"))
     if not index:
         assert told["why"] == [
-            "head bsl: its indexes cannot take new labels, and labels are searched by other features than this head "
-            "sees"
+            "head words: its indexes cannot take new labels, and labels are searched by other features than this "
+            'head sees: an [[index]] with use = "faiss" and its features would take them'
         ]
         return
     assert told["predictable"]
