@@ -1,12 +1,12 @@
 """A dual active-set method (Goldfarb and Idnani 1983) for min ½‖v‖² subject to s_i·row_i·v ≥ ‖row_i‖, in numba.
 
-v = 0 satisfies nothing and is optimal for no constraints at all. Each step takes the most violated row p of a small
-working set, moves v along the part z of it that is orthogonal to the active rows, and drops an active row whenever its
-multiplier would turn negative. The active rows are kept as a thin factorisation Aᵀ = QᵀR: q rows of Q, and column j of
-R stored as row j. When p depends on the active rows and no multiplier can block, it is minus a non-negative
+v = 0 satisfies nothing and is optimal for no constraints at all. Each step takes a row p of a small working set that is
+about the most violated, moves v along the part z of it that is orthogonal to the active rows, and drops an active row
+whenever its multiplier would turn negative. The active rows are kept as a thin factorisation Aᵀ = QᵀR: q rows of Q, and
+column j of R stored as row j. When p depends on the active rows and no multiplier can block, it is minus a non-negative
 combination of them: no v satisfies all, and the combination says why (Gordan).
 
-Nothing here is a proof: the arithmetic is reordered at the compiler's leisure, and proofs.py judges what comes out.
+Nothing here is a proof: the arithmetic is reordered at the compiler's leisure, and judge.py proves what comes out.
 """
 
 from __future__ import annotations
