@@ -94,6 +94,7 @@ def predict(
         quiet = common.quiet() or (out is None and sys.stdout.isatty())  # a bar would be written into the answers
         progress = stack.enter_context(TerminalProgress(quiet=quiet))
         features = _features(run, root)
+        _check_takes_one(model, features)
         if file is None:
             _check_takes_texts(model, features)
             chunks: Iterator[Rows] = iter([Rows(range(1, len(texts) + 1), [None] * len(texts), texts=texts)])
@@ -208,11 +209,30 @@ def _check_takes_texts(model: Model | CombinedModel, features: FeatureRows | Non
         )
 
 
+def _check_takes_one(model: Model | CombinedModel, features: FeatureRows | None) -> None:
+    """UsageError where some of its features need texts and others a matrix: rows have the one or the other here."""
+    from scipy.sparse import csr_matrix
+
+    from xmckit.evaluation import as_trained
+
+    if features is None or _takes_texts(model):
+        return
+    if not _takes(model, as_trained(csr_matrix((1, features.width), dtype="float32"), features)):
+        raise UsageError(
+            f"this model needs rows that have both a text and {features.width:,} features: put them into a data set, "
+            "which `xmckit evaluate` takes"
+        )
+
+
 def _takes_texts(model: Model | CombinedModel) -> bool:
+    return _takes(model, [""])
+
+
+def _takes(model: Model | CombinedModel, inputs: Any) -> bool:
     models: list[Model] = getattr(model, "models", [model])
     try:
         for one in models:
-            one.all_features([""])
+            one.all_features(inputs)
     except UsageError:
         return False
     return True
