@@ -73,6 +73,7 @@ class Workspace(Slots):
         self.seconds = np.zeros(slots)
         self.begins = np.zeros(slots, dtype=np.int64)
         self.ends = np.zeros(slots, dtype=np.int64)
+        self.made_room = np.zeros(slots, dtype=np.int64)  # after how many steps, the last time
         self.scanned = np.zeros(slots, dtype=bool)  # a list of candidates is the working set from the start
         self.products = torch.empty((slots, count), dtype=torch.float32)
         self.vectors = torch.empty((slots, system.width), dtype=torch.float32)
@@ -167,7 +168,7 @@ class Solver:
                     self._begin(slots, slot, questions[index], familiar)
                     slots.owner[slot], slots.seconds[slot], slots.begins[slot] = index, 0.0, begins[index]
                     slots.ends[slot] = begins[index] + len(questions[index].active)
-                    slots.scanned[slot] = questions[index].rows is None
+                    slots.scanned[slot], slots.made_room[slot] = questions[index].rows is None, -1
                 live = np.flatnonzero(slots.owner >= 0)
                 if not len(live):
                     return
@@ -232,8 +233,12 @@ class Solver:
         slots.start(slot, ids, signs)
 
     def _scan(self, slots: Workspace, to_scan: np.ndarray, active: np.ndarray, *, careful: bool) -> np.ndarray:
-        """Let violated rows join; for each slot whether any did."""
-        for slot in to_scan[slots.counts[to_scan] + 2 * self.settings.add > slots.ids.shape[1]]:
+        """Let violated rows join; for each slot whether any did, and whether that may lead anywhere."""
+        full, steps = slots.counts[to_scan] + 2 * self.settings.add > slots.ids.shape[1], slots.state[to_scan, 1]
+        # no step since then: all rows that a scan by itself finds violated come and go
+        in_circles = full & (slots.made_room[to_scan] == steps)
+        slots.made_room[to_scan[full]] = steps[full]
+        for slot in to_scan[full]:
             make_room(
                 slot, slots.ids, slots.signs, slots.counts, slots.in_set, slots.active, slots.state[slot, 0],
                 slots.is_active,
@@ -252,7 +257,7 @@ class Solver:
             products, to_scan, slots.begins, slots.ends, active, self.system.biased, clear, near, self.settings.add,
             slots.ids, slots.signs, slots.counts, slots.in_set, added,
         )  # fmt: skip
-        return added > 0
+        return (added > 0) & ~in_circles
 
     def _leave(self, slots: Workspace, slot: int, *, in_time: bool) -> Found:
         count = slots.counts[slot]
