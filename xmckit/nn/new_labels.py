@@ -23,7 +23,9 @@ def new_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(W, b) of the new labels. `rows` are training vectors with labels `Y`; `of` says which examples a label has."""
     centre = rows.mean(axis=0, dtype=np.float64)
-    variation = np.cov(rows, rowvar=False, dtype=np.float64).reshape(len(centre), len(centre))
+    variation = np.zeros((len(centre), len(centre)))
+    if len(rows) > 1:
+        variation += np.cov(rows, rowvar=False, dtype=np.float64)
     ridge = RIDGE * max(np.trace(variation) / len(centre), np.finfo(np.float32).tiny)
     counts = np.maximum(np.asarray((of != 0).sum(axis=0)).ravel(), 1)
     means = ((of != 0).T @ examples) / counts[:, None]
