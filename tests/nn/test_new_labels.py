@@ -44,7 +44,7 @@ def test_examples_like_the_average_row_give_finite_numbers():
 def test_one_row_of_training_is_enough():
     """Nothing is known then of how rows vary: the direction is that from the row to the example."""
     W, b, rows, Y = layer(rows=1)
-    found, bias = new_rows(W, b, rows, Y, rows + [[2, 0, 0, 0, 0, 0]], csr_matrix(np.ones((1, 1), np.float32)))
+    found, bias = new_rows(W, b, rows, Y, rows + 2 * np.eye(1, 6), csr_matrix(np.ones((1, 1), np.float32)))
     np.testing.assert_allclose(found[0] / np.linalg.norm(found[0]), [1, 0, 0, 0, 0, 0], atol=1e-6)
     assert np.isfinite(bias).all()
 
