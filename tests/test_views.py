@@ -409,8 +409,10 @@ def test_a_head_whose_features_cannot_take_texts(tmp_path, call):
     )
     for order in (("words", "blocks"), ("blocks", "words")):
         run = run_of(tmp_path, "mixed", text.replace("{}", order[0], 1).replace("{}", order[1], 1))
-        with pytest.raises(UsageError, match="this model cannot take texts"):
-            call("predict", run.path, "word1 more")
+        np.save(tmp_path / "rows.npy", np.zeros((1, 4), np.float32))
+        for rows in ("word1 more", tmp_path / "rows.npy"):
+            with pytest.raises(UsageError, match="needs rows that have both a text and 4 features"):
+                call("predict", run.path, rows)
         with pytest.raises(UsageError, match="this model cannot take these rows"):
             xmckit.load(run.path).topk(np.zeros((1, 4), np.float32))
         told = json.loads(call("evaluate", run.path, "files", "--param", f'path="{tmp_path}"', "--json"))

@@ -8,7 +8,6 @@ import gzip
 import io
 import json
 import os
-import shutil
 import sys
 import threading
 from types import SimpleNamespace
@@ -120,23 +119,6 @@ def test_every_format_of_features_gives_the_same(of_features, tmp_path):
     answers = {name: best(call(run, tmp_path / name, "--as", "jsonl")) for name in ("a.txt", "a.svm", "a.npz", "a.npy")}
     answers["-"] = best(call(run, "-", "--as", "jsonl", stdin="\n".join(lines)))
     assert all(found == WORDS * 2 for found in answers.values()), answers
-
-
-def test_a_model_that_needs_texts_and_features_says_what_takes_both(of_features, tmp_path):
-    run, X = of_features
-    data = shutil.copytree(run.parents[2], tmp_path / "data", ignore=shutil.ignore_patterns("runs", "*.toml"))
-    for part in ("trn", "tst"):
-        (data / f"texts.{part}.txt").write_text("".join(f"{word}\n" for word in WORDS * 2))
-    (tmp_path / "both.toml").write_text(
-        f'validation = 0\n[data]\nuse = "files"\npath = "{data}"\n'
-        '[[features]]\nuse = "blocks"\n[[features]]\nuse = "tfidf"\n'
-        '[[head]]\nuse = "xrlinear"\nname = "numbers"\n[[head]]\nuse = "xrlinear"\nfeatures = "tfidf"\n'
-    )
-    both = xmckit.run(tmp_path / "both.toml", root=tmp_path / "runs").path
-    np.save(tmp_path / "a.npy", X)
-    for asked in ("apple", tmp_path / "a.npy"):
-        with pytest.raises(UsageError, match="both a text and 6 features: put them into a data set"):
-            call(both, asked)
 
 
 def test_a_model_of_dense_rows_gets_dense_rows():
