@@ -74,9 +74,8 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
     """
     count = C.shape[1]
     padded = -(-count // VECTORS) * VECTORS
-    near_C, near_B, vectors = np.zeros((count, padded)), np.zeros((count, padded)), np.zeros((6, padded))
-    minus_a, estimate, residual, defect = vectors[0], vectors[1], vectors[2], vectors[3]
-    sums, wrong = vectors[4], vectors[5]
+    near_C, near_B, vectors = np.zeros((count, padded)), np.zeros((count, padded)), np.zeros((7, padded))
+    minus_a, estimate, residual, sums, wrong = vectors[0], vectors[1], vectors[2], vectors[3], vectors[4]
     lost = count * LEAST
     for at in range(C.shape[0]):
         for i in range(count):
@@ -89,7 +88,7 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
         _subtract(near_C, estimate, minus_a, residual)
         for i in range(count):
             estimate[i] += _dot(near_B[i], residual)
-        alpha = _defect(near_C, near_B, sums, rounding, defect) * more
+        alpha = _defect(near_C, near_B, sums, rounding, vectors[5], vectors[6]) * more
 
         _subtract(near_C, estimate, minus_a, residual)
         for i in range(count):
@@ -108,26 +107,35 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
 
 
 @_any_order
-def _defect(C, B, sums, rounding, product):  # type: ignore[no-untyped-def]
-    """‖I − B·C‖∞, with what rounding may hide; not a number where an entry is not. `sums` are those of |C|'s rows."""
+def _defect(C, B, sums, rounding, first, second):  # type: ignore[no-untyped-def]
+    """‖I − B·C‖∞, with what rounding may hide; not a number where an entry is not. `sums` are those of |C|'s rows.
+
+    Two rows of B·C are made together, so that each number of C is loaded for both; `first` and `second` are their room.
+    """
     count, largest = C.shape[0], 0.0
     whole = count - count % 4
-    for i in range(count):
-        for c in range(product.shape[0]):
-            product[c] = 0.0
+    for start in range(0, count, 2):
+        i, j = start, min(start + 1, count - 1)
+        for c in range(first.shape[0]):
+            first[c] = second[c] = 0.0
         for k in range(0, whole, 4):
             b0, b1, b2, b3 = B[i, k], B[i, k + 1], B[i, k + 2], B[i, k + 3]
-            for c in range(product.shape[0]):
-                product[c] += b0 * C[k, c] + b1 * C[k + 1, c] + b2 * C[k + 2, c] + b3 * C[k + 3, c]
+            d0, d1, d2, d3 = B[j, k], B[j, k + 1], B[j, k + 2], B[j, k + 3]
+            for c in range(first.shape[0]):
+                first[c] += b0 * C[k, c] + b1 * C[k + 1, c] + b2 * C[k + 2, c] + b3 * C[k + 3, c]
+                second[c] += d0 * C[k, c] + d1 * C[k + 1, c] + d2 * C[k + 2, c] + d3 * C[k + 3, c]
         for k in range(whole, count):
-            for c in range(product.shape[0]):
-                product[c] += B[i, k] * C[k, c]
-        product[i] -= 1.0
+            for c in range(first.shape[0]):
+                first[c] += B[i, k] * C[k, c]
+                second[c] += B[j, k] * C[k, c]
+        first[i] -= 1.0
+        second[j] -= 1.0
         # the subtraction of 1 rounds once more, relative to a number of at most 1 + |B·C|
-        off = _sum_of_magnitudes(product) + rounding * (_dot_of_magnitudes(B[i], sums) + 1.0)
-        largest = largest if off <= largest else off
-        if off != off:
-            return off
+        off = _sum_of_magnitudes(first) + rounding * (_dot_of_magnitudes(B[i], sums) + 1.0)
+        also = _sum_of_magnitudes(second) + rounding * (_dot_of_magnitudes(B[j], sums) + 1.0)
+        if off != off or also != also:
+            return off + also
+        largest = max(largest, off, also)
     return largest
 
 
