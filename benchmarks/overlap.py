@@ -53,7 +53,7 @@ OVERLAPS |= {f"{name}{SAME}": {**OVERLAPS[name], "rounds": 0} for name in OVERLA
 OVERLAPS |= {NARROWER: {}, NARROWER_TWO: {"copies_per_label": 2}}
 MATCHED = {WIDER: PER_LABEL, WIDER_TWO: TWO, NARROWER: BASE, NARROWER_TWO: BASE}  # whose number of labels is matched
 ENTANGLED = [f"{difficulty} {size}" for size in (4, 2, 8) for difficulty in ("hard", "medium", "easy")]
-ENTANGLED_SETS = ("stdlib-calls", "cve_libraries", "delicious", "debian_depends")
+ENTANGLED_SETS = ("stdlib-calls", "cve_libraries", "delicious")
 TOP, MEASURED_ROWS = 5, 2000
 
 
