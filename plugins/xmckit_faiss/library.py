@@ -27,11 +27,8 @@ DEEPEST_ON_GPU = 2048  # neighbours that a GPU gives, at most
 
 @contextlib.contextmanager
 def threads(workers: int) -> Iterator[None]:
-    """Let faiss use so many threads for the time of a `with` block.
-
-    Its BLAS library uses one: with more, the flat products of a scan took four times as long.
-    """
-    with threadpool_limits({"openmp": workers, "blas": 1}):
+    """Let faiss and its BLAS library use so many threads for the time of a `with` block."""
+    with threadpool_limits(workers):
         yield
 
 
