@@ -62,7 +62,7 @@ def read_extension(folder: Path) -> Extension:
     labels, heads, indexes = (part or [] for part in kept)
     if not all(isinstance(name, str) for name in [*labels, *indexes]):
         raise store.damaged(folder / ABOUT, "expected names of labels and indexes")
-    trained = sum(stage["identity"]["kind"] == "head" for stage in run.manifest["stages"])
+    trained = len(run.head_stages)
     if not all(type(head) is int and 0 <= head < trained for head in heads):
         raise store.damaged(folder / ABOUT, f"expected numbers of the run's {trained} heads")
     return Extension(folder, run, labels, heads, indexes)

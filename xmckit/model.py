@@ -219,8 +219,7 @@ def _load_extended(folder: Path, context: Context) -> Model:
             f"with `xmckit search {folder}`, but not predicted"
         )
     model = _load_run(extension.run, context)
-    stages = extension.run.manifest["stages"]
-    uses = [stage["identity"]["use"] for stage in stages if stage["identity"]["kind"] == "head"]
+    uses = [stage["identity"]["use"] for stage in extension.run.head_stages]
     heads = [model.context.load("head", uses[head], extension.head_folder(head)) for head in extension.heads]
     return replace(
         model,
@@ -234,7 +233,7 @@ def _load_run(folder: Run, context: Context) -> Model:
     from xmckit.data.saved import load_label_names
 
     context = folder.explaining(context)
-    trained = [record for record in folder.manifest["stages"] if record["identity"]["kind"] == "head"]
+    trained = folder.head_stages
     heads = [
         context.load("head", record["identity"]["use"], folder.path / record["folder"] / "head") for record in trained
     ]

@@ -128,6 +128,15 @@ class Run:
                 return self.path / record["folder"]
         raise StorageError(f"{self.path} has no finished stage '{name}': go on with `xmckit run --resume {self.path}`")
 
+    @property
+    def head_stages(self) -> list[dict[str, Any]]:
+        """The records of the stages that trained a head, in order."""
+        return [stage for stage in self.manifest["stages"] if stage["identity"]["kind"] == "head"]
+
+    @property
+    def head_names(self) -> list[str]:
+        return [stage["name"].removeprefix("head-") for stage in self.head_stages]
+
     def told_by_indexes(self) -> list[dict[str, Any]]:
         """What each index told, in order: `name`, `facts`, `exhibits`."""
         names = [stage["name"] for stage in self.manifest["stages"] if stage["name"].startswith("index-")]

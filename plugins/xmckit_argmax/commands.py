@@ -118,15 +118,13 @@ def _other_weights(folder: Path) -> list[str]:
     import xmckit
     from xmckit import store
     from xmckit.extensions import is_extension, read_extension
+    from xmckit.runs import Run
 
     run = folder.parents[1]
-    trained = read_extension(run).run.path if is_extension(run) else run
-    stages = [
-        stage for stage in store.read_json(trained / "manifest.json")["stages"] if stage["identity"]["kind"] == "head"
-    ]
+    trained = read_extension(run).run if is_extension(run) else Run.open(run)
     wrong = []
-    for stage, head in zip(stages, xmckit.load(run).heads, strict=True):
-        path = folder / f"decision-{stage['name'].removeprefix('head-')}.npz"
+    for name, head in zip(trained.head_names, xmckit.load(run).heads, strict=True):
+        path = folder / f"decision-{name}.npz"
         decision = head.decision()
         if decision is None or not path.is_file():
             continue
@@ -134,9 +132,9 @@ def _other_weights(folder: Path) -> list[str]:
         same_bias = np.array_equal(stored["b"], decision.b) if decision.b is not None else "b" not in stored
         same = np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule
         if not (same and _same_structure(stored, decision)):
-            wrong.append(f"{path} is not the decision of the head {stage['name'].removeprefix('head-')} of {run}")
+            wrong.append(f"{path} is not the decision of the head {name} of {run}")
         else:
-            wrong += _other_replays(folder, stage["name"].removeprefix("head-"), decision)
+            wrong += _other_replays(folder, name, decision)
     return wrong
 
 

@@ -59,11 +59,6 @@ class Searched:
         assert isinstance(model, Model)
         return model
 
-    @property
-    def head_names(self) -> list[str]:
-        stages = [stage for stage in self.run.manifest["stages"] if stage["identity"]["kind"] == "head"]
-        return [stage["name"].removeprefix("head-") for stage in stages]
-
     def index_names(self) -> list[str]:
         """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
         names = []
@@ -233,7 +228,7 @@ def added(searched: Searched, path: Path, output: Path, say: Any) -> Added:
     index.add_labels(X, labels.of)
     count = len(searched.label_names) + len(labels.names)
     told = [
-        {"head": searched.head_names[position], "index": name, "labels": known, "new": known == count}
+        {"head": searched.run.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
         for name, known in getattr(head, "index_labels", list)()
     ]
@@ -261,7 +256,7 @@ def _extended_heads(
     A head whose own indexes cannot take the labels gets one of them alone, beside: what it says about others stays.
     """
     run = searched.run
-    names = searched.head_names
+    names = searched.run.head_names
     seen = [run.features_folder(f"head-{name}") for name in names]
     sees = dict(zip(seen, names, strict=True))
     trains = {place: _background(run, f"head-{name}", searched.context) for place, name in sees.items()}

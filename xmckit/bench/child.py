@@ -66,17 +66,19 @@ def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     constants = (result.metrics["propensity"]["A"], result.metrics["propensity"]["B"])
     _keep_rows(folder, score_rows(TopK(arrays["indices"], arrays["scores"]), dataset, job["k"], constants))
     model = load(run, workers=job["threads"], registry=registry)
-    seen = [test_features(run, dataset, one["name"]) for one in stages if one["name"].startswith("head-")]
+    sees = [run.features_folder(one["name"]) for one in run.head_stages]
+    first = run.features_folder()
+    features = {place: test_features(place, dataset) for place in {first, *sees}}
     return {
         "metrics": result.metrics["results"][0]["metrics"],
         "train_seconds": round(sum(one["seconds"] for one in stages if _is_training(one["name"])), 3),
-        "predict_seconds": _better_of_two(lambda: _rank(model, seen, max(job["k"]))),
+        "predict_seconds": _better_of_two(lambda: _rank(model, [features[place] for place in sees], max(job["k"]))),
         "bytes": cost_of(run).bytes,
         "cpu_seconds": cpu_spent_before(stages),
         "peak_bytes": max(one["peak_bytes"] for one in stages if not (one["reused"] and _is_input(one["name"]))),
         "versions": run.manifest["versions"],
         "prints": run.manifest["data"],
-        "data": facts_of(dataset, test_features(run, dataset, "labels")),
+        "data": facts_of(dataset, features[first]),
         "propensity": list(constants),
         "run": str(run.path),
     }
@@ -94,7 +96,7 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     run = Run.open(Path(job["baseline"]))
     dataset = load_dataset(run.stage_folder("data"))
     train, Y = run.training_rows()
-    test = test_features(run, dataset, "labels")
+    test = test_features(run.features_folder(), dataset)
     peer = peer_class(job["use"])(**job["options"])
     model = folder / "model"
     model.mkdir()
@@ -119,9 +121,8 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-def test_features(run: Any, dataset: Any, of: str) -> Any:
-    """The features of the test rows as the stage `of` saw them."""
-    features = run.features_folder(of)
+def test_features(features: Path, dataset: Any) -> Any:
+    """The features of the test rows, from the folder of their stage."""
     if store.read_json(features / "features.json")["as_in_data"]:
         return dataset.test.matrix
     return store.read_matrix(features / "X.tst.npz")

@@ -145,15 +145,10 @@ def _verify_run(
 def _heads(run: Run, model: Model, only: str | None) -> list[tuple[str, Any]]:
     from xmckit.errors import UsageError, nearest
 
-    names = _head_names(run)
+    names = run.head_names
     if only is not None and only not in names:
         raise UsageError(f"{run.path} has no head '{only}'{nearest(only, names)} (heads: {', '.join(names)})")
     return [pair for pair in zip(names, model.heads, strict=True) if only in (None, pair[0])]
-
-
-def _head_names(run: Run) -> list[str]:
-    stages = [stage["name"] for stage in run.manifest["stages"] if stage["identity"]["kind"] == "head"]
-    return [stage.removeprefix("head-") for stage in stages]
 
 
 def _asked(
@@ -168,7 +163,7 @@ def _asked(
     dataset = load_dataset(run.stage_folder("data"))
     split = dataset.test if assignments == "test" else dataset.train
     shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
-    X = dict(zip(_head_names(run), model.all_features(split), strict=True)) if shortlisted else {}
+    X = dict(zip(run.head_names, model.all_features(split), strict=True)) if shortlisted else {}
     Y = split.Y.copy()
     Y.resize(split.rows, len(model.label_names))  # rows have none of the labels that were added later
     return Split(X=None, Y=Y), {name: X[name] for name in shortlisted}
