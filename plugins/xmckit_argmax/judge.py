@@ -367,7 +367,9 @@ class Judge:
         signs = np.where(np.isin(ids, question.active) | ~labels, 1.0, -1.0)
         slots.start(0, np.arange(len(ids)), signs)
         norms = np.linalg.norm(rows, axis=1)
-        slots.solve(rows, norms, units(rows, norms), np.zeros(1, dtype=np.int64), FULLY, CAREFULLY_DEPENDENT, True)
+        slots.solve(
+            rows, norms, units(rows, norms), np.zeros(1, dtype=np.int64), FULLY, CAREFULLY_DEPENDENT, closely=True
+        )
         if slots.outcome[0] == SATISFIED:
             with np.errstate(all="ignore"):
                 yield self._with_unit_t(np.ldexp(slots.v, powers))[0]
