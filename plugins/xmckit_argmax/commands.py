@@ -118,10 +118,9 @@ def _other_weights(folder: Path) -> list[str]:
     import xmckit
     from xmckit import store
     from xmckit.extensions import is_extension, read_extension
-    from xmckit.runs import Run
 
     run = folder.parents[1]
-    trained = read_extension(run).run if is_extension(run) else Run.open(run)
+    trained = read_extension(run).run if is_extension(run) else xmckit.find_run(run, run.parent)
     wrong = []
     for name, head in zip(trained.head_names, xmckit.load(run).heads, strict=True):
         path = folder / f"decision-{name}.npz"
