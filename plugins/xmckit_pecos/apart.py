@@ -67,12 +67,10 @@ def train(
     weights: csr_matrix | None = None,
     matcher: bridge.Model | None = None,
 ) -> bridge.Model:
-    """`bridge.train`, with the threads and the scratch folder of the context."""
+    """`bridge.train`, with the threads of the context."""
     with _place("training the linear models", context, isolated) as place:
         if place is None:
-            return bridge.train(
-                X, Y, tree, training, context.workers, weights=weights, matcher=matcher, scratch=context.folder
-            )
+            return bridge.train(X, Y, tree, training, context.workers, weights=weights, matcher=matcher)
         _hand_over(place, X, Y, tree, weights, matcher)
         _ask(place, "train", {"training": asdict(training), "threads": context.workers}, context)
         return bridge.Model.load(place / _RESULT)
@@ -88,12 +86,12 @@ def train_matcher(
     isolated: bool,
     weights: csr_matrix | None = None,
 ) -> bridge.Model | None:
-    """`bridge.train_matcher`, with the threads and the scratch folder of the context."""
+    """`bridge.train_matcher`, with the threads of the context."""
     if tree.depth == 1:
         return None
     with _place("training the levels above the leaves", context, isolated) as place:
         if place is None:
-            return bridge.train_matcher(X, Y, tree, training, context.workers, weights=weights, scratch=context.folder)
+            return bridge.train_matcher(X, Y, tree, training, context.workers, weights=weights)
         _hand_over(place, X, Y, tree, weights)
         _ask(place, "matcher", {"training": asdict(training), "threads": context.workers}, context)
         return bridge.Model.load(place / _RESULT)
@@ -238,9 +236,9 @@ def _work(place: Path) -> None:
     tree, training = LabelTree.load(place), bridge.Training(**job["training"])
     weights = store.read_csr(place / "weights.npz") if (place / "weights.npz").is_file() else None
     if job["job"] == "matcher":
-        model = bridge.train_matcher(X, Y, tree, training, threads, weights=weights, scratch=place)
+        model = bridge.train_matcher(X, Y, tree, training, threads, weights=weights)
         assert model is not None  # a tree with one leaf is not handed over
     else:
         matcher = bridge.Model.load(place / "matcher") if (place / "matcher").is_dir() else None
-        model = bridge.train(X, Y, tree, training, threads, weights=weights, matcher=matcher, scratch=place)
+        model = bridge.train(X, Y, tree, training, threads, weights=weights, matcher=matcher)
     model.save(result)

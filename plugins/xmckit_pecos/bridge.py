@@ -6,17 +6,14 @@ What is guarded here, each with a test of its own:
 - Matrices are float32 `csr_matrix` with sorted indices; `csr_array`, float64 and unsorted rows are refused by PECOS.
 - A label in two clusters trains, but its stored model frees memory twice when it is loaded for prediction, which ends
   the process. Clusters come from a `LabelTree`, in which a node has one parent, and stored files are checked.
-- PECOS's loader for prediction is ten times faster than its models in Python, and ends the process when a file is not
-  as it expects. It only sees files that were written for it a moment ago; those of a saved model are read and checked
-  by `model_files`, and nothing in them is unpickled or executed.
-- "man" negatives and some products take every processor of the machine unless each call is told its threads.
-- A model loaded for prediction complains from its destructor when Python ends: it is freed by a finaliser instead.
+- PECOS's loader for prediction ends the process when a file is not as it expects, and its models in Python are ten
+  times slower. It is not used: `beam_search` gives the same scores, bit for bit, in less time than either. Files of a
+  saved model are read and checked by `model_files`, and nothing in them is unpickled or executed.
+- Some products take every processor of the machine unless each call is told its threads.
 """
 
 from __future__ import annotations
 
-import tempfile
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +27,9 @@ from scipy.sparse import csc_matrix, csr_matrix, issparse
 
 from xmckit import DataError, Matrix, Split, UsageError
 from xmckit.data.model import as_csr
+from xmckit_pecos import beam_search
 from xmckit_pecos.label_tree import LabelTree
-from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS, PostProcessor, read_model, write_model
+from xmckit_pecos.model_files import POST_PROCESSORS, PostProcessor, read_model, write_model
 
 
 def _mend(module: Any) -> None:
@@ -72,7 +70,7 @@ def _as(array: np.ndarray, dtype: Any, copy: bool) -> np.ndarray:
 
 _mend(smat_util)
 
-from pecos.core import ScipyCompressedSparseAllocator, ScipyCsrF32, ScipyDrmF32, clib  # noqa: E402
+from pecos.core import ScipyCsrF32, ScipyDrmF32, clib  # noqa: E402
 from pecos.xmc import HierarchicalMLModel, Indexer, LabelEmbeddingFactory, MLModel, MLProblem  # noqa: E402
 from pecos.xmc.xlinear import XLinearModel  # noqa: E402
 
@@ -186,7 +184,6 @@ def train(
     *,
     weights: csr_matrix | None = None,
     matcher: Model | None = None,
-    scratch: Path | None = None,
 ) -> Model:
     """Linear models for every level of `tree`, as `XLinearModel.train` would give them for Y over its pseudo-labels.
 
@@ -197,7 +194,7 @@ def train(
         raise UsageError(f"the matcher is over {matcher.labels} leaves, the tree has {tree.leaves}")
     predicting = MLModel.PredParams(only_topk=training.beam, post_processor=training.post_processor)
     levels = [] if matcher is None else [_with(level, predicting) for level in matcher.levels]
-    return Model(_trained(X, Y, tree, training, threads, weights, levels, tree.depth, scratch))
+    return Model(_trained(X, Y, tree, training, threads, weights, levels, tree.depth))
 
 
 def _with(level: Any, predicting: Any) -> Any:
@@ -213,12 +210,11 @@ def train_matcher(
     threads: int,
     *,
     weights: csr_matrix | None = None,
-    scratch: Path | None = None,
 ) -> Model | None:
     """As `train`, without the last level: a model that ranks the leaves. None for a tree that has only one."""
     if tree.depth == 1:
         return None
-    return Model(_trained(X, Y, tree, training, threads, weights, [], tree.depth - 1, scratch))
+    return Model(_trained(X, Y, tree, training, threads, weights, [], tree.depth - 1))
 
 
 def _trained(
@@ -230,7 +226,6 @@ def _trained(
     weights: csr_matrix | None,
     levels: list[Any],
     depth: int,
-    scratch: Path | None,
 ) -> list[Any]:
     """`levels` and those below them, down to `depth`."""
     if Y.shape[1] != len(tree.label_of):
@@ -250,7 +245,7 @@ def _trained(
             pX,
             Ys[level],
             C=chain[level],
-            M=_rows_to_train_on(pX, Ys, levels, training, threads, scratch),
+            M=_rows_to_train_on(pX, Ys, levels, training, threads),
             R=weighted[level],
             threads=threads,
         )
@@ -289,7 +284,7 @@ def _largest(weights: csc_matrix, parents: np.ndarray, nodes: int) -> csc_matrix
 
 
 def _rows_to_train_on(
-    pX: Any, Ys: Sequence[csc_matrix], levels: Sequence[Any], training: Training, threads: int, scratch: Path | None
+    pX: Any, Ys: Sequence[csc_matrix], levels: Sequence[Any], training: Training, threads: int
 ) -> csc_matrix | None:
     """M: rows × nodes of the level above, whose rows train the models below the node. None: all rows, at the root."""
     if not levels:
@@ -299,9 +294,7 @@ def _rows_to_train_on(
     if "tfn" in training.negatives:
         M = M + _ones(Ys[above])
     if "man" in training.negatives:
-        found = Model(levels).predict(
-            pX.buf, training.beam, training.beam, threads, training.post_processor, scratch=scratch
-        )
+        found = Model(levels).predict(pX.buf, training.beam, training.beam, threads, training.post_processor)
         M = M + _ones(found.tocsc())
     return M.tocsc()
 
@@ -316,16 +309,11 @@ _META = {cls.__name__: cls.append_meta() for cls in (XLinearModel, HierarchicalM
 
 
 class Model:
-    """Linear models down a tree: PECOS's `MLModel` of each level.
-
-    Prediction goes through PECOS's loader, and files: its models in Python give the same bits ten times slower. The
-    loader ends the process where a file is not as it expects, so that it never sees a file of anybody else's: only
-    what is written for it from the levels in memory, and deleted.
-    """
+    """Linear models down a tree: PECOS's `MLModel` of each level."""
 
     def __init__(self, levels: Sequence[Any]):
         self.levels = list(levels)
-        self._handle: int | None = None
+        self._searched: list[beam_search.Level] | None = None
 
     @property
     def inputs(self) -> int:
@@ -354,9 +342,7 @@ class Model:
             for part in (level.W, level.C)
         )
 
-    def predict(
-        self, X: Matrix, k: int, beam: int, threads: int, post_processor: str, *, scratch: Path | None = None
-    ) -> csr_matrix:
+    def predict(self, X: Matrix, k: int, beam: int, threads: int, post_processor: str) -> csr_matrix:
         """Rows × labels: up to `k` scores a row, stored best first; of equal ones the first in the tree comes first."""
         if k < 1 or beam < 1:
             raise UsageError(f"a prediction needs k and a beam of at least 1, not {k} and {beam}")
@@ -365,9 +351,10 @@ class Model:
         rows = as_csr(features(X))
         if rows.shape[1] != self.inputs:
             raise DataError(f"the rows have {rows.shape[1]} features, this model was fitted on {self.inputs}")
-        found, threads = ScipyCompressedSparseAllocator(), _worth(threads, rows, 1 << 12)
-        clib.xlinear_predict(self._ready(scratch), rows, beam, post_processor, min(k, self.labels), threads, found)
-        return found.get()
+        if self._searched is None:
+            self._searched = [beam_search.Level.of(level.W, level.C, level.bias) for level in self.levels]
+        threads = _worth(threads, rows, 1 << 12)
+        return beam_search.search(self._searched, rows, min(k, self.labels), beam, threads, post_processor)
 
     def save(self, folder: Path) -> None:
         """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""
@@ -382,17 +369,3 @@ class Model:
                 for level in read_model(folder)
             ]
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy loads its own model for prediction: two must not free the same one."""
-        return {**self.__dict__, "_handle": None}
-
-    def _ready(self, scratch: Path | None) -> int:
-        """PECOS's model for prediction."""
-        if self._handle is None:
-            with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                write_model(Path(folder), self.levels, _META, lasting=False)
-                self._handle = clib.xlinear_load_predict_only(str(Path(folder) / LEVELS))
-            weakref.finalize(self, clib.xlinear_destruct_model, self._handle)
-        assert self._handle is not None
-        return self._handle

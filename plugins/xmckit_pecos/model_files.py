@@ -37,25 +37,21 @@ class StoredLevel:
         return int(self.W.shape[0]) - (1 if self.bias > 0 else 0)
 
 
-def write_model(
-    folder: Path, levels: Sequence[Any], meta: Mapping[str, Mapping[str, Any]], *, lasting: bool = True
-) -> None:
+def write_model(folder: Path, levels: Sequence[Any], meta: Mapping[str, Mapping[str, Any]]) -> None:
     """Write PECOS's `MLModel`s into `folder`; `meta` is what each of its classes says about itself.
 
-    PECOS itself leaves a file open and writes in place. Not `lasting`: files that are read once and deleted.
+    PECOS itself leaves a file open and writes in place.
     """
-    write_json = store.write_json if lasting else _write_json_for_now
-    write_arrays = store.write_arrays if lasting else _write_arrays_for_now
     chain, last = folder / LEVELS, levels[-1]
     chain.mkdir(parents=True)
-    write_json(folder / _ABOUT, meta["XLinearModel"])
+    store.write_json(folder / _ABOUT, meta["XLinearModel"])
     sizes = {
         "nr_features": int(levels[0].nr_features),
         "nr_codes": int(last.nr_codes),
         "nr_labels": int(last.nr_labels),
     }
     kind = "HierarchicalMLModel"
-    write_json(chain / _ABOUT, {**meta[kind], "model": kind, "depth": len(levels), **sizes})
+    store.write_json(chain / _ABOUT, {**meta[kind], "model": kind, "depth": len(levels), **sizes})
     for number, level in enumerate(levels):
         place = _place(folder, number)
         place.mkdir()
@@ -67,20 +63,12 @@ def write_model(
             "bias": level.bias,
             "pred_kwargs": level.pred_params.to_dict(),
         }
-        write_json(place / _ABOUT, {**meta["MLModel"], **about})
+        store.write_json(place / _ABOUT, {**meta["MLModel"], **about})
         for name, matrix in (("W", level.W), ("C", level.C)):
             matrix.sort_indices()
             shape = np.asarray(matrix.shape, dtype=np.int64)
             arrays = {"indices": matrix.indices, "indptr": matrix.indptr, "format": np.asarray(b"csc"), "shape": shape}
-            write_arrays(place / f"{name}.npz", {**arrays, "data": matrix.data})
-
-
-def _write_json_for_now(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value), "utf-8")
-
-
-def _write_arrays_for_now(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    np.savez(path, **arrays)
+            store.write_arrays(place / f"{name}.npz", {**arrays, "data": matrix.data})
 
 
 def _place(folder: Path, level: int) -> Path:

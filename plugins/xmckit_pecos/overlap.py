@@ -64,7 +64,7 @@ class OverlapIndexer(TreeIndexer):
         copies = None if self.params.copies_per_label == "auto" else min(self.params.copies_per_label, first.leaves)
         for turn in range(max(1, self.params.rounds)):
             with context.progress("finding the leaves that rows reach"):
-                M = index.reached(X, self.params.reach, scratch=context.folder)
+                M = index.reached(X, self.params.reach)
             with context.progress("moving labels to the leaves of their rows"):
                 tree, told = moved(first, Y, M, self.params, copies, context.using(seed=context.seed_for(turn)))
             context.log(_summary(told))

@@ -106,9 +106,9 @@ class TreeIndex:
         """The tree, as a report shows it."""
         return tree_exhibits(self.tree, self.counts)
 
-    def reached(self, Q: Matrix, beam: int | None = None, *, scratch: Path | None = None) -> csr_matrix:
+    def reached(self, Q: Matrix, beam: int | None = None) -> csr_matrix:
         """Rows × leaves: see `reached_leaves`; with this index's own beam where none is given."""
-        return reached_leaves(self.matcher, Q, beam or self._params.beam, self._workers, scratch)
+        return reached_leaves(self.matcher, Q, beam or self._params.beam, self._workers)
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
         """The labels of the leaves that a row reaches, best leaf first, until there are `k`; of a leaf that does not
@@ -163,16 +163,14 @@ class TreeIndex:
         return cls(tree, matcher, counts, params, workers, told)
 
 
-def reached_leaves(
-    matcher: bridge.Model | None, Q: Matrix, beam: int, workers: int, scratch: Path | None = None
-) -> csr_matrix:
+def reached_leaves(matcher: bridge.Model | None, Q: Matrix, beam: int, workers: int) -> csr_matrix:
     """Rows × leaves: the leaves that each row is led to, best first; the value is the product down the tree of
     exp(−max(1 − margin, 0)³), in (0, 1]. Without a matcher there is one leaf.
     """
     if matcher is None:
         ones = np.ones(Q.shape[0], dtype=np.float32)
         return csr_matrix((ones, np.zeros(Q.shape[0]), np.arange(Q.shape[0] + 1)), shape=(Q.shape[0], 1))
-    found = matcher.predict(Q, beam, beam, workers, ROUTING, scratch=scratch)
+    found = matcher.predict(Q, beam, beam, workers, ROUTING)
     # what underflows is still reached, and a stored 0 would be taken for "not there"
     np.maximum(found.data, np.finfo(np.float32).tiny, out=found.data)
     return found

@@ -96,12 +96,10 @@ class XRLinearHead(Configured):
         self._told: dict[str, Any] = {}
         self._counts: np.ndarray | None = None  # training rows of each label, where the tree is this head's own
         self._workers = 1
-        self._scratch: Path | None = None
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         self._train(train, indexes, context)
         self._learn_from_validation(context)
-        self._scratch = None
 
     def refit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
         """`fit` with the calibration and the threshold as they are."""
@@ -109,7 +107,6 @@ class XRLinearHead(Configured):
         self._model = self._tree = None  # memory need not hold two models
         self._train(train, indexes, context)
         self._calibration, self.threshold, self._told = calibration, threshold, {**told, **self._told}
-        self._scratch = None
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
         """Scores are logits; with calibration σ(score) is the probability (see `probabilities`)."""
@@ -221,7 +218,7 @@ class XRLinearHead(Configured):
                 weights=None if weights is None else over_pseudo_labels(weights, tree),
                 matcher=matcher,
             )
-        self._workers, self._scratch = context.workers, context.folder
+        self._workers = context.workers
         self._model, self._tree = model, tree
         self._calibration, self.threshold = calibrating.Uncalibrated(), 0.0
         self._told = self._facts_of_training(X, Y, context)
@@ -261,11 +258,11 @@ class XRLinearHead(Configured):
     def _scored_labels(self, X: Matrix) -> np.ndarray:
         """How many pseudo-labels are ranked for each row: those of the leaves that it reaches."""
         model, tree = self._fitted()
-        everything = len(tree.label_of)
-        found = model.predict(
-            X, everything, self.params.beam, self._workers, self.params.post_processor, scratch=self._scratch
-        )
-        return np.diff(found.indptr)
+        if tree.depth == 1:
+            return np.full(X.shape[0], len(tree.label_of))
+        beam = self.params.beam
+        reached = bridge.Model(model.levels[:-1]).predict(X, beam, beam, self._workers, self.params.post_processor)
+        return np.bincount(_places(reached)[0], tree.leaf_sizes[reached.indices], minlength=X.shape[0])
 
     def _validation(self, context: Context) -> Any:
         """The validation share if it can score anything."""
@@ -351,7 +348,7 @@ class XRLinearHead(Configured):
             asked = everything if averaged is None else max(averaged, k * tree.most_copies)
         asked = min(asked, everything)
         post_processor = self.params.post_processor
-        found = model.predict(X, asked, self.params.beam, self._workers, post_processor, scratch=self._scratch)
+        found = model.predict(X, asked, self.params.beam, self._workers, post_processor)
         if tree.copies:
             found = scores_of_labels(found, tree.label_of, tree.labels, k, averaged)
         elif not tree.plain:

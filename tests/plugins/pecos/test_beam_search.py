@@ -1,0 +1,147 @@
+"""`beam_search` against PECOS's own predictor, bit for bit, and against a search that leaves nothing out."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csc_matrix, csr_matrix, random
+
+pytest.importorskip("pecos")
+
+from pecos.core import ScipyCompressedSparseAllocator, clib
+from pecos.xmc import MLModel
+from xmckit_pecos import beam_search, bridge
+from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS
+
+SOME = {"only_topk": 5, "post_processor": "l3-hinge"}
+
+
+def model(
+    rng: np.random.Generator, sizes: list[int], features: int, density: float, bias: float, few_values: bool
+) -> bridge.Model:
+    """Any weights over any tree whose levels have so many nodes; with few values, most scores are equal to others."""
+    levels, above = [], 1
+    for nodes in sizes:
+        rows = features + (bias > 0)
+        W = random(rows, nodes, density, "csc", np.float32, random_state=rng)
+        W.data[:] = rng.integers(-1, 2, W.nnz) if few_values else rng.normal(size=W.nnz)
+        parent = rng.integers(0, above, nodes)
+        C = csc_matrix((np.ones(nodes, np.float32), (np.arange(nodes), parent)), shape=(nodes, above))
+        levels.append(MLModel(W=W, C=C, bias=bias, pred_params=MLModel.PredParams(**SOME)))
+        above = nodes
+    return bridge.Model(levels)
+
+
+def rows(rng: np.random.Generator, count: int, features: int, density: float, few_values: bool) -> csr_matrix:
+    X = random(count, features, density, "csr", np.float32, random_state=rng)
+    if few_values:
+        X.data[:] = 1
+    return X
+
+
+def by_pecos(stored: bridge.Model, X: csr_matrix, k: int, beam: int, post_processor: str) -> csr_matrix:
+    with tempfile.TemporaryDirectory() as folder:
+        stored.save(Path(folder) / "model")
+        loaded = clib.xlinear_load_predict_only(str(Path(folder) / "model" / LEVELS))
+    found = ScipyCompressedSparseAllocator()
+    clib.xlinear_predict(loaded, X, beam, post_processor, k, 1, found)
+    clib.xlinear_destruct_model(loaded)
+    return found.get()
+
+
+def same(ours: csr_matrix, theirs: csr_matrix) -> bool:
+    return (
+        ours.shape == theirs.shape
+        and np.array_equal(ours.indptr, theirs.indptr)
+        and np.array_equal(ours.indices, theirs.indices)
+        and np.array_equal(ours.data.view(np.int32), theirs.data.view(np.int32))
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    features=st.integers(1, 30),
+    densities=st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0]), st.sampled_from([0.0, 0.1, 0.6])),
+    bias=st.sampled_from([-1.0, 0.5, 1.0]),
+    few_values=st.booleans(),
+    k=st.integers(1, 50),
+    beam=st.integers(1, 12),
+    post_processor=st.sampled_from(POST_PROCESSORS),
+    threads=st.integers(1, 3),
+)
+def test_scores_are_those_of_pecos(
+    seed, sizes, features, densities, bias, few_values, k, beam, post_processor, threads
+):
+    rng = np.random.default_rng(seed)
+    stored = model(rng, sizes, features, densities[0], bias, few_values)
+    X = rows(rng, int(rng.integers(1, 40)), features, densities[1], few_values)
+    levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
+    ours = beam_search.search(levels, X, k, beam, threads, post_processor)
+    assert same(ours, by_pecos(stored, X, k, beam, post_processor))
+
+
+@pytest.mark.parametrize("post_processor", POST_PROCESSORS)
+@pytest.mark.parametrize("variant", ["table", "bisection", "zeros stored", "no zeros stored", "blocks"])
+def test_ways_to_the_same_scores(monkeypatch, post_processor, variant):
+    ways = {"bisection": ("FEW", 0), "table": ("FEW", 1 << 40), "zeros stored": ("SPARSE", 1 << 40)}
+    ways |= {"no zeros stored": ("SPARSE", 0), "blocks": ("SCORES_AT_ONCE", 1)}
+    rng = np.random.default_rng(3)
+    stored, X = model(rng, [3, 12, 90], 200, 0.1, 1.0, False), rows(rng, 50, 200, 0.1, False)
+    wanted = by_pecos(stored, X, 20, 4, post_processor)
+    name, value = ways[variant]
+    monkeypatch.setattr(beam_search, name, value)
+    if name == "FEW":  # compiled into the kernel
+        monkeypatch.setattr(beam_search, "_margins", beam_search._margins.py_func)
+    levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
+    assert same(beam_search.search(levels, X, 20, 4, 1, post_processor), wanted)
+
+
+def test_a_beam_as_wide_as_the_tree_leaves_nothing_out():
+    rng = np.random.default_rng(0)
+    stored, X = model(rng, [4, 20, 150], 60, 0.3, 1.0, False), rows(rng, 30, 60, 0.4, False)
+    found = stored.predict(X, 150, 150, 2, "l3-hinge").toarray()
+    expected = np.ones((30, 1))
+    for level in stored.levels:
+        W = level.W.toarray()
+        margins = X.toarray() @ W[:-1] + W[-1]
+        expected = expected[:, level.C.toarray().argmax(axis=1)] * np.exp(-(np.maximum(1 - margins, 0) ** 3))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-30)
+
+
+def test_no_rows_and_rows_without_entries():
+    rng = np.random.default_rng(1)
+    stored = model(rng, [3, 9], 20, 0.5, 1.0, False)
+    assert stored.predict(csr_matrix((0, 20), dtype=np.float32), 5, 2, 2, "l3-hinge").shape == (0, 9)
+    nothing = csr_matrix((3, 20), dtype=np.float32)
+    assert same(stored.predict(nothing, 5, 2, 2, "l3-hinge"), by_pecos(stored, nothing, 5, 2, "l3-hinge"))
+
+
+def test_margins_beyond_single_precision_do_no_harm():
+    huge = np.float32(3e38)
+    W = csc_matrix(np.asarray([[huge, -huge, 1.0], [huge, -huge, 1.0]], dtype=np.float32))
+    level = SimpleNamespace(W=W, C=csc_matrix(np.ones((3, 1), np.float32)), bias=-1.0)
+    found = beam_search.search(
+        [beam_search.Level.of(level.W, level.C, level.bias)],
+        csr_matrix([[5.0, 5.0]], dtype=np.float32),
+        3,
+        1,
+        1,
+        "l3-hinge",
+    )
+    assert found.indices.tolist() == [0, 2, 1]
+    assert found.data.tolist() == [1, 1, 0]
+
+
+def test_a_label_without_a_cluster_is_never_found():
+    C = csc_matrix((np.ones(2, np.float32), ([0, 2], [0, 0])), shape=(3, 1))
+    level = beam_search.Level.of(csc_matrix(np.ones((1, 3), np.float32)), C, -1.0)
+    found = beam_search.search([level], csr_matrix(np.ones((1, 1), np.float32)), 3, 1, 1, "noop")
+    assert found.indices.tolist() == [0, 2]
