@@ -202,7 +202,7 @@ def ours(data: Data, cell: Cell, context: Any) -> tuple[Any, dict[str, Any]]:
         matching = widest if cell.system in OVERLAPS else narrowest
         beam = matching(index, sizes, rows, scored_by(cell, MATCHED[cell.system]))
     began = time.perf_counter()
-    head = context.build("head", {"use": "xrlinear", "beam": beam, "threshold": 0.0, "averaged": None})
+    head = context.build("head", {"use": "xrlinear", "beam": beam, "threshold": 0.0})
     head.fit(data.train, indexes=[index], context=context)
     head_seconds = time.perf_counter() - began
     found, predict_seconds = timed(lambda: head.predict(data.test.X, TOP))

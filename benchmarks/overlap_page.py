@@ -50,8 +50,7 @@ measures them by turns. Run on {processor}, {processors} processors, {versions}.
 Every tree has about 64 leaves of up to 100 labels, and a row is led to 10 of them (to a sixth where there are fewer).
 All systems on PECOS train with its own defaults (C = 1, squared hinge, `tfn`), and with one seed start from the same
 tree. *scored*: labels that are ranked for a row, copies included, on average over test rows. Labels on no training row
-are left out everywhere. Scores are means over all copies that are scored (`averaged = none`); the default takes the
-best hundred of a row, which "What it costs" compares.
+are left out everywhere. The score of a label is the mean over its copies that are scored.
 
 - *XR-Linear*: indexer `tree`, head `xrlinear`.
 - *overlap per label*: indexer `overlap` as it comes: a label has a further copy where enough of its rows arrive
@@ -210,13 +209,12 @@ def costs(results: Path) -> Iterator[str]:
         yield SPEED.format(**speed)
         systems = [(what, name) for what in ("train", "predict") for name in speed["sets"][0]["targets"]["train"]]
         titles = ["data", "plain tree: train s", "predict s", *(f"{what}, copies {name}" for what, name in systems)]
-        yield row([*titles, "P@5, copies auto: over the best hundred", "over all"])
-        yield row(["---"] * (len(titles) + 2))
+        yield row(titles)
+        yield row(["---"] * len(titles))
         for one in speed["sets"]:
             plain = [f"{one['systems']['tree'][what]:.2f}" for what in ("train", "predict")]
             ratios = [f"{one[f'{what}_ratio'][name]:.2f} ×" for what, name in systems]
-            scores = [f"{100 * one['systems']['auto'][name]:.2f}" for name in ("P@5", "P@5 over all copies")]
-            yield row([one["data"], *plain, *ratios, *scores])
+            yield row([one["data"], *plain, *ratios])
     if size is not None:
         sizes = sorted(size["sizes"].values(), key=lambda one: one["rows"])
         yield SIZE.format(**sizes[0])

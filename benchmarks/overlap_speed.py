@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import copy
 import json
 import os
 import time
@@ -87,12 +86,8 @@ def measure(data: overlap.Data, options: dict[str, Any], most_scored: float, thr
     head.fit(data.train, indexes=[index], context=context)
     trained = built + time.perf_counter() - began
     found, predicted = overlap.timed(lambda: head.predict(data.test.X, overlap.TOP))
-    whole = copy.copy(head)
-    whole.params = head.params.model_copy(update={"averaged": None})
-    everything = whole.predict(data.test.X, overlap.TOP)
     return {
         "P@5": overlap.scores(found, data, threads)["P@5"],
-        "P@5 over all copies": overlap.scores(everything, data, threads)["P@5"],
         "train": trained,
         "predict": predicted,
         "beam": beam,

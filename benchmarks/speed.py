@@ -164,9 +164,11 @@ XRLINEAR = """
 
 The head `xrlinear` against calling PECOS directly with the same parameters, {threads} threads each: tree, training,
 loading, the best 100 labels of all test rows. The best of {turns} turns each; beside it the ratio of the medians.
+*prediction*: that alone, of all test rows, by PECOS with a model that is loaded and by xmckit with one that is not yet
+laid out for its own search.
 
-| data | labels | PECOS s | xmckit s | xmckit ÷ PECOS | of medians | asked for | predictions |
-|---|---|---|---|---|---|---|---|"""
+| data | labels | PECOS s | xmckit s | xmckit ÷ PECOS | of medians | asked for | prediction: PECOS s | xmckit s | PECOS ÷ xmckit | predictions |
+|---|---|---|---|---|---|---|---|---|---|---|"""
 
 SPARSE = """
 ## Sparse kernels
@@ -251,8 +253,10 @@ def xrlinear_section(found: dict[str, Any]) -> Iterator[str]:
     for entry in found["results"]:
         seconds = [f"{entry['seconds'][who]['whole']:.2f}" for who in ("pecos", "xmckit")]
         ratios = [f"{entry[name]:.3f}" for name in ("ratio", "ratio_of_medians", "target")]
+        theirs, ours = (entry["seconds"][who]["predict"] for who in ("pecos", "xmckit"))
+        prediction = [f"{theirs:.3f}", f"{ours:.3f}", f"{theirs / ours:.1f}"]
         same = "identical" if entry["identical"] else "DIFFERENT"
-        yield row([entry["data"], f"{entry['labels']:,}", *seconds, *ratios, same])
+        yield row([entry["data"], f"{entry['labels']:,}", *seconds, *ratios, *prediction, same])
 
 
 def sparse_section(found: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Beam search down a tree of linear models: the scores that PECOS's own predictor gives, bit for bit, in less time.
+"""Beam search down a tree of linear models: the scores that PECOS's own predictor gives, to the last bit, in less time.
 
 Pairs of a row and a node that it reached are taken node by node. The features that the models below the node have are
 then spread out into a table once, where each entry of each of its rows finds them in one step; PECOS searches a sorted
@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 from scipy.sparse import csc_matrix, csr_matrix
 
 SCORES_AT_ONCE = 1 << 22  # of candidates, in a block of rows
 ROWS_AT_ONCE = 1 << 14
 BLOCKS_PER_THREAD = 4  # rows are not all as much work
-SPARSE = 4  # weights of which not even one in so many is there are stored one by one
+SPARSE = 8  # weights of which not even one in so many is there are stored one by one
+SPARE = 4  # keys that are held beyond twice as many as are wanted
 FEW = 8  # a table is made where its features are fewer than so many times the entries that are looked up
 
 _HINGE, _LOG_HINGE, _SIGMOID, _LOG_SIGMOID, _NOOP = range(5)
@@ -90,21 +92,73 @@ class Level:
         )
 
 
-def search(levels: Sequence[Level], X: csr_matrix, k: int, beam: int, threads: int, post_processor: str) -> csr_matrix:
-    """Rows × nodes of the last level: up to `k` scores a row, best first; of equal ones the first in the tree."""
+@dataclass(frozen=True)
+class Copies:
+    """Which nodes of the last level are the same label: `copies[starts[n]:starts[n + 1]]` are all label n.
+
+    A node is the child number `place_of` of the leaf `leaf_of`.
+    """
+
+    label_of: np.ndarray
+    starts: np.ndarray
+    copies: np.ndarray
+    leaf_of: np.ndarray
+    place_of: np.ndarray
+
+    @classmethod
+    def of(cls, label_of: np.ndarray, labels: int, last: Level) -> Copies:
+        counts = np.diff(last.starts)
+        leaf_of, place_of = np.empty(last.nodes, np.int32), np.empty(last.nodes, np.int32)
+        leaf_of[last.children] = np.repeat(np.arange(len(counts)), counts)
+        place_of[last.children] = np.arange(len(last.children)) - np.repeat(last.starts[:-1], counts)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(label_of, minlength=labels))])
+        copies = np.argsort(label_of, kind="stable").astype(np.int32)
+        return cls(label_of.astype(np.int32), starts, copies, leaf_of, place_of)
+
+    @property
+    def labels(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def ranking(self) -> Any:
+        """What `_best_labels` takes."""
+        return self.label_of, self.starts, self.copies, self.leaf_of, self.place_of
+
+
+def search(
+    levels: Sequence[Level],
+    X: csr_matrix,
+    k: int,
+    beam: int,
+    threads: int,
+    post_processor: str,
+    copies: Copies | None = None,
+    mean: bool = True,
+) -> csr_matrix:
+    """Rows × nodes of the last level: up to `k` scores a row, best first; of equal ones the first in the tree.
+
+    With `copies`, rows × labels: a label has the mean score of its copies in the leaves that the row reaches, or that
+    of the best of them; of equal ones the lower label comes first.
+    """
     rows, (kind, exponent) = X.shape[0], _kind(post_processor)
     kept = [beam] * (len(levels) - 1) + [k]
     indptr, indices, data = X.indptr.astype(np.int64), X.indices, X.data
     block = _rows_at_once(levels, rows, beam, threads)
+    start_score = np.float32(kind not in (_LOG_HINGE, _LOG_SIGMOID))
 
     def down(start: int) -> Any:
         """(ends of rows, nodes, scores) of one block of rows."""
         row_ends = indptr[start : min(start + block, rows) + 1]
         count = len(row_ends) - 1
-        ends, nodes, scores = np.arange(count + 1), np.zeros(count, np.int32), np.empty(0, np.float32)
+        ends, nodes, scores = np.arange(count + 1), np.zeros(count, np.int32), np.full(count, start_score)
         table = np.full(levels[0].inputs, -1, np.int32)
         for level, most in zip(levels, kept, strict=True):
             first, margins = _margins(row_ends, indices, data, ends, nodes, table, *level.scoring)
+            if copies is not None and level is levels[-1]:
+                return _best_labels(
+                    ends, nodes, scores, first, margins, level.starts, level.children, most, kind, exponent,
+                    mean, *copies.ranking,
+                )  # fmt: skip
             ends, nodes, scores = _best(
                 ends, nodes, scores, first, margins, level.starts, level.children, most, kind, exponent
             )
@@ -119,7 +173,8 @@ def search(levels: Sequence[Level], X: csr_matrix, k: int, beam: int, threads: i
     ends, nodes, scores = zip(*parts, strict=True)
     counts = np.concatenate([np.diff(some) for some in ends])
     starts = np.concatenate([[0], np.cumsum(counts)])
-    return csr_matrix((np.concatenate(scores), np.concatenate(nodes), starts), shape=(rows, levels[-1].nodes))
+    columns = levels[-1].nodes if copies is None else copies.labels
+    return csr_matrix((np.concatenate(scores), np.concatenate(nodes), starts), shape=(rows, columns))
 
 
 def _rows_at_once(levels: Sequence[Level], rows: int, beam: int, threads: int) -> int:
@@ -137,6 +192,22 @@ def _kind(post_processor: str) -> tuple[int, int]:
         return named[post_processor], 0
     kind, exponent = post_processor.removesuffix("-hinge").rsplit("l", 1)
     return _LOG_HINGE if kind else _HINGE, int(exponent)
+
+
+def _same_bits(source: Any, target: Any) -> Any:
+    """An intrinsic that takes the bits of a number for one of another type."""
+
+    @intrinsic
+    def cast(typing: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    return cast
+
+
+_bits, _float = _same_bits(types.float32, types.uint32), _same_bits(types.uint32, types.float32)
 
 
 @njit(cache=True, nogil=True)
@@ -289,18 +360,20 @@ def _find(features: np.ndarray, low: int, high: int, feature: int) -> int:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _score(margin: Any, kind: int, exponent: int) -> Any:
-    """The margin as one factor, or term, of a score; PECOS computes in double precision and rounds once."""
+def _score(margin: Any, above: Any, kind: int, exponent: int) -> Any:
+    """The score of a child from its margin and the score of the node above; PECOS rounds where this does."""
     if kind in (_HINGE, _LOG_HINGE):
         below = np.float64(np.float32(np.maximum(0.0, 1.0 - np.float64(margin))))
         power = below
         for _ in range(exponent - 1):
             power *= below
-        return np.float32(math.exp(-power)) if kind == _HINGE else np.float32(-power)
+        if kind == _HINGE:
+            return np.float32(np.float32(math.exp(-power)) * above)
+        return np.float32(np.float32(-power) + above)
     if kind == _SIGMOID:
-        return np.float32(1.0 / (1.0 + np.float64(np.exp(-np.float32(margin)))))
+        return np.float32(np.float32(1.0 / (1.0 + np.float64(np.exp(-np.float32(margin))))) * above)
     if kind == _LOG_SIGMOID:
-        return np.float32(-math.log(1.0 + np.float64(np.exp(-np.float32(margin)))))
+        return np.float32(np.float32(-math.log(1.0 + np.float64(np.exp(-np.float32(margin))))) + above)
     return np.float32(margin)
 
 
@@ -317,82 +390,198 @@ def _best(
     kind: int,
     exponent: int,
 ) -> Any:
-    """(ends of rows, children, scores): the `most` best children of the nodes that each row reached, best first.
-
-    `scores` are those of the reached nodes; there are none at the root.
-    """
+    """(ends of rows, children, scores): the `most` best children of the nodes that each row reached, best first."""
     rows = len(reached_ends) - 1
     ends = np.zeros(rows + 1, np.int64)
     for row in range(rows):
         ends[row + 1] = ends[row] + min(most, first[reached_ends[row + 1]] - first[reached_ends[row]])
     best, values = np.empty(ends[rows], np.int32), np.empty(ends[rows], np.float32)
-    widest = 0
+    kept = np.empty(min(_widest(reached_ends, first), 2 * most + SPARE), np.uint64)
     for row in range(rows):
-        widest = max(widest, ends[row + 1] - ends[row])
-    heap, found = np.empty(widest, np.float32), np.empty(widest, np.int64)  # the worst on top
-    for row in range(rows):
-        room, size = ends[row + 1] - ends[row], 0
-        for pair in range(reached_ends[row], reached_ends[row + 1]):
-            failed = np.float32(-np.inf)  # the largest margin below this node that was not good enough
-            for place in range(first[pair], first[pair + 1]):
-                margin = margins[place]
-                if size == room and margin <= failed:
-                    continue
-                score = _score(margin, kind, exponent)
-                if len(scores) and kind in (_HINGE, _SIGMOID):
-                    score *= scores[pair]
-                elif len(scores) and kind in (_LOG_HINGE, _LOG_SIGMOID):
-                    score += scores[pair]
-                if size < room:
-                    heap[size], found[size] = score, place
-                    _up(heap, found, size)
-                    size += 1
-                elif score > heap[0]:
-                    heap[0], found[0] = score, place
-                    _down(heap, found, size)
-                else:
-                    failed = margin
-        for place in range(ends[row] + size - 1, ends[row] - 1, -1):
-            values[place], best[place] = heap[0], found[0] - first[reached_ends[row]]
-            size -= 1
-            heap[0], found[0] = heap[size], found[size]
-            _down(heap, found, size)
-        for place in range(ends[row], ends[row + 1]):
-            at = best[place] + first[reached_ends[row]]
-            pair = reached_ends[row] + np.searchsorted(
-                first[reached_ends[row] + 1 : reached_ends[row + 1] + 1], at, side="right"
-            )
-            best[place] = children[starts[reached[pair]] + at - first[pair]]
+        begin, end = reached_ends[row], reached_ends[row + 1]
+        size = _select(scores, first, margins, begin, end, most, kind, exponent, kept)
+        for i in range(size):
+            pair, place = _found(kept[size - 1 - i], first, begin, end)
+            best[ends[row] + i] = children[starts[reached[pair]] + place]
+            values[ends[row] + i] = _number(kept[size - 1 - i])
     return ends, best, values
 
 
 @njit(cache=True, nogil=True)
-def _worse(heap: np.ndarray, found: np.ndarray, one: int, other: int) -> bool:
-    """Of equal scores, the later is worse."""
-    return heap[one] < heap[other] or (heap[one] == heap[other] and found[one] > found[other])
+def _widest(reached_ends: np.ndarray, first: np.ndarray) -> int:
+    """The children of the nodes that a row reached, in the row with most of them."""
+    widest = 0
+    for row in range(len(reached_ends) - 1):
+        widest = max(widest, first[reached_ends[row + 1]] - first[reached_ends[row]])
+    return widest
 
 
 @njit(cache=True, nogil=True)
-def _swap(heap: np.ndarray, found: np.ndarray, one: int, other: int) -> None:
-    heap[one], heap[other] = heap[other], heap[one]
-    found[one], found[other] = found[other], found[one]
+def _best_labels(
+    reached_ends: np.ndarray,
+    reached: np.ndarray,
+    scores: np.ndarray,
+    first: np.ndarray,
+    margins: np.ndarray,
+    starts: np.ndarray,
+    children: np.ndarray,
+    most: int,
+    kind: int,
+    exponent: int,
+    mean: bool,
+    label_of: np.ndarray,
+    copy_starts: np.ndarray,
+    copies: np.ndarray,
+    leaf_of: np.ndarray,
+    place_of: np.ndarray,
+) -> Any:
+    """(ends of rows, labels, scores): `_best` of labels.
+
+    No label is better than its best copy. So the labels of the best copies are looked at, of so many that the last of
+    them is worse than enough labels.
+    """
+    rows, labels, widest = len(reached_ends) - 1, len(copy_starts) - 1, _widest(reached_ends, first)
+    ends = np.zeros(rows + 1, np.int64)
+    bound = 0
+    for row in range(rows):
+        bound += min(most, first[reached_ends[row + 1]] - first[reached_ends[row]])
+    best, values = np.empty(bound, np.int32), np.empty(bound, np.float32)
+    kept, ours = np.empty(widest, np.uint64), np.empty(widest, np.uint64)
+    seen, turn = np.zeros(labels, np.int64), 0
+    pair_of, row_of = np.empty(len(starts) - 1, np.int64), np.full(len(starts) - 1, -1, np.int64)
+    for row in range(rows):
+        begin, end = reached_ends[row], reached_ends[row + 1]
+        for pair in range(begin, end):
+            pair_of[reached[pair]], row_of[reached[pair]] = pair, row
+        asked, everything = 2 * most + SPARE, first[end] - first[begin]
+        while True:
+            size = _select(scores, first, margins, begin, end, asked, kind, exponent, kept)
+            turn, count = turn + 1, 0
+            for i in range(size - 1, -1, -1):
+                pair, place = _found(kept[i], first, begin, end)
+                label = label_of[children[starts[reached[pair]] + place]]
+                if seen[label] == turn:
+                    continue
+                seen[label] = turn
+                value = _number(kept[i])
+                if mean and copy_starts[label + 1] - copy_starts[label] > 1:
+                    total, times = 0.0, 0
+                    for copy in copies[copy_starts[label] : copy_starts[label + 1]]:
+                        if row_of[leaf_of[copy]] == row:
+                            there = pair_of[leaf_of[copy]]
+                            total += _score(margins[first[there] + place_of[copy]], scores[there], kind, exponent)
+                            times += 1
+                    value = np.float32(total / times)
+                ours[count] = _key(value, label)
+                count += 1
+            if count >= most:
+                count = _keep_best(ours, count, most)
+            if size == everything or (count == most and _number(ours[0]) > _number(kept[0])):
+                break
+            asked *= 4
+        ours[:count].sort()
+        for i in range(count):
+            best[ends[row] + i] = 0xFFFFFFFF - np.int64(ours[count - 1 - i] & np.uint64(0xFFFFFFFF))
+            values[ends[row] + i] = _number(ours[count - 1 - i])
+        ends[row + 1] = ends[row] + count
+    return ends, best[: ends[rows]], values[: ends[rows]]
 
 
 @njit(cache=True, nogil=True)
-def _up(heap: np.ndarray, found: np.ndarray, place: int) -> None:
-    while place and _worse(heap, found, place, (place - 1) // 2):
-        _swap(heap, found, place, (place - 1) // 2)
-        place = (place - 1) // 2
+def _select(
+    scores: np.ndarray,
+    first: np.ndarray,
+    margins: np.ndarray,
+    begin: int,
+    end: int,
+    most: int,
+    kind: int,
+    exponent: int,
+    kept: np.ndarray,
+) -> int:
+    """Fill `kept` with the keys of the `most` best children of reached nodes, worst first; how many there are.
+
+    Keys are collected until there is no more room; then all but the best are dropped, and none is taken any more that
+    is not better than the worst of these.
+    """
+    size, least = 0, np.uint64(0)
+    limit = min(len(kept), 2 * most + SPARE)
+    for pair in range(begin, end):
+        failed = np.float32(np.nan)  # the largest margin below this node that was not good enough
+        for place in range(first[pair], first[pair + 1]):
+            margin = margins[place]
+            if margin <= failed:
+                continue
+            key = _key(_score(margin, scores[pair], kind, exponent), place - first[begin])
+            if key < least:
+                failed = margin
+                continue
+            if size == limit:
+                size = _keep_best(kept, size, most)
+                least = kept[0]
+                if key < least:
+                    failed = margin
+                    continue
+            kept[size] = key
+            size += 1
+    if size > most:
+        size = _keep_best(kept, size, most)
+    kept[:size].sort()
+    return size
 
 
 @njit(cache=True, nogil=True)
-def _down(heap: np.ndarray, found: np.ndarray, size: int) -> None:
-    place = 0
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and _worse(heap, found, below + 1, below):
-            below += 1
-        if not _worse(heap, found, below, place):
-            return
-        _swap(heap, found, place, below)
-        place = below
+def _key(score: Any, place: int) -> Any:
+    """A number that is larger for a better score and, of equal ones, for an earlier place."""
+    bits = np.uint64(_bits(np.float32(score + np.float32(0.0))))  # −0 counts as 0
+    bits = bits ^ np.uint64(0xFFFFFFFF) if bits >> np.uint64(31) else bits | np.uint64(0x80000000)
+    return (bits << np.uint64(32)) | np.uint64(0xFFFFFFFF - place)
+
+
+@njit(cache=True, nogil=True)
+def _number(key: Any) -> Any:
+    """The score in a key."""
+    bits = key >> np.uint64(32)
+    bits = bits & np.uint64(0x7FFFFFFF) if bits >> np.uint64(31) else bits ^ np.uint64(0xFFFFFFFF)
+    return _float(np.uint32(bits))
+
+
+@njit(cache=True, nogil=True)
+def _found(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
+    """(the reached node, which of its children) in a key."""
+    at = first[begin] + np.int64(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
+    low, high = begin, end - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[middle] <= at:
+            low = middle
+        else:
+            high = middle - 1
+    return low, at - first[low]
+
+
+@njit(cache=True, nogil=True)
+def _keep_best(kept: np.ndarray, size: int, most: int) -> int:
+    """Move the `most` largest of the first `size` keys to the front, the least of them first; how many there are."""
+    low, high, wanted = 0, size - 1, size - most  # in rising order the key at `wanted` would be the least one kept
+    while low < high:
+        middle = kept[(low + high) // 2]
+        left, right = low, high
+        while left <= right:
+            while kept[left] < middle:
+                left += 1
+            while kept[right] > middle:
+                right -= 1
+            if left <= right:
+                kept[left], kept[right] = kept[right], kept[left]
+                left += 1
+                right -= 1
+        if wanted <= right:
+            high = right
+        elif wanted >= left:
+            low = left
+        else:
+            break
+    for i in range(most):
+        kept[i] = kept[wanted + i]
+    return most

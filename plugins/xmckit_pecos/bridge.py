@@ -78,6 +78,7 @@ Negatives = Literal["tfn", "man", "tfn+man"]
 Loss = Literal["squared-hinge", "hinge"]
 _SOLVERS = {"squared-hinge": "L2R_L2LOSS_SVC_DUAL", "hinge": "L2R_L1LOSS_SVC_DUAL"}
 _KEPT_BY_DEFAULT = 20  # labels a stored model gives where PECOS itself is not told how many
+TOLERANCE = 0.1  # how far from its optimum a linear model may be left
 _SEEDS = 2**31  # PECOS's seed is a C int
 
 
@@ -91,6 +92,7 @@ class Training:
     negatives: Negatives = "tfn"
     beam: int = 10
     post_processor: PostProcessor = "l3-hinge"
+    tolerance: float = TOLERANCE
 
 
 # Matrices ------------------------------------------------------------------------------------------------------------
@@ -237,6 +239,7 @@ def _trained(
         solver_type=_SOLVERS[training.loss],
         Cp=training.C,
         Cn=training.C,
+        eps=training.tolerance,
         threads=threads,
     )
     for level in range(len(levels), depth):
@@ -314,6 +317,7 @@ class Model:
     def __init__(self, levels: Sequence[Any]):
         self.levels = list(levels)
         self._searched: list[beam_search.Level] | None = None
+        self._copies: tuple[LabelTree, beam_search.Copies] | None = None
 
     @property
     def inputs(self) -> int:
@@ -342,8 +346,21 @@ class Model:
             for part in (level.W, level.C)
         )
 
-    def predict(self, X: Matrix, k: int, beam: int, threads: int, post_processor: str) -> csr_matrix:
-        """Rows × labels: up to `k` scores a row, stored best first; of equal ones the first in the tree comes first."""
+    def predict(
+        self,
+        X: Matrix,
+        k: int,
+        beam: int,
+        threads: int,
+        post_processor: str,
+        *,
+        tree: LabelTree | None = None,
+        mean: bool = True,
+    ) -> csr_matrix:
+        """Rows × nodes of the last level: up to `k` scores a row, stored best first; of equal ones the first in the
+        tree comes first. With `tree`, rows × labels, each with the mean score of its copies that the row reaches, or
+        that of the best.
+        """
         if k < 1 or beam < 1:
             raise UsageError(f"a prediction needs k and a beam of at least 1, not {k} and {beam}")
         if post_processor not in POST_PROCESSORS:
@@ -353,8 +370,11 @@ class Model:
             raise DataError(f"the rows have {rows.shape[1]} features, this model was fitted on {self.inputs}")
         if self._searched is None:
             self._searched = [beam_search.Level.of(level.W, level.C, level.bias) for level in self.levels]
-        threads = _worth(threads, rows, 1 << 12)
-        return beam_search.search(self._searched, rows, min(k, self.labels), beam, threads, post_processor)
+        if tree is not None and (self._copies is None or self._copies[0] is not tree):
+            self._copies = tree, beam_search.Copies.of(tree.label_of, tree.labels, self._searched[-1])
+        copies = self._copies[1] if tree is not None and self._copies is not None else None
+        k, threads = min(k, self.labels), _worth(threads, rows, 1 << 12)
+        return beam_search.search(self._searched, rows, k, beam, threads, post_processor, copies, mean)
 
     def save(self, folder: Path) -> None:
         """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""

@@ -22,6 +22,7 @@ from xmckit_pecos.tree import TreeIndex, TreeIndexer, TreeParams, leaves_facts
 
 MEANING = Meaning()
 STAYED = "labels had to stay where they started"
+ROUGH = 1.0  # tolerance of a matcher that only says where labels move, by counts of rows that it hardly changes
 CONSIDERED = 64  # leaves of a label that compete, the best of them
 
 
@@ -56,20 +57,22 @@ class OverlapIndexer(TreeIndexer):
     def build(self, train: Split, *, context: Context) -> TreeIndex:
         X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
         first, counts = self._tree(X, Y, context)
-        matcher = self._matcher(X, Y, weights, first, context)
+        rounds = self.params.rounds
+        matcher = self._matcher(X, Y, weights, first, context, ROUGH if rounds else bridge.TOLERANCE)
         warnings = self._warnings(first.leaves)
         index = TreeIndex(first, matcher, counts, self.params, context.workers, warnings)
         if first.leaves == 1:
             return index
         copies = None if self.params.copies_per_label == "auto" else min(self.params.copies_per_label, first.leaves)
-        for turn in range(max(1, self.params.rounds)):
+        for turn in range(max(1, rounds)):
             with context.progress("finding the leaves that rows reach"):
                 M = index.reached(X, self.params.reach)
             with context.progress("moving labels to the leaves of their rows"):
                 tree, told = moved(first, Y, M, self.params, copies, context.using(seed=context.seed_for(turn)))
             context.log(_summary(told))
-            if self.params.rounds:
-                matcher = self._matcher(X, Y, weights, tree, context)
+            if rounds:
+                tolerance = ROUGH if turn + 1 < rounds else bridge.TOLERANCE
+                matcher = self._matcher(X, Y, weights, tree, context, tolerance)
             index = TreeIndex(tree, matcher, counts, self.params, context.workers, {**told, **warnings})
         return index
 

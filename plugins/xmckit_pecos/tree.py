@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -206,14 +207,20 @@ class TreeIndexer(Configured):
         return tree, counts
 
     def _matcher(
-        self, X: Matrix, Y: csr_matrix, weights: csr_matrix | None, tree: LabelTree, context: Context
+        self,
+        X: Matrix,
+        Y: csr_matrix,
+        weights: csr_matrix | None,
+        tree: LabelTree,
+        context: Context,
+        tolerance: float = bridge.TOLERANCE,
     ) -> bridge.Model | None:
         with context.progress("training the levels above the leaves"):
             return apart.train_matcher(
                 X,
                 over_pseudo_labels(Y, tree),
                 tree,
-                self.params.training(),
+                replace(self.params.training(), tolerance=tolerance),
                 context,
                 isolated=self.params.isolated,
                 weights=None if weights is None else over_pseudo_labels(weights, tree),

@@ -63,10 +63,9 @@ class XRLinearParams(LinearParams):
         "mean", description="The score of a label that an index has in several leaves, from those of its copies."
     )
     averaged: int | None = Field(
-        100,
+        None,
         ge=1,
-        description="A mean is over a label's copies among this many best of a row; none: over all that are scored, "
-        "which takes longer.",
+        description="A mean is over a label's copies among this many best of a row; none: over all that are scored.",
     )
     branching: Branching = Field(16, description="Children of a node, where the head builds the tree itself.")
     leaf_size: int = Field(100, ge=2, description="Labels in a leaf, at most, where the head builds the tree itself.")
@@ -342,17 +341,19 @@ class XRLinearHead(Configured):
         """Rows × labels: up to `k` calibrated logits a row, best first."""
         model, tree = self._fitted()
         self._checked(X)
-        everything, averaged = len(tree.label_of), 1 if self.params.copies == "max" else self.params.averaged
-        asked = k
-        if tree.copies:
-            asked = everything if averaged is None else max(averaged, k * tree.most_copies)
-        asked = min(asked, everything)
-        post_processor = self.params.post_processor
-        found = model.predict(X, asked, self.params.beam, self._workers, post_processor)
-        if tree.copies:
-            found = scores_of_labels(found, tree.label_of, tree.labels, k, averaged)
-        elif not tree.plain:
-            found = csr_matrix((found.data, tree.label_of[found.indices], found.indptr), (found.shape[0], tree.labels))
+        beam, post_processor = self.params.beam, self.params.post_processor
+        if not tree.copies:
+            found = model.predict(X, k, beam, self._workers, post_processor)
+            if not tree.plain:
+                shape = found.shape[0], tree.labels
+                found = csr_matrix((found.data, tree.label_of[found.indices], found.indptr), shape)
+        elif self.params.copies == "max" or self.params.averaged is None:
+            mean = self.params.copies == "mean"
+            found = model.predict(X, k, beam, self._workers, post_processor, tree=tree, mean=mean)
+        else:
+            asked = max(self.params.averaged, k * tree.most_copies)
+            found = model.predict(X, asked, beam, self._workers, post_processor)
+            found = scores_of_labels(found, tree.label_of, tree.labels, k, self.params.averaged)
         found.data = self._calibration(calibrating.logits(found.data, post_processor))
         return found
 

@@ -17,6 +17,7 @@ pytest.importorskip("pecos")
 from pecos.core import ScipyCompressedSparseAllocator, clib
 from pecos.xmc import MLModel
 from xmckit_pecos import beam_search, bridge
+from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS
 
 SOME = {"only_topk": 5, "post_processor": "l3-hinge"}
@@ -60,7 +61,7 @@ def same(ours: csr_matrix, theirs: csr_matrix) -> bool:
         ours.shape == theirs.shape
         and np.array_equal(ours.indptr, theirs.indptr)
         and np.array_equal(ours.indices, theirs.indices)
-        and np.array_equal(ours.data.view(np.int32), theirs.data.view(np.int32))
+        and np.array_equal(ours.data, theirs.data)
     )
 
 
@@ -145,3 +146,25 @@ def test_a_label_without_a_cluster_is_never_found():
     level = beam_search.Level.of(csc_matrix(np.ones((1, 3), np.float32)), C, -1.0)
     found = beam_search.search([level], csr_matrix(np.ones((1, 1), np.float32)), 3, 1, 1, "noop")
     assert found.indices.tolist() == [0, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    nodes=st.integers(1, 120),
+    few_values=st.booleans(),
+    k=st.integers(1, 40),
+    beam=st.integers(1, 8),
+    post_processor=st.sampled_from(POST_PROCESSORS),
+    mean=st.booleans(),
+)
+def test_labels_have_the_scores_of_their_copies(seed, nodes, few_values, k, beam, post_processor, mean):
+    rng = np.random.default_rng(seed)
+    stored = model(rng, [3, 10, nodes], 30, 0.2, 1.0, few_values)
+    X = rows(rng, 12, 30, 0.3, few_values)
+    label_of, labels = rng.integers(0, max(1, nodes // 2), nodes), nodes // 2 + 2
+    levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
+    copies = beam_search.Copies.of(label_of, labels, levels[-1])
+    ours = beam_search.search(levels, X, k, beam, 1, post_processor, copies, mean)
+    everything = beam_search.search(levels, X, nodes, beam, 1, post_processor)
+    assert same(ours, scores_of_labels(everything, label_of, labels, k, None if mean else 1))

@@ -13,10 +13,10 @@ pytest.importorskip("pecos")
 from pecos_problems import every_label, problem
 from pydantic import ValidationError
 from test_assignment import objectives, random_problem
-from xmckit_pecos import assignment, overlap
+from xmckit_pecos import apart, assignment, bridge, overlap
 from xmckit_pecos.label_tree import grouped
 from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, moved
-from xmckit_pecos.tree import TreeIndexer
+from xmckit_pecos.tree import TreeIndexer, over_pseudo_labels
 from xmckit_pecos.xrlinear import XRLinearHead
 
 from xmckit import Context, DataError, Split
@@ -82,7 +82,8 @@ def test_pseudo_labels_go_on_behind_the_labels():
     assert (np.diff(index.clusters.indptr) == 1).all()
 
 
-def test_no_rounds_leave_the_matcher_as_it_was():
+def test_no_rounds_leave_the_matcher_as_it_was(monkeypatch):
+    monkeypatch.setattr(overlap, "ROUGH", bridge.TOLERANCE)  # the same leaves are reached, whatever comes after
     train = every_label()
     plain = TreeIndexer(**SMALL).build(train, context=Context(seed=3))
     none, one, two = (build(train, rounds=rounds, copies_per_label=2) for rounds in (0, 1, 2))
@@ -91,6 +92,21 @@ def test_no_rounds_leave_the_matcher_as_it_was():
     assert (leaves[1] != leaves[2]).nnz > 0
     assert np.array_equal(none.tree.leaf_of, one.tree.leaf_of)
     assert not np.array_equal(one.tree.leaf_of, two.tree.leaf_of)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_only_matchers_that_are_not_kept_are_rough(rounds, monkeypatch):
+    asked = []
+    inner = apart.train_matcher
+    monkeypatch.setattr(
+        apart, "train_matcher", lambda *args, **more: (asked.append(args[3].tolerance), inner(*args, **more))[1]
+    )
+    train = every_label()
+    index = build(train, rounds=rounds, copies_per_label=2)
+    assert asked == [*[overlap.ROUGH] * rounds, bridge.TOLERANCE]
+    Y, training = over_pseudo_labels(bridge.targets(train)[0], index.tree), bridge.Training(beam=index._params.beam)
+    exact = bridge.train_matcher(train.matrix, Y, index.tree, training, 1)
+    assert all((one.W != other.W).nnz == 0 for one, other in zip(index.matcher.levels, exact.levels, strict=True))
 
 
 @settings(deadline=None, max_examples=150)
