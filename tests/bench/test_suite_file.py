@@ -74,6 +74,8 @@ use = "fake_peers:Absent"
         ('name = "mine"', 'name = "popularity"', "'popularity' is the name of another"),
         ('name = "gone"', 'name = "made-up"', "'made-up' is the name of another"),
         ('name = "gone"', 'name = "a/b"', "name"),
+        ("limit = 4", "seeds = [0, 7]", r"7 is not among the suite's seeds \(0, 1\)"),
+        ("limit = 4", "seeds = []", "seeds"),
         ('recipe = "mine.toml"', 'recipe = "yours.toml"', "yours.toml"),
         ("[[data]]", "[[dota]]", "dota"),
         ("k = [1, 3]", "k = [1, 3", "not TOML"),
@@ -84,6 +86,14 @@ def test_one_mistake(tmp_path, old, new, words):
     assert old in SUITE
     with pytest.raises(RecipeError, match=words):
         load_suite(write_suite(tmp_path, SUITE.replace(old, new, 1)), default_registry())
+
+
+def test_a_system_may_have_fewer_seeds(tmp_path):
+    text = SUITE.replace("options = { worst = true }", "options = { worst = true }\nseeds = [1]")
+    suite = load_suite(write_suite(tmp_path, text), default_registry())
+    assert [seed for data, system, seed in suite.cells() if (data.name, system.name) == ("made-up", "worst")] == [1]
+    assert [seed for data, system, seed in suite.cells() if (data.name, system.name) == ("made-up", "mine")] == [0, 1]
+    assert all(system.name != "worst" for _, system, _ in suite.cells([0]))
 
 
 def test_an_empty_suite_says_what_is_needed(tmp_path):

@@ -23,6 +23,7 @@ from xmckit.bench.results import (
     changes,
     kept_rows,
     read_results,
+    with_earlier,
 )
 from xmckit.bench.suite import load_suite
 from xmckit.comparison import compare_rows
@@ -190,3 +191,49 @@ def test_rows_are_kept_in_single_precision_and_averaged(tmp_path):
 def test_a_suite_that_never_ran_has_no_rows(tmp_path):
     suite = load_suite(write_suite(tmp_path), default_registry())
     assert kept_rows(suite, tmp_path / "work") == {}
+
+
+def sitting(*cells, machine, missing=(), systems=SYSTEMS):
+    """Results of two data sets from one machine."""
+    environments = [{"machine": {"system": machine}, "versions": {machine: "1"}}]
+    data = [DataResults(name, {}, machine, [], {}, []) for name in ("a", "b")]
+    return Results(
+        suite="made", title="Made", seeds=[0, 1], threads=2, k=[1], systems=systems, data=data,
+        cells=[{**one, "environment": 0} for one in cells], machine=environments[0]["machine"],
+        versions=environments[0]["versions"], missing=missing, environments=environments,
+    )  # fmt: skip
+
+
+def test_data_sets_that_another_sitting_had_more_of_stay_as_they_were():
+    def on_b(*about):
+        return {**cell(*about, ended="2"), "data_set": "b"}
+
+    earlier = sitting(
+        cell("ours", 0, 0.1, ended="1"),
+        on_b("ours", 0, 0.2),
+        on_b("ours", 1, 0.3),
+        on_b("theirs", 0, 0.4),
+        machine="old",
+    )
+    now = sitting(
+        on_b("ours", 0, 0.9), cell("ours", 0, 0.5, ended="3"), machine="new",
+        missing=["a / theirs / seed 0", "b / theirs / seed 0", "b / theirs / seed 1"],
+    )  # fmt: skip
+    found, kept = with_earlier(now, earlier)
+    assert kept == {"b": 3}
+    assert [data.checksum for data in found.data] == ["new", "old"]
+    assert [(one["data_set"], one["metrics"]["P@1"]) for one in found.cells] == [
+        ("a", 0.5), ("b", 0.2), ("b", 0.3), ("b", 0.4),
+    ]  # fmt: skip
+    assert [found.environments[one["environment"]]["machine"]["system"] for one in found.cells] == ["new", *["old"] * 3]
+    assert found.missing == ["a / theirs / seed 0", "b / theirs / seed 1"]
+    assert (found.machine, found.versions) == ({"system": "new"}, {"new": "1", "old": "1"})
+
+
+def test_results_that_cannot_stay_do_not():
+    earlier = sitting(cell("ours", 0, 0.1, ended="1"), cell("gone", 0, 0.1, ended="1"), machine="old")
+    now = sitting(machine="new")
+    assert with_earlier(now, earlier) == (now, {})
+    assert with_earlier(now, replace(earlier, suite="other")) == (now, {})
+    failed = {**cell("ours", 0, 0.1, ended="1"), "status": "failed"}
+    assert with_earlier(now, sitting(failed, machine="old")) == (now, {})

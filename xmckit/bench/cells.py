@@ -29,6 +29,12 @@ FORMAT = 1
 _NOT_IN_IDENTITY = ("name", "title", "description", "report", "workers", "executor", "data")
 
 
+def key_parts(key: str) -> tuple[str, str, int]:
+    """The data set, the system and the seed of a cell's key."""
+    data, system, seed = key.split(" / ")
+    return data, system, int(seed.removeprefix("seed "))
+
+
 @dataclass(frozen=True)
 class Cell:
     suite: Suite

@@ -8,12 +8,12 @@ from __future__ import annotations
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from xmckit import store
-from xmckit.bench.cells import Cell, mean_rows, read_rows
+from xmckit.bench.cells import Cell, key_parts, mean_rows, read_rows
 from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite
 from xmckit.comparison import DRAWS, Difference, compare_rows
@@ -90,10 +90,15 @@ class Results:
 
     def of(self, data: str, system: str) -> list[Mapping[str, Any]]:
         """The cells that are done, one for each seed."""
-        return [
-            cell for cell in self.cells
-            if cell["data_set"] == data and cell["system"] == system and cell["status"] == DONE
-        ]  # fmt: skip
+        return [cell for cell in self.done(data) if cell["system"] == system]
+
+    def done(self, data: str) -> list[Mapping[str, Any]]:
+        return [cell for cell in self.cells if cell["data_set"] == data and cell["status"] == DONE]
+
+    @property
+    def names(self) -> set[str]:
+        """Those of the data sets."""
+        return {data.name for data in self.data}
 
     def failed(self) -> list[Mapping[str, Any]]:
         return [cell for cell in self.cells if cell["status"] != DONE]
@@ -165,6 +170,44 @@ def collect(suite: Suite, work: Path, seeds: Sequence[int] = (), *, draws: int =
         missing=[cell.key for cell in cells if cell.outcome() is None],
         environments=environments,
     )
+
+
+def with_earlier(results: Results, earlier: Results) -> tuple[Results, dict[str, int]]:
+    """`results`, in which each data set of which `earlier` has more cells is as it was there; how many those have.
+
+    Rows, from which standings are made, stay in the folder that a suite was run in. So what was run in another one,
+    or on another machine, is kept data set by data set.
+    """
+    known = {system["name"] for system in results.systems}
+    kept = {}
+    for name in results.names & earlier.names if earlier.suite == results.suite else ():
+        systems = {cell["system"] for cell in earlier.cells if cell["data_set"] == name}
+        if systems <= known and len(earlier.done(name)) > len(results.done(name)):
+            kept[name] = len(earlier.done(name))
+    if not kept:
+        return results, {}
+    environments: list[Mapping[str, Any]] = []
+    cells: list[Mapping[str, Any]] = []
+    for source, taken in ((results, results.names - kept.keys()), (earlier, kept.keys())):
+        for cell in source.cells:
+            if cell["data_set"] in taken:
+                environment = source.environments[cell["environment"]]
+                if environment not in environments:
+                    environments.append(environment)
+                cells.append({**cell, "environment": environments.index(environment)})
+    there = {(cell["data_set"], cell["system"], cell["seed"]) for cell in cells}
+    places = {data.name: place for place, data in enumerate(results.data)}
+    newest = max(cells, key=lambda cell: cell["ended"])
+    before = {data.name: data for data in earlier.data}
+    return replace(
+        results,
+        data=[before[data.name] if data.name in kept else data for data in results.data],
+        cells=sorted(cells, key=lambda cell: places[cell["data_set"]]),
+        machine=environments[newest["environment"]]["machine"],
+        versions=dict(sorted({**earlier.versions, **results.versions}.items())),
+        missing=[key for key in results.missing if key_parts(key) not in there],
+        environments=environments,
+    ), kept
 
 
 def _compared(

@@ -73,6 +73,9 @@ class WhereKeys(Params):
     name: Name | None = Field(None, description="What the system is called in the suite.")
     title: str | None = Field(None, description="What tables call it; by default its name.")
     only: list[str] | None = Field(None, description="Names of the data sets to run it on; by default all.")
+    seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
+        None, min_length=1, description="Those of the suite's seeds to run it with; one, where they change nothing."
+    )
     limit: PositiveFloat | None = Field(None, description="Seconds that a cell may take; by default the suite's.")
 
 
@@ -106,9 +109,10 @@ class System:
     changes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     only: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
 
-    def runs_on(self, data: str) -> bool:
-        return self.only is None or data in self.only
+    def runs_on(self, data: str, seed: int) -> bool:
+        return (self.only is None or data in self.only) and (self.seeds is None or seed in self.seeds)
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,7 @@ class Suite:
             for seed in seeds or self.seeds
             for data in self.data
             for system in others
-            if system.runs_on(data.name)
+            if system.runs_on(data.name, seed)
         ]
 
 
@@ -157,6 +161,10 @@ def load_suite(path: Path, registry: Registry) -> Suite:
     _check_peers(checker, peers)
     for key, tables in (("system", systems), ("peer", peers)):
         for place, table in tables:
+            for position, seed in enumerate(table.get("seeds", ())):
+                if general is not None and seed not in general["seeds"]:
+                    known = ", ".join(map(str, general["seeds"]))
+                    mistakes.add((key, place, "seeds", position), f"{seed} is not among the suite's seeds ({known})")
             for position, name in enumerate(table.get("only", ())):
                 if name not in names:
                     known = f"(data sets of the suite: {', '.join(names)})"
@@ -209,9 +217,9 @@ def _default_name(table: Mapping[str, Any]) -> str:
 
 
 def _system(table: Mapping[str, Any], kind: Kind, use: str, limit: float, **more: Any) -> System:
-    only = tuple(table["only"]) if "only" in table else None
+    where: Any = {key: tuple(table[key]) for key in ("only", "seeds") if key in table}
     return System(
-        table["name"], table.get("title", table["name"]), kind, use, table.get("limit", limit), only=only, **more
+        table["name"], table.get("title", table["name"]), kind, use, table.get("limit", limit), **where, **more
     )
 
 

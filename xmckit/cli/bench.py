@@ -66,7 +66,7 @@ def run(
 
     Writes the suite's results and its part of the page, where it names them.
     """
-    from xmckit.bench.results import collect
+    from xmckit.bench.results import collect, read_results, with_earlier
     from xmckit.bench.runner import NO_DATA, run_suite
     from xmckit.bench.suite import load_suite
     from xmckit.errors import DataError
@@ -76,6 +76,7 @@ def run(
     registry = common.get_registry()
     found = load_suite(Path(suite), registry)
     folder = _work(found, work)
+    earlier = read_results(found.results) if found.results is not None and found.results.is_file() else None
     try:
         summary = run_suite(
             found,
@@ -94,6 +95,9 @@ def run(
         common.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
         raise
     results = collect(found, folder, seeds)
+    kept: dict[str, int] = {}
+    if earlier is not None:
+        results, kept = with_earlier(results, earlier)
     _write(found, results)
     if as_json:
         common.print_json({"summary": vars(summary), **results.to_json()})
@@ -103,6 +107,10 @@ def run(
             f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
             f"{len(summary.later)} left for later."
         )
+        for name, cells in kept.items():
+            click.echo(
+                f"{name}: the {cells} cells of an earlier sitting stay in the results until this one has as many."
+            )
     if summary.failed and not (summary.done or summary.skipped or summary.later):
         without_data = all(why.startswith(f"{NO_DATA}: ") for why in summary.failed.values())
         click.get_current_context().exit(DataError.exit_code if without_data else 1)
