@@ -167,7 +167,7 @@ loading, the best 100 labels of all test rows. The best of {turns} turns each; b
 *prediction*: that alone, of all test rows, by PECOS with a model that is loaded and by xmckit with one that is not yet
 laid out for its own search.
 
-| data | labels | PECOS s | xmckit s | xmckit ÷ PECOS | of medians | asked for | prediction: PECOS s | xmckit s | PECOS ÷ xmckit | predictions |
+| data | labels | PECOS s | xmckit s | ratio | of medians | asked for | prediction: PECOS s | xmckit s | ratio | both |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
 SPARSE = """
