@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ def apart(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
     """What `measure(*arguments, sender)` sends from a fresh process, whose peak memory is its own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=measure, args=(*arguments, sender))
+    child = context.Process(target=_alone, args=(measure, *arguments, sender))
     child.start()
     sender.close()
     try:
@@ -39,6 +40,13 @@ def apart(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
         raise SystemExit(f"the measured process ended with {child.exitcode}") from None
     child.join()
     return dict(found)
+
+
+def _alone(measure: Callable[..., None], *arguments: Any) -> None:
+    measure(*arguments)
+    if "joblib" in sys.modules:
+        # its idle workers would keep this process for minutes
+        sys.modules["joblib"].externals.loky.get_reusable_executor().shutdown()
 
 
 def resident(field: str) -> float:
