@@ -87,17 +87,16 @@ class FaissIndex:
         k = min(k, self.count)
         labels = np.full((len(vectors), k), -1, dtype=np.int32)
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
-        with library.threads(self._workers):
-            for start in range(0, len(vectors), QUERIES_AT_ONCE):
-                part = slice(start, start + QUERIES_AT_ONCE)
-                labels[part], scores[part] = self._found(vectors[part], k)
+        for start in range(0, len(vectors), QUERIES_AT_ONCE):
+            part = slice(start, start + QUERIES_AT_ONCE)
+            labels[part], scores[part] = self._found(vectors[part], k)
         return labels, scores
 
     def _found(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         removed = len(self._alive) - self.count
         deep = k + removed
         on = self._on_gpus if deep <= library.DEEPEST_ON_GPU else None
-        scores, positions = self._filled().search(vectors, deep, on=on)
+        scores, positions = self._filled().search(vectors, deep, self._workers, on)
         gone = (positions < 0) | ~self._alive[np.maximum(positions, 0)]
         labels = np.where(gone, self.labels, self.label_at[np.maximum(positions, 0)])
         scores = np.where(gone, -np.inf, scores).astype(np.float32)
@@ -179,8 +178,7 @@ class FaissIndex:
     def _choose(self, embeddings: np.ndarray, queries: np.ndarray, log: Any) -> None:
         labels, kind = len(embeddings), self.params.kind
         scan = Searcher.made(Settings("flat"), embeddings, self._seed, self._workers)
-        with library.threads(self._workers):
-            _, exact = scan.search(queries, min(labels, kinds.DEEP))
+        _, exact = scan.search(queries, min(labels, kinds.DEEP), self._workers)
         few = labels < (kinds.ENOUGH_TO_TRY if kind == "auto" else kinds.ENOUGH_FOR_CODES)
         if kind == "flat" or few or (kind == "auto" and not len(queries)):
             self._searcher = scan
@@ -192,7 +190,7 @@ class FaissIndex:
             self._searcher = Searcher.made(self._asked(kind, labels), embeddings, self._seed, self._workers)
             self._told = {**self._searcher.settings.told(), "because": "as asked for"}
             if len(queries):
-                self._told |= kinds.tried(self._searcher, queries, exact, self._workers).told()
+                self._told |= kinds.tried(self._searcher, queries, exact).told()
         log(f"faiss index over {labels:,} labels: {self._searcher.settings} ({self._told['because']})")
 
     def _asked(self, kind: Kind, labels: int) -> Settings:

@@ -109,11 +109,13 @@ class Searcher:
             searcher.tune(settings)
         return searcher
 
-    def search(self, queries: np.ndarray, k: int, *, on: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """(scores, positions) of the `k` best of each query, position −1 where there are fewer."""
+    def search(self, queries: np.ndarray, k: int, workers: int, on: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """(scores, positions) of the `k` best of each query, −1 where there are fewer; `on`: a copy on GPUs."""
         if self.settings.kind != "flat":
             queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
-        return library.search(self.index if on is None else on, queries, k)
+        if on is not None:
+            return library.search_on_gpus(on, queries, k)
+        return library.search(self.index, queries, k, workers)
 
     def add(self, embeddings: np.ndarray) -> None:
         """More embeddings, at the positions that follow."""
@@ -166,7 +168,7 @@ class Searcher:
         kind = self.settings.kind
         statistics = faiss.cvar.hnsw_stats if kind == "hnsw" else faiss.cvar.indexIVF_stats
         statistics.reset()
-        _, positions = self.search(queries, k)
+        _, positions = self.search(queries, k, 1)  # threads would count at the same time
         if kind == "flat":
             return float(self.index.ntotal), positions
         # the scan of codes keeps no statistics
@@ -226,11 +228,10 @@ def recall_of(found: np.ndarray, exact: np.ndarray, k: int) -> float:
     return hits / max(1, int((wanted >= 0).sum()))
 
 
-def tried(searcher: Searcher, queries: np.ndarray, exact: np.ndarray, workers: int) -> Trial:
+def tried(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
     """Recall and work of an index for queries whose best positions are known."""
     deepest = exact.shape[1]
-    with library.threads(workers):
-        compared, found = searcher.compared(queries, deepest)
+    compared, found = searcher.compared(queries, deepest)
     depths = [k for k in (SHALLOW, DEEP) if k <= deepest] or [deepest]
     recall = {k: recall_of(found, exact, k) for k in depths}
     return Trial(searcher.settings, recall, searcher.index.ntotal / searcher.work(compared, deepest))
@@ -257,6 +258,6 @@ def trials(
         searcher = Searcher.made(settings[0], embeddings, seed, workers)
         for one in settings:
             searcher.tune(one)
-            trial = tried(searcher, queries, exact, workers)
+            trial = tried(searcher, queries, exact)
             found = max(found, trial.worth[0])
             yield trial, searcher

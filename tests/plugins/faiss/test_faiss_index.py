@@ -108,10 +108,13 @@ def test_label_features_of_the_data_can_be_the_embeddings():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_number_of_threads_changes_nothing(kind):
-    embeddings, queries = vectors(500), vectors(30, seed=1)
-    one, two = (filled(embeddings, kind=kind, workers=workers).nearest(queries, 7) for workers in (1, 2))
-    np.testing.assert_array_equal(one[0], two[0])
+@pytest.mark.parametrize("count", [1, 30, 3 * library.BLOCK + 5])
+def test_the_number_of_threads_changes_nothing(kind, count):
+    embeddings, queries = vectors(500), vectors(count, seed=1)
+    one, *others = (filled(embeddings, kind=kind, workers=workers).nearest(queries, 7) for workers in (1, 2, 3))
+    for other in others:
+        np.testing.assert_array_equal(one[0], other[0])
+        np.testing.assert_array_equal(one[1], other[1])
 
 
 # -- the choice
