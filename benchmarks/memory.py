@@ -43,10 +43,12 @@ def apart(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
 
 
 def _alone(measure: Callable[..., None], *arguments: Any) -> None:
-    measure(*arguments)
-    if "joblib" in sys.modules:
-        # its idle workers would keep this process for minutes
-        sys.modules["joblib"].externals.loky.get_reusable_executor().shutdown()
+    try:
+        measure(*arguments)
+    finally:
+        if "joblib" in sys.modules:
+            # its idle workers would keep this process for minutes
+            sys.modules["joblib"].externals.loky.get_reusable_executor().shutdown()
 
 
 def resident(field: str) -> float:

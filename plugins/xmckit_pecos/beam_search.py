@@ -1,4 +1,4 @@
-"""Beam search down a tree of linear models: the scores that PECOS's own predictor gives, to the last bit, in less time.
+"""Beam search down a tree of linear models: the scores that PECOS's own predictor gives, digit for digit, in less time.
 
 Pairs of a row and a node that it reached are taken node by node. The features that the models below the node have are
 then spread out into a table once, where each entry of each of its rows finds them in one step; PECOS searches a sorted
@@ -23,6 +23,7 @@ SCORES_AT_ONCE = 1 << 22  # of candidates, in a block of rows
 ROWS_AT_ONCE = 1 << 14
 BLOCKS_PER_THREAD = 4  # rows are not all as much work
 SPARSE = 8  # weights of which not even one in so many is there are stored one by one
+MOST_FILLED = 1 << 26  # and of more than so many, every other has to be there, with which nothing takes more memory
 SPARE = 4  # keys that are held beyond twice as many as are wanted
 FEW = 8  # a table is made where its features are fewer than so many times the entries that are looked up
 
@@ -58,9 +59,10 @@ class Level:
         constants, feature_starts, features, entry_starts, places, weights = _by_feature(
             W.indptr.astype(np.int64), W.indices, W.data, starts, children, np.float32(max(bias, 0.0)), inputs
         )
-        if len(weights) * SPARSE >= np.diff(feature_starts) @ np.diff(starts):
+        filled = int(np.diff(feature_starts) @ np.diff(starts))
+        if len(weights) * (SPARSE if filled <= MOST_FILLED else 2) >= filled:
             entry_starts, weights = _with_zeros(starts, feature_starts, entry_starts, places, weights)
-            places = places[:0]
+            places = np.empty(0, np.int32)
         return cls(
             starts,
             children,
@@ -96,7 +98,7 @@ class Level:
 class Copies:
     """Which nodes of the last level are the same label: `copies[starts[n]:starts[n + 1]]` are all label n.
 
-    A node is the child number `place_of` of the leaf `leaf_of`.
+    A node is the child number `place_of` of the leaf `leaf_of`; −1 for one in no leaf.
     """
 
     label_of: np.ndarray
@@ -108,7 +110,7 @@ class Copies:
     @classmethod
     def of(cls, label_of: np.ndarray, labels: int, last: Level) -> Copies:
         counts = np.diff(last.starts)
-        leaf_of, place_of = np.empty(last.nodes, np.int32), np.empty(last.nodes, np.int32)
+        leaf_of, place_of = np.full((2, last.nodes), -1, np.int32)
         leaf_of[last.children] = np.repeat(np.arange(len(counts)), counts)
         place_of[last.children] = np.arange(len(last.children)) - np.repeat(last.starts[:-1], counts)
         starts = np.concatenate([[0], np.cumsum(np.bincount(label_of, minlength=labels))])
@@ -141,7 +143,7 @@ def search(
     of the best of them; of equal ones the lower label comes first.
     """
     rows, (kind, exponent) = X.shape[0], _kind(post_processor)
-    kept = [beam] * (len(levels) - 1) + [k]
+    kept = [min(beam, level.nodes) for level in levels[:-1]] + [k]
     indptr, indices, data = X.indptr.astype(np.int64), X.indices, X.data
     block = _rows_at_once(levels, rows, beam, threads)
     start_score = np.float32(kind not in (_LOG_HINGE, _LOG_SIGMOID))
@@ -363,7 +365,9 @@ def _find(features: np.ndarray, low: int, high: int, feature: int) -> int:
 def _score(margin: Any, above: Any, kind: int, exponent: int) -> Any:
     """The score of a child from its margin and the score of the node above; PECOS rounds where this does."""
     if kind in (_HINGE, _LOG_HINGE):
-        below = np.float64(np.float32(np.maximum(0.0, 1.0 - np.float64(margin))))
+        below = np.float64(np.float32(1.0 - np.float64(margin)))
+        if not below > 0.0:
+            below = np.float64(0.0)
         power = below
         for _ in range(exponent - 1):
             power *= below
@@ -467,8 +471,9 @@ def _best_labels(
                 if mean and copy_starts[label + 1] - copy_starts[label] > 1:
                     total, times = 0.0, 0
                     for copy in copies[copy_starts[label] : copy_starts[label + 1]]:
-                        if row_of[leaf_of[copy]] == row:
-                            there = pair_of[leaf_of[copy]]
+                        leaf = leaf_of[copy]
+                        if leaf >= 0 and row_of[leaf] == row:
+                            there = pair_of[leaf]
                             total += _score(margins[first[there] + place_of[copy]], scores[there], kind, exponent)
                             times += 1
                     value = np.float32(total / times)
@@ -532,7 +537,9 @@ def _select(
 
 @njit(cache=True, nogil=True)
 def _key(score: Any, place: int) -> Any:
-    """A number that is larger for a better score and, of equal ones, for an earlier place."""
+    """A number that is larger for a better score and, of equal ones, for an earlier place. No number is the worst."""
+    if np.isnan(score):
+        score = np.float32(-np.inf)
     bits = np.uint64(_bits(np.float32(score + np.float32(0.0))))  # −0 counts as 0
     bits = bits ^ np.uint64(0xFFFFFFFF) if bits >> np.uint64(31) else bits | np.uint64(0x80000000)
     return (bits << np.uint64(32)) | np.uint64(0xFFFFFFFF - place)

@@ -368,13 +368,21 @@ class Model:
         rows = as_csr(features(X))
         if rows.shape[1] != self.inputs:
             raise DataError(f"the rows have {rows.shape[1]} features, this model was fitted on {self.inputs}")
+        if rows.nnz and not 0 <= rows.indices.min() <= rows.indices.max() < self.inputs:
+            raise DataError(f"a row has a feature that is not between 0 and {self.inputs - 1}")
+        if tree is not None and len(tree.label_of) != self.labels:
+            raise UsageError(f"the tree has {len(tree.label_of)} pseudo-labels, this model {self.labels}")
         if self._searched is None:
             self._searched = [beam_search.Level.of(level.W, level.C, level.bias) for level in self.levels]
-        if tree is not None and (self._copies is None or self._copies[0] is not tree):
-            self._copies = tree, beam_search.Copies.of(tree.label_of, tree.labels, self._searched[-1])
-        copies = self._copies[1] if tree is not None and self._copies is not None else None
+        copies = None if tree is None else self._copies_in(tree, self._searched[-1])
         k, threads = min(k, self.labels), _worth(threads, rows, 1 << 12)
         return beam_search.search(self._searched, rows, k, beam, threads, post_processor, copies, mean)
+
+    def _copies_in(self, tree: LabelTree, last: beam_search.Level) -> beam_search.Copies:
+        known = self._copies
+        if known is None or known[0] is not tree:
+            known = self._copies = tree, beam_search.Copies.of(tree.label_of, tree.labels, last)
+        return known[1]
 
     def save(self, folder: Path) -> None:
         """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""

@@ -24,6 +24,7 @@ from xmckit.bench.results import (
     kept_rows,
     read_results,
     with_earlier,
+    write_results,
 )
 from xmckit.bench.suite import load_suite
 from xmckit.comparison import compare_rows
@@ -204,36 +205,43 @@ def sitting(*cells, machine, missing=(), systems=SYSTEMS):
     )  # fmt: skip
 
 
-def test_data_sets_that_another_sitting_had_more_of_stay_as_they_were():
+def test_data_sets_that_a_folder_has_nothing_of_stay_as_they_were():
     def on_b(*about):
-        return {**cell(*about, ended="2"), "data_set": "b"}
+        return {**cell(*about), "data_set": "b"}
 
     earlier = sitting(
-        cell("ours", 0, 0.1, ended="1"),
-        on_b("ours", 0, 0.2),
-        on_b("ours", 1, 0.3),
-        on_b("theirs", 0, 0.4),
-        machine="old",
+        cell("ours", 0, 0.1), cell("ours", 1, 0.1), on_b("ours", 0, 0.2), on_b("theirs", 0, 0.4), machine="old"
     )
-    now = sitting(
-        on_b("ours", 0, 0.9), cell("ours", 0, 0.5, ended="3"), machine="new",
-        missing=["a / theirs / seed 0", "b / theirs / seed 0", "b / theirs / seed 1"],
-    )  # fmt: skip
+    failed = {**cell("theirs", 0, 0), "status": "failed"}
+    missing = ["a / ours / seed 1", "b / ours / seed 0", "b / theirs / seed 0", "b / theirs / seed 1"]
+    now = sitting(cell("ours", 0, 0.5), failed, machine="new", missing=missing)
     found, kept = with_earlier(now, earlier)
-    assert kept == {"b": 3}
+    assert kept == ["b"]
     assert [data.checksum for data in found.data] == ["new", "old"]
     assert [(one["data_set"], one["metrics"]["P@1"]) for one in found.cells] == [
-        ("a", 0.5), ("b", 0.2), ("b", 0.3), ("b", 0.4),
+        ("a", 0.5), ("a", 0), ("b", 0.2), ("b", 0.4),
     ]  # fmt: skip
-    assert [found.environments[one["environment"]]["machine"]["system"] for one in found.cells] == ["new", *["old"] * 3]
-    assert found.missing == ["a / theirs / seed 0", "b / theirs / seed 1"]
+    assert [found.environments[one["environment"]]["machine"]["system"] for one in found.cells] == [
+        "new", "new", "old", "old",
+    ]  # fmt: skip
+    assert len(found.failed()) == 1
+    assert found.missing == ["a / ours / seed 1", "b / theirs / seed 1"]
     assert (found.machine, found.versions) == ({"system": "new"}, {"new": "1", "old": "1"})
 
 
 def test_results_that_cannot_stay_do_not():
-    earlier = sitting(cell("ours", 0, 0.1, ended="1"), cell("gone", 0, 0.1, ended="1"), machine="old")
-    now = sitting(machine="new")
-    assert with_earlier(now, earlier) == (now, {})
-    assert with_earlier(now, replace(earlier, suite="other")) == (now, {})
-    failed = {**cell("ours", 0, 0.1, ended="1"), "status": "failed"}
-    assert with_earlier(now, sitting(failed, machine="old")) == (now, {})
+    now, earlier = sitting(machine="new"), sitting(cell("ours", 0, 0.1), machine="old")
+    assert with_earlier(now, earlier)[1] == ["a"]
+    for other in ({"suite": "other"}, {"threads": 8}, {"k": [1, 3]}):
+        assert with_earlier(now, replace(earlier, **other)) == (now, [])
+    assert with_earlier(now, sitting(cell("gone", 0, 0.1), machine="old")) == (now, [])
+    assert with_earlier(now, sitting({**cell("ours", 0, 0.1), "status": "failed"}, machine="old")) == (now, [])
+
+
+@pytest.mark.parametrize("change", [{"environment": 1}, {"environment": None}, {"data_set": ...}])
+def test_a_file_with_damaged_cells_is_named(tmp_path, change):
+    results = sitting(cell("ours", 0, 0.1), machine="old")
+    damaged = {key: value for key, value in {**results.cells[0], **change}.items() if value is not ...}
+    write_results(replace(results, cells=[damaged]), tmp_path / "bad.json")
+    with pytest.raises(StorageError, match=r"bad\.json"):
+        read_results(tmp_path / "bad.json")

@@ -172,42 +172,45 @@ def collect(suite: Suite, work: Path, seeds: Sequence[int] = (), *, draws: int =
     )
 
 
-def with_earlier(results: Results, earlier: Results) -> tuple[Results, dict[str, int]]:
-    """`results`, in which each data set of which `earlier` has more cells is as it was there; how many those have.
+def with_earlier(results: Results, earlier: Results) -> tuple[Results, list[str]]:
+    """`results`, with the data sets that they have no cell of as they are in `earlier`; the names of those.
 
     Rows, from which standings are made, stay in the folder that a suite was run in. So what was run in another one,
-    or on another machine, is kept data set by data set.
+    or on another machine, is kept whole, and nothing that this folder knows of a data set is mixed with it.
     """
-    known = {system["name"] for system in results.systems}
-    kept = {}
-    for name in results.names & earlier.names if earlier.suite == results.suite else ():
-        systems = {cell["system"] for cell in earlier.cells if cell["data_set"] == name}
-        if systems <= known and len(earlier.done(name)) > len(results.done(name)):
-            kept[name] = len(earlier.done(name))
+    begun = {cell["data_set"] for cell in results.cells}
+    asked = {system["name"] for system in results.systems}
+    same_suite = all(getattr(earlier, name) == getattr(results, name) for name in ("suite", "threads", "k"))
+    kept = [
+        data for data in earlier.data
+        if same_suite and data.name in results.names - begun
+        and asked >= {cell["system"] for cell in earlier.cells if cell["data_set"] == data.name}
+        and earlier.done(data.name)
+    ]  # fmt: skip
     if not kept:
-        return results, {}
-    environments: list[Mapping[str, Any]] = []
-    cells: list[Mapping[str, Any]] = []
-    for source, taken in ((results, results.names - kept.keys()), (earlier, kept.keys())):
-        for cell in source.cells:
-            if cell["data_set"] in taken:
-                environment = source.environments[cell["environment"]]
-                if environment not in environments:
-                    environments.append(environment)
-                cells.append({**cell, "environment": environments.index(environment)})
+        return results, []
+    names = [data.name for data in kept]
+    cells, environments = list(results.cells), list(results.environments)
+    for cell in earlier.cells:
+        if cell["data_set"] in names:
+            environment = earlier.environments[cell["environment"]]
+            if environment not in environments:
+                environments.append(environment)
+            cells.append({**cell, "environment": environments.index(environment)})
     there = {(cell["data_set"], cell["system"], cell["seed"]) for cell in cells}
-    places = {data.name: place for place, data in enumerate(results.data)}
-    newest = max(cells, key=lambda cell: cell["ended"])
-    before = {data.name: data for data in earlier.data}
+    before = {data.name: data for data in kept}
+    versions: dict[str, str] = {}
+    for environment in reversed(environments):
+        versions |= environment["versions"]
     return replace(
         results,
-        data=[before[data.name] if data.name in kept else data for data in results.data],
-        cells=sorted(cells, key=lambda cell: places[cell["data_set"]]),
-        machine=environments[newest["environment"]]["machine"],
-        versions=dict(sorted({**earlier.versions, **results.versions}.items())),
+        data=[before.get(data.name, data) for data in results.data],
+        cells=cells,
+        machine=results.machine or earlier.machine,
+        versions=dict(sorted(versions.items())),
         missing=[key for key in results.missing if key_parts(key) not in there],
         environments=environments,
-    ), kept
+    ), names
 
 
 def _compared(
@@ -314,8 +317,14 @@ def read_results(path: Path) -> Results:
             )
             for one in found["data"]
         ]
-        return Results(**{key: value for key, value in found.items() if key not in ("format", "data")}, data=data)
-    except (TypeError, KeyError, AttributeError) as error:
+        results = Results(**{key: value for key, value in found.items() if key not in ("format", "data")}, data=data)
+        for cell in results.cells:
+            _ = (
+                [cell[key] for key in ("data_set", "system", "seed", "status")],
+                results.environments[cell["environment"]],
+            )
+        return results
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
         raise _not_results(path, str(error)) from None
 
 

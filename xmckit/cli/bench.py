@@ -66,7 +66,7 @@ def run(
 
     Writes the suite's results and its part of the page, where it names them.
     """
-    from xmckit.bench.results import collect, read_results, with_earlier
+    from xmckit.bench.results import collect
     from xmckit.bench.runner import NO_DATA, run_suite
     from xmckit.bench.suite import load_suite
     from xmckit.errors import DataError
@@ -76,7 +76,7 @@ def run(
     registry = common.get_registry()
     found = load_suite(Path(suite), registry)
     folder = _work(found, work)
-    earlier = read_results(found.results) if found.results is not None and found.results.is_file() else None
+    _earlier(found)  # a file that cannot be gone on with is told before hours are spent
     try:
         summary = run_suite(
             found,
@@ -94,23 +94,17 @@ def run(
     except KeyboardInterrupt:
         common.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
         raise
-    results = collect(found, folder, seeds)
-    kept: dict[str, int] = {}
-    if earlier is not None:
-        results, kept = with_earlier(results, earlier)
-    _write(found, results)
+    results, kept = _write(found, collect(found, folder, seeds))
     if as_json:
-        common.print_json({"summary": vars(summary), **results.to_json()})
+        common.print_json({"summary": vars(summary), "kept": kept, **results.to_json()})
     else:
         _print(results)
         click.echo(
             f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
             f"{len(summary.later)} left for later."
         )
-        for name, cells in kept.items():
-            click.echo(
-                f"{name}: the {cells} cells of an earlier sitting stay in the results until this one has as many."
-            )
+        if kept:
+            click.echo(f"Of another sitting, since this folder has no cell of them: {', '.join(kept)}.")
     if summary.failed and not (summary.done or summary.skipped or summary.later):
         without_data = all(why.startswith(f"{NO_DATA}: ") for why in summary.failed.values())
         click.get_current_context().exit(DataError.exit_code if without_data else 1)
@@ -133,14 +127,33 @@ def _work(suite: Suite, given: str | None) -> Path:
     return (Path(given) if given else Path("runs") / "bench" / suite.name).resolve()
 
 
-def _write(suite: Suite, results: Results) -> None:
-    from xmckit.bench.results import write_results
+def _earlier(suite: Suite) -> Results | None:
+    """What is in the suite's file of results."""
+    from xmckit.bench.results import read_results
+    from xmckit.errors import StorageError
+
+    if suite.results is None or not suite.results.is_file():
+        return None
+    try:
+        return read_results(suite.results)
+    except StorageError:
+        common.hint_after_error(f"move {suite.results} away to begin anew")
+        raise
+
+
+def _write(suite: Suite, results: Results) -> tuple[Results, list[str]]:
+    """Write results and page; what was written, and the data sets in it that are of another sitting."""
+    from xmckit.bench.results import with_earlier, write_results
     from xmckit.bench.tables import markdown, write_between_markers
 
+    kept: list[str] = []
+    if (earlier := _earlier(suite)) is not None:
+        results, kept = with_earlier(results, earlier)
     if suite.results is not None:
         write_results(results, suite.results)
     if suite.page is not None:
         write_between_markers(suite.page, suite.name, markdown(results))
+    return results, kept
 
 
 @bench.command("table")
@@ -158,7 +171,7 @@ def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: st
     if write:
         if own is None:
             raise click.UsageError("--write needs the suite itself, a .toml file")
-        _write(own, results)
+        results, _ = _write(own, results)
     if html is not None:
         from xmckit.report import write_suite
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +17,10 @@ from pecos.core import ScipyCompressedSparseAllocator, clib
 from pecos.xmc import MLModel
 from xmckit_pecos import beam_search, bridge
 from xmckit_pecos.copies import scores_of_labels
+from xmckit_pecos.label_tree import grouped
 from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS
+
+from xmckit import DataError, UsageError
 
 SOME = {"only_topk": 5, "post_processor": "l3-hinge"}
 
@@ -125,20 +127,31 @@ def test_no_rows_and_rows_without_entries():
     assert same(stored.predict(nothing, 5, 2, 2, "l3-hinge"), by_pecos(stored, nothing, 5, 2, "l3-hinge"))
 
 
-def test_margins_beyond_single_precision_do_no_harm():
-    huge = np.float32(3e38)
-    W = csc_matrix(np.asarray([[huge, -huge, 1.0], [huge, -huge, 1.0]], dtype=np.float32))
-    level = SimpleNamespace(W=W, C=csc_matrix(np.ones((3, 1), np.float32)), bias=-1.0)
-    found = beam_search.search(
-        [beam_search.Level.of(level.W, level.C, level.bias)],
-        csr_matrix([[5.0, 5.0]], dtype=np.float32),
-        3,
-        1,
-        1,
-        "l3-hinge",
-    )
-    assert found.indices.tolist() == [0, 2, 1]
-    assert found.data.tolist() == [1, 1, 0]
+@pytest.mark.parametrize(
+    ("post_processor", "indices", "values"),
+    [("l3-hinge", [0, 2, 3, 1], [1, 1, 1, 0]), ("noop", [0, 3, 1, 2], [np.inf, 10, -np.inf, -np.inf])],
+)
+def test_margins_beyond_single_precision_do_no_harm(post_processor, indices, values):
+    huge = np.float32(3e38)  # ∞, −∞, ∞ − ∞ and 10
+    W = csc_matrix(np.asarray([[huge, -huge, huge, 1.0], [huge, -huge, -huge, 1.0]], dtype=np.float32))
+    level = beam_search.Level.of(W, csc_matrix(np.ones((4, 1), np.float32)), -1.0)
+    found = beam_search.search([level], csr_matrix([[5.0, 5.0]], dtype=np.float32), 4, 1, 1, post_processor)
+    assert found.indices.tolist() == indices
+    assert found.data.tolist() == values
+
+
+def test_what_would_be_read_beyond_an_array_is_refused():
+    rng = np.random.default_rng(2)
+    stored, X = model(rng, [3, 9], 20, 0.5, 1.0, False), rows(rng, 50, 20, 0.5, False)
+    for wrong in (20, -1, 2_000_000_000):
+        outside = X.copy()
+        outside.indices[-1] = wrong
+        with pytest.raises(DataError, match="not between 0 and 19"):
+            stored.predict(outside, 5, 2, 1, "l3-hinge")
+    tree = grouped(np.zeros(3, np.int32), 1, 2, np.arange(3), 3)
+    with pytest.raises(UsageError, match="the tree has 3 pseudo-labels, this model 9"):
+        stored.predict(X, 5, 2, 1, "l3-hinge", tree=tree)
+    assert same(stored.predict(X, 5, 1 << 62, 1, "l3-hinge"), stored.predict(X, 5, 3, 1, "l3-hinge"))
 
 
 def test_a_label_without_a_cluster_is_never_found():
@@ -168,3 +181,15 @@ def test_labels_have_the_scores_of_their_copies(seed, nodes, few_values, k, beam
     ours = beam_search.search(levels, X, k, beam, 1, post_processor, copies, mean)
     everything = beam_search.search(levels, X, nodes, beam, 1, post_processor)
     assert same(ours, scores_of_labels(everything, label_of, labels, k, None if mean else 1))
+
+
+def test_a_copy_without_a_cluster_is_no_copy():
+    rng = np.random.default_rng(5)
+    W = csc_matrix(rng.normal(size=(6, 8)).astype(np.float32))
+    C = csc_matrix((np.ones(7, np.float32), (np.arange(7), np.zeros(7, int))), shape=(8, 1))
+    level = beam_search.Level.of(W, C, -1.0)
+    X = csr_matrix(rng.random((4, 6)).astype(np.float32))
+    copies = beam_search.Copies.of(np.asarray([0, 1, 2, 3, 0, 1, 2, 3]), 4, level)
+    found = beam_search.search([level], X, 4, 1, 1, "l3-hinge", copies)
+    expected = scores_of_labels(beam_search.search([level], X, 8, 1, 1, "l3-hinge"), copies.label_of, 4)
+    assert same(found, expected)

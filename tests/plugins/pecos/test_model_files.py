@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
 import subprocess
@@ -91,15 +90,6 @@ def test_an_archive_that_claims_to_be_packed_otherwise(folder, at, byte):
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"C\.npz.*damaged"):
         bridge.Model.load(folder)
-
-
-def test_a_copy_frees_nothing_of_the_original(model, train):
-    original = bridge.Model(model.levels)
-    expected = scores(original, train.matrix)
-    shallow = copy.copy(original)
-    assert scores(shallow, train.matrix) == expected
-    del original
-    assert scores(shallow, train.matrix) == expected
 
 
 def rewrite(path, **changes):
