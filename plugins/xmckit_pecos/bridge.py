@@ -244,17 +244,23 @@ def _trained(
     )
     for level in range(len(levels), depth):
         kept = _KEPT_BY_DEFAULT if level == tree.depth - 1 else training.beam
-        problem = MLProblem(
-            pX,
-            Ys[level],
-            C=chain[level],
-            M=_rows_to_train_on(pX, Ys, levels, training, threads),
-            R=weighted[level],
-            threads=threads,
-        )
+        C, M = _most_work_first(chain[level], _rows_to_train_on(pX, Ys, levels, training, threads))
+        problem = MLProblem(pX, Ys[level], C=C, M=M, R=weighted[level], threads=threads)
+        trained = MLModel.train(problem, train_params=options)
         predicting = MLModel.PredParams(only_topk=kept, post_processor=training.post_processor)
-        levels.append(MLModel.train(problem, train_params=options, pred_params=predicting))
+        levels.append(MLModel(W=trained.pW, C=chain[level], bias=trained.bias, pred_params=predicting))
     return levels
+
+
+def _most_work_first(C: csc_matrix, M: csc_matrix | None) -> tuple[csc_matrix, csc_matrix | None]:
+    """The nodes above a level, and the rows of each, in an order in which threads come to an end together.
+
+    Each thread takes one node after the other, and what is learned below a node depends on no other.
+    """
+    if M is None:
+        return C, None
+    order = np.argsort(-(np.diff(C.indptr).astype(np.int64) * np.diff(M.indptr)), kind="stable")
+    return C[:, order].tocsc(), M[:, order].tocsc()
 
 
 def _aggregated(

@@ -15,7 +15,7 @@ pytest.importorskip("pecos")
 
 from pecos.core import ScipyCompressedSparseAllocator, clib
 from pecos.xmc import MLModel
-from xmckit_pecos import beam_search, bridge
+from xmckit_pecos import beam_kernels, beam_search, bridge
 from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.label_tree import grouped
 from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS
@@ -100,9 +100,11 @@ def test_ways_to_the_same_scores(monkeypatch, post_processor, variant):
     stored, X = model(rng, [3, 12, 90], 200, 0.1, 1.0, False), rows(rng, 50, 200, 0.1, False)
     wanted = by_pecos(stored, X, 20, 4, post_processor)
     name, value = ways[variant]
-    monkeypatch.setattr(beam_search, name, value)
     if name == "FEW":  # compiled into the kernel
-        monkeypatch.setattr(beam_search, "_margins", beam_search._margins.py_func)
+        monkeypatch.setattr(beam_kernels, name, value)
+        monkeypatch.setattr(beam_search, "row_margins", beam_kernels.row_margins.py_func)
+    else:
+        monkeypatch.setattr(beam_search, name, value)
     levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
     assert same(beam_search.search(levels, X, 20, 4, 1, post_processor), wanted)
 
