@@ -28,8 +28,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, DataError, Matrix, PluginError, UsageError, XmckitError, store
-from xmckit_pecos import bridge
+from xmckit_pecos import PECOS
 from xmckit_pecos.label_tree import LabelTree
+from xmckit_pecos.matrices import features
+from xmckit_pecos.model import Model
+from xmckit_pecos.training import Training
 
 NOTE, LAST_WORDS = "pecos-at-work.json", "pecos-last-words.txt"
 SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_pecos import apart; apart.serve()"
@@ -60,45 +63,57 @@ def train(
     X: Matrix,
     Y: csr_matrix,
     tree: LabelTree,
-    training: bridge.Training,
+    training: Training,
     context: Context,
     *,
     isolated: bool,
     weights: csr_matrix | None = None,
-    matcher: bridge.Model | None = None,
-) -> bridge.Model:
+    matcher: Model | None = None,
+) -> Model:
     """`bridge.train`, with the threads of the context."""
     with _place("training the linear models", context, isolated) as place:
         if place is None:
-            return bridge.train(X, Y, tree, training, context.workers, weights=weights, matcher=matcher)
+            return _bridge().train(X, Y, tree, training, context.workers, weights=weights, matcher=matcher)
         _hand_over(place, X, Y, tree, weights, matcher)
         _ask(place, "train", {"training": asdict(training), "threads": context.workers}, context)
-        return bridge.Model.load(place / _RESULT)
+        return Model.load(place / _RESULT)
 
 
 def train_matcher(
     X: Matrix,
     Y: csr_matrix,
     tree: LabelTree,
-    training: bridge.Training,
+    training: Training,
     context: Context,
     *,
     isolated: bool,
     weights: csr_matrix | None = None,
-) -> bridge.Model | None:
+) -> Model | None:
     """`bridge.train_matcher`, with the threads of the context."""
     if tree.depth == 1:
         return None
     with _place("training the levels above the leaves", context, isolated) as place:
         if place is None:
-            return bridge.train_matcher(X, Y, tree, training, context.workers, weights=weights)
+            return _bridge().train_matcher(X, Y, tree, training, context.workers, weights=weights)
         _hand_over(place, X, Y, tree, weights)
         _ask(place, "matcher", {"training": asdict(training), "threads": context.workers}, context)
-        return bridge.Model.load(place / _RESULT)
+        return Model.load(place / _RESULT)
 
 
 def _leaf_codes(X: Matrix, Y: csr_matrix, depth: int, seed: int, threads: int) -> np.ndarray:
-    return bridge.balanced_codes(bridge.label_embeddings(X, Y, threads), depth, seed, threads)
+    bridge = _bridge()
+    return np.asarray(bridge.balanced_codes(bridge.label_embeddings(X, Y, threads), depth, seed, threads))
+
+
+def _bridge() -> Any:
+    """PECOS, which only training needs."""
+    try:
+        from xmckit_pecos import bridge
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "pecos":
+            raise
+        raise PluginError(f"trees are trained by PECOS, which is not installed: pip install '{PECOS}'") from None
+    return bridge
 
 
 # This side -----------------------------------------------------------------------------------------------------------
@@ -154,9 +169,9 @@ def _hand_over(
     Y: csr_matrix,
     tree: LabelTree | None = None,
     weights: csr_matrix | None = None,
-    matcher: bridge.Model | None = None,
+    matcher: Model | None = None,
 ) -> None:
-    store.write_matrix(place / "X.npz", bridge.features(X))
+    store.write_matrix(place / "X.npz", features(X))
     store.write_csr(place / "Y.npz", Y)
     if tree is not None:
         tree.save(place)
@@ -233,12 +248,12 @@ def _work(place: Path) -> None:
         result.mkdir()
         store.write_arrays(result / "codes.npz", {"codes": _leaf_codes(X, Y, job["depth"], job["seed"], threads)})
         return
-    tree, training = LabelTree.load(place), bridge.Training(**job["training"])
+    tree, training = LabelTree.load(place), Training(**job["training"])
     weights = store.read_csr(place / "weights.npz") if (place / "weights.npz").is_file() else None
     if job["job"] == "matcher":
-        model = bridge.train_matcher(X, Y, tree, training, threads, weights=weights)
+        model = _bridge().train_matcher(X, Y, tree, training, threads, weights=weights)
         assert model is not None  # a tree with one leaf is not handed over
     else:
-        matcher = bridge.Model.load(place / "matcher") if (place / "matcher").is_dir() else None
-        model = bridge.train(X, Y, tree, training, threads, weights=weights, matcher=matcher)
+        matcher = Model.load(place / "matcher") if (place / "matcher").is_dir() else None
+        model = _bridge().train(X, Y, tree, training, threads, weights=weights, matcher=matcher)
     model.save(result)

@@ -1,4 +1,4 @@
-"""The one place that knows PECOS (libpecos 1.2.8): its forms of matrices, its quirks, its files.
+"""The one place that knows PECOS (libpecos 1.2.8), its forms of matrices and its quirks; `model_files` knows its files.
 
 What is guarded here, each with a test of its own:
 - `pecos.xmc.xtransformer` and `pecos.xmr.reranker` are never imported: they do not import beside new libraries.
@@ -7,7 +7,7 @@ What is guarded here, each with a test of its own:
 - A label in two clusters trains, but its stored model frees memory twice when it is loaded for prediction, which ends
   the process. Clusters come from a `LabelTree`, in which a node has one parent, and stored files are checked.
 - PECOS's loader for prediction ends the process when a file is not as it expects, and its models in Python are ten
-  times slower. It is not used: `beam_search` gives the same scores, bit for bit, in less time than either. Files of a
+  times slower. It is not used: `beam_search` gives the same scores in less time than either, without PECOS. Files of a
   saved model are read and checked by `model_files`, and nothing in them is unpickled or executed.
 - Some products take every processor of the machine unless each call is told its threads.
 """
@@ -15,21 +15,21 @@ What is guarded here, each with a test of its own:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 from pecos.utils import smat_util
 from scipy.sparse import csc_matrix, csr_matrix, issparse
 
-from xmckit import DataError, Matrix, Split, UsageError
-from xmckit.data.model import as_csr
-from xmckit_pecos import beam_search
+from xmckit import Matrix, UsageError
 from xmckit_pecos.label_tree import LabelTree
-from xmckit_pecos.model_files import POST_PROCESSORS, PostProcessor, read_model, write_model
+from xmckit_pecos.matrices import features, worthwhile
+from xmckit_pecos.model import Model
+from xmckit_pecos.model_files import ModelLevel
+from xmckit_pecos.training import Training
 
 
 def _mend(module: Any) -> None:
@@ -71,64 +71,11 @@ def _as(array: np.ndarray, dtype: Any, copy: bool) -> np.ndarray:
 _mend(smat_util)
 
 from pecos.core import ScipyCsrF32, ScipyDrmF32, clib  # noqa: E402
-from pecos.xmc import HierarchicalMLModel, Indexer, LabelEmbeddingFactory, MLModel, MLProblem  # noqa: E402
-from pecos.xmc.xlinear import XLinearModel  # noqa: E402
+from pecos.xmc import Indexer, LabelEmbeddingFactory, MLModel, MLProblem  # noqa: E402
 
-Negatives = Literal["tfn", "man", "tfn+man"]
-Loss = Literal["squared-hinge", "hinge"]
 _SOLVERS = {"squared-hinge": "L2R_L2LOSS_SVC_DUAL", "hinge": "L2R_L1LOSS_SVC_DUAL"}
 _KEPT_BY_DEFAULT = 20  # labels a stored model gives where PECOS itself is not told how many
-TOLERANCE = 0.1  # how far from its optimum a linear model may be left
 _SEEDS = 2**31  # PECOS's seed is a C int
-
-
-@dataclass(frozen=True)
-class Training:
-    """How the linear models of a level are trained; the defaults are PECOS's own."""
-
-    C: float = 1.0
-    prune: float = 0.1
-    loss: Loss = "squared-hinge"
-    negatives: Negatives = "tfn"
-    beam: int = 10
-    post_processor: PostProcessor = "l3-hinge"
-    tolerance: float = TOLERANCE
-
-
-# Matrices ------------------------------------------------------------------------------------------------------------
-
-
-def features(X: Matrix) -> Matrix:
-    """X as PECOS takes it: a canonical float32 csr_matrix or a contiguous float32 array, with finite numbers only."""
-    if issparse(X):
-        ready: Any = as_csr(X)
-        ready.sort_indices()
-        values = ready.data
-    else:
-        ready = values = np.ascontiguousarray(X, dtype=np.float32)
-        if ready.ndim != 2:
-            raise UsageError(f"expected a matrix of features, not an array with {ready.ndim} dimensions")
-    if not ready.shape[1]:
-        raise DataError("the rows have no features at all: there is nothing to learn from")
-    if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(np.asarray(ready.sum(axis=1)).ravel()))[0])
-        raise DataError("a feature is not a finite number", row=row)
-    return ready
-
-
-def targets(train: Split) -> tuple[csr_matrix, csr_matrix | None]:
-    """(Y of ones, weights with its pattern or None), without pairs that are stored as 0 in Y."""
-    if train.weights is None:
-        Y = as_csr(train.Y)
-        return csr_matrix((np.ones(Y.nnz, dtype=np.float32), Y.indices, Y.indptr), shape=Y.shape), None
-    train.check("train")
-    true = train.Y.data != 0
-    starts = np.concatenate([[0], np.cumsum(true)])[train.Y.indptr]
-    Y, weights = (
-        csr_matrix((data[true].astype(np.float32), train.Y.indices[true], starts), shape=train.Y.shape).sorted_indices()
-        for data in (np.ones(train.Y.nnz), train.weights.data)
-    )
-    return Y, weights
 
 
 def _ready(X: Matrix) -> Any:
@@ -140,18 +87,12 @@ def _chain(tree: LabelTree) -> list[csc_matrix]:
     return [tree.step(level).tocsc() for level in range(tree.depth)]
 
 
-def _worth(threads: int, X: Matrix, per_thread: int = 1 << 16) -> int:
-    """As many of the threads as have something to do: waking one for a small matrix takes longer than the work."""
-    entries = X.size if isinstance(X, np.ndarray) else X.nnz
-    return max(1, min(threads, entries // per_thread))
-
-
 # Trees ---------------------------------------------------------------------------------------------------------------
 
 
 def label_embeddings(X: Matrix, Y: csr_matrix, threads: int) -> Matrix:
     """PIFA: for each label the normalised sum of the rows that have it, each divided by √(its number of labels)."""
-    return LabelEmbeddingFactory.create(Y, features(X), method="pifa", threads=_worth(threads, X))
+    return LabelEmbeddingFactory.create(Y, features(X), method="pifa", threads=worthwhile(threads, X))
 
 
 def balanced_codes(embeddings: Matrix, depth: int, seed: int, threads: int) -> np.ndarray:
@@ -166,7 +107,7 @@ def balanced_codes(embeddings: Matrix, depth: int, seed: int, threads: int) -> n
         nr_splits=2,
         max_leaf_size=rows / 2**depth * (1 + 1e-9),
         seed=seed % _SEEDS,
-        threads=_worth(threads, embeddings),
+        threads=worthwhile(threads, embeddings),
     )
     codes = csr_matrix(chain[-1])
     if codes.shape != (rows, 2**depth) or not (np.diff(codes.indptr) == 1).all():
@@ -194,14 +135,14 @@ def train(
     """
     if matcher is not None and matcher.labels != tree.leaves:
         raise UsageError(f"the matcher is over {matcher.labels} leaves, the tree has {tree.leaves}")
-    predicting = MLModel.PredParams(only_topk=training.beam, post_processor=training.post_processor)
-    levels = [] if matcher is None else [_with(level, predicting) for level in matcher.levels]
+    # the same weights, told otherwise how to predict where PECOS is not told
+    above = _predicting(training.beam, training)
+    levels = [] if matcher is None else [replace(level, predicting=above) for level in matcher.levels]
     return Model(_trained(X, Y, tree, training, threads, weights, levels, tree.depth))
 
 
-def _with(level: Any, predicting: Any) -> Any:
-    """The same weights, told otherwise how to predict where PECOS is not told."""
-    return MLModel(W=level.pW, C=level.pC, bias=level.bias, pred_params=predicting)
+def _predicting(kept: int, training: Training) -> dict[str, Any]:
+    return {"only_topk": kept, "post_processor": training.post_processor}
 
 
 def train_matcher(
@@ -226,13 +167,13 @@ def _trained(
     training: Training,
     threads: int,
     weights: csr_matrix | None,
-    levels: list[Any],
+    levels: list[ModelLevel],
     depth: int,
-) -> list[Any]:
+) -> list[ModelLevel]:
     """`levels` and those below them, down to `depth`."""
     if Y.shape[1] != len(tree.label_of):
         raise UsageError(f"Y has {Y.shape[1]} columns for {len(tree.label_of)} pseudo-labels")
-    chain, pX, threads = _chain(tree), _ready(features(X)), _worth(threads, X)
+    chain, pX, threads = _chain(tree), _ready(features(X)), worthwhile(threads, X)
     Ys, weighted = _aggregated(Y, weights, tree, chain, threads)
     options = MLModel.TrainParams(
         threshold=training.prune,
@@ -247,8 +188,7 @@ def _trained(
         C, M = _most_work_first(chain[level], _rows_to_train_on(pX, Ys, levels, training, threads))
         problem = MLProblem(pX, Ys[level], C=C, M=M, R=weighted[level], threads=threads)
         trained = MLModel.train(problem, train_params=options)
-        predicting = MLModel.PredParams(only_topk=kept, post_processor=training.post_processor)
-        levels.append(MLModel(W=trained.pW, C=chain[level], bias=trained.bias, pred_params=predicting))
+        levels.append(ModelLevel(trained.W, chain[level], trained.bias, _predicting(kept, training)))
     return levels
 
 
@@ -293,7 +233,7 @@ def _largest(weights: csc_matrix, parents: np.ndarray, nodes: int) -> csc_matrix
 
 
 def _rows_to_train_on(
-    pX: Any, Ys: Sequence[csc_matrix], levels: Sequence[Any], training: Training, threads: int
+    pX: Any, Ys: Sequence[csc_matrix], levels: Sequence[ModelLevel], training: Training, threads: int
 ) -> csc_matrix | None:
     """M: rows × nodes of the level above, whose rows train the models below the node. None: all rows, at the root."""
     if not levels:
@@ -310,96 +250,3 @@ def _rows_to_train_on(
 
 def _ones(matrix: csc_matrix) -> csc_matrix:
     return csc_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-# Models --------------------------------------------------------------------------------------------------------------
-
-_META = {cls.__name__: cls.append_meta() for cls in (XLinearModel, HierarchicalMLModel, MLModel)}
-
-
-class Model:
-    """Linear models down a tree: PECOS's `MLModel` of each level."""
-
-    def __init__(self, levels: Sequence[Any]):
-        self.levels = list(levels)
-        self._searched: list[beam_search.Level] | None = None
-        self._copies: tuple[LabelTree, beam_search.Copies] | None = None
-
-    @property
-    def inputs(self) -> int:
-        return int(self.levels[0].nr_features)
-
-    @property
-    def labels(self) -> int:
-        """What the last level ranks: pseudo-labels, or the leaves of a matcher."""
-        return int(self.levels[-1].nr_labels)
-
-    @property
-    def depth(self) -> int:
-        return len(self.levels)
-
-    @property
-    def weights(self) -> int:
-        """Numbers that are not 0, over all levels."""
-        return sum(int(level.W.nnz) for level in self.levels)
-
-    @property
-    def bytes(self) -> int:
-        """What the weights of all levels take in memory."""
-        return sum(
-            int(part.data.nbytes + part.indices.nbytes + part.indptr.nbytes)
-            for level in self.levels
-            for part in (level.W, level.C)
-        )
-
-    def predict(
-        self,
-        X: Matrix,
-        k: int,
-        beam: int,
-        threads: int,
-        post_processor: str,
-        *,
-        tree: LabelTree | None = None,
-        mean: bool = True,
-    ) -> csr_matrix:
-        """Rows × nodes of the last level: up to `k` scores a row, stored best first; of equal ones the first in the
-        tree comes first. With `tree`, rows × labels, each with the mean score of its copies that the row reaches, or
-        that of the best.
-        """
-        if k < 1 or beam < 1:
-            raise UsageError(f"a prediction needs k and a beam of at least 1, not {k} and {beam}")
-        if post_processor not in POST_PROCESSORS:
-            raise UsageError(f"there is no post-processor '{post_processor}' (known: {', '.join(POST_PROCESSORS)})")
-        rows = as_csr(features(X))
-        if rows.shape[1] != self.inputs:
-            raise DataError(f"the rows have {rows.shape[1]} features, this model was fitted on {self.inputs}")
-        if rows.nnz and not 0 <= rows.indices.min() <= rows.indices.max() < self.inputs:
-            raise DataError(f"a row has a feature that is not between 0 and {self.inputs - 1}")
-        if tree is not None and len(tree.label_of) != self.labels:
-            raise UsageError(f"the tree has {len(tree.label_of)} pseudo-labels, this model {self.labels}")
-        if self._searched is None:
-            self._searched = [beam_search.Level.of(level.W, level.C, level.bias) for level in self.levels]
-        copies = None if tree is None else self._copies_in(tree, self._searched[-1])
-        k, threads = min(k, self.labels), _worth(threads, rows, 1 << 12)
-        return beam_search.search(self._searched, rows, k, beam, threads, post_processor, copies, mean)
-
-    def _copies_in(self, tree: LabelTree, last: beam_search.Level) -> beam_search.Copies:
-        known = self._copies
-        if known is None or known[0] is not tree:
-            known = self._copies = tree, beam_search.Copies.of(tree.label_of, tree.labels, last)
-        return known[1]
-
-    def save(self, folder: Path) -> None:
-        """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""
-        write_model(folder, self.levels, _META)
-
-    @classmethod
-    def load(cls, folder: Path) -> Model:
-        """The model in `folder`; StorageError names the first file that is not sound."""
-        return cls(
-            [
-                MLModel(W=level.W, C=level.C, bias=level.bias, pred_params=MLModel.PredParams(**level.predicting))
-                for level in read_model(folder)
-            ]
-        )

@@ -288,8 +288,8 @@ def _label_facts(
 def _routed(folder: Path, X: Matrix) -> csr_matrix:
     """The leaves that rows reach, as many as are searched for a shortlist."""
     from xmckit import store
-    from xmckit_pecos import bridge
     from xmckit_pecos.label_tree import LabelTree
+    from xmckit_pecos.model import Model
     from xmckit_pecos.tree import MATCHER, reached_leaves
     from xmckit_pecos.xrlinear import MODEL
 
@@ -298,7 +298,7 @@ def _routed(folder: Path, X: Matrix) -> csr_matrix:
     if depth > 1:
         # a head's model has the level of the labels below its matcher
         stored = folder / (MATCHER if (folder / MATCHER).is_dir() else MODEL)
-        matcher = bridge.Model(bridge.Model.load(stored).levels[: depth - 1])
+        matcher = Model(Model.load(stored).levels[: depth - 1])
     return reached_leaves(matcher, X, params["beam"], 1)
 
 

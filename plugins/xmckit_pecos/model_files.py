@@ -26,7 +26,12 @@ _ABOUT = "param.json"
 
 
 @dataclass(frozen=True)
-class StoredLevel:
+class ModelLevel:
+    """Linear models, a column of W each, below the nodes that C says; and how PECOS predicts where it is not told.
+
+    The last row of W are the weights of the bias, if that is above 0.
+    """
+
     W: csc_matrix
     C: csc_matrix
     bias: float
@@ -37,33 +42,26 @@ class StoredLevel:
         return int(self.W.shape[0]) - (1 if self.bias > 0 else 0)
 
 
-def write_model(folder: Path, levels: Sequence[Any], meta: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write PECOS's `MLModel`s into `folder`; `meta` is what each of its classes says about itself.
-
-    PECOS itself leaves a file open and writes in place.
-    """
+def write_model(folder: Path, levels: Sequence[ModelLevel]) -> None:
+    """Write PECOS's files of these levels into `folder`. PECOS itself leaves a file open and writes in place."""
     chain, last = folder / LEVELS, levels[-1]
     chain.mkdir(parents=True)
-    store.write_json(folder / _ABOUT, meta["XLinearModel"])
-    sizes = {
-        "nr_features": int(levels[0].nr_features),
-        "nr_codes": int(last.nr_codes),
-        "nr_labels": int(last.nr_labels),
-    }
+    store.write_json(folder / _ABOUT, _class("xlinear.model", "XLinearModel"))
+    sizes = {"nr_features": levels[0].inputs, "nr_codes": int(last.C.shape[1]), "nr_labels": int(last.W.shape[1])}
     kind = "HierarchicalMLModel"
-    store.write_json(chain / _ABOUT, {**meta[kind], "model": kind, "depth": len(levels), **sizes})
+    store.write_json(chain / _ABOUT, {**_class("base", kind), "model": kind, "depth": len(levels), **sizes})
     for number, level in enumerate(levels):
         place = _place(folder, number)
         place.mkdir()
         about = {
             "model": "MLModel",
-            "nr_labels": int(level.nr_labels),
-            "nr_features": int(level.nr_features),
-            "nr_codes": int(level.nr_codes),
+            "nr_labels": int(level.W.shape[1]),
+            "nr_features": level.inputs,
+            "nr_codes": int(level.C.shape[1]),
             "bias": level.bias,
-            "pred_kwargs": level.pred_params.to_dict(),
+            "pred_kwargs": {**_class("base", "MLModel.PredParams"), **level.predicting},
         }
-        store.write_json(place / _ABOUT, {**meta["MLModel"], **about})
+        store.write_json(place / _ABOUT, {**_class("base", "MLModel"), **about})
         for name, matrix in (("W", level.W), ("C", level.C)):
             matrix.sort_indices()
             shape = np.asarray(matrix.shape, dtype=np.int64)
@@ -71,11 +69,16 @@ def write_model(folder: Path, levels: Sequence[Any], meta: Mapping[str, Mapping[
             store.write_arrays(place / f"{name}.npz", {**arrays, "data": matrix.data})
 
 
+def _class(module: str, name: str) -> dict[str, Any]:
+    """What PECOS's classes say about themselves."""
+    return {"__meta__": {"class_fullname": f"pecos.xmc.{module}###{name}"}}
+
+
 def _place(folder: Path, level: int) -> Path:
     return folder / LEVELS / f"{level}.model"
 
 
-def read_model(folder: Path) -> list[StoredLevel]:
+def read_model(folder: Path) -> list[ModelLevel]:
     """The levels of a stored model in which everything fits together; StorageError names the file that does not."""
     if "__meta__" not in _object(folder / _ABOUT):
         raise store.damaged(folder / _ABOUT, "expected the description of an XLinearModel")
@@ -83,7 +86,7 @@ def read_model(folder: Path) -> list[StoredLevel]:
     about = _object(chain)
     if about.get("model") != "HierarchicalMLModel" or about.get("is_mmap"):
         raise store.damaged(chain, "expected a HierarchicalMLModel in npz files")
-    levels: list[StoredLevel] = []
+    levels: list[ModelLevel] = []
     for number in range(_count(chain, about, "depth")):
         level, place = _read_level(_place(folder, number)), _place(folder, number)
         nodes = levels[-1].W.shape[1] if levels else 1
@@ -97,7 +100,7 @@ def read_model(folder: Path) -> list[StoredLevel]:
     return levels
 
 
-def _read_level(place: Path) -> StoredLevel:
+def _read_level(place: Path) -> ModelLevel:
     about = _object(place / _ABOUT)
     bias, predicting = about.get("bias"), about.get("pred_kwargs")
     if about.get("model") != "MLModel" or about.get("is_mmap"):
@@ -112,7 +115,7 @@ def _read_level(place: Path) -> StoredLevel:
         raise store.damaged(place / "C.npz", f"clusters of {C.shape[0]} labels, W has {W.shape[1]}")
     if C.nnz and np.bincount(C.indices, minlength=C.shape[0]).max() > 1:
         raise store.damaged(place / "C.npz", "a label is in several clusters, with which PECOS frees memory twice")
-    level = StoredLevel(W, C, bias, {"only_topk": kept, "post_processor": predicting["post_processor"]})
+    level = ModelLevel(W, C, bias, {"only_topk": kept, "post_processor": predicting["post_processor"]})
     expected = {"nr_labels": W.shape[1], "nr_features": level.inputs, "nr_codes": C.shape[1]}
     _expect(place / _ABOUT, about, expected)
     return level

@@ -15,9 +15,11 @@ from pydantic import Field
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, Params, Split
-from xmckit_pecos import assignment, bridge
+from xmckit_pecos import assignment
 from xmckit_pecos.assignment import Meaning, Placed, Reached, Worth
 from xmckit_pecos.label_tree import LabelTree
+from xmckit_pecos.matrices import features, targets
+from xmckit_pecos.training import TOLERANCE
 from xmckit_pecos.tree import TreeIndex, TreeIndexer, TreeParams, leaves_facts
 
 MEANING = Meaning()
@@ -55,10 +57,10 @@ class OverlapIndexer(TreeIndexer):
     Params: ClassVar[type[Params]] = OverlapParams
 
     def build(self, train: Split, *, context: Context) -> TreeIndex:
-        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
+        X, (Y, weights) = features(train.matrix), targets(train)
         first, counts = self._tree(X, Y, context)
         rounds = self.params.rounds
-        matcher = self._matcher(X, Y, weights, first, context, ROUGH if rounds else bridge.TOLERANCE)
+        matcher = self._matcher(X, Y, weights, first, context, ROUGH if rounds else TOLERANCE)
         warnings = self._warnings(first.leaves)
         index = TreeIndex(first, matcher, counts, self.params, context.workers, warnings)
         if first.leaves == 1:
@@ -71,7 +73,7 @@ class OverlapIndexer(TreeIndexer):
                 tree, told = moved(first, Y, M, self.params, copies, context.using(seed=context.seed_for(turn)))
             context.log(_summary(told))
             if rounds:
-                tolerance = ROUGH if turn + 1 < rounds else bridge.TOLERANCE
+                tolerance = ROUGH if turn + 1 < rounds else TOLERANCE
                 matcher = self._matcher(X, Y, weights, tree, context, tolerance)
             index = TreeIndex(tree, matcher, counts, self.params, context.workers, {**told, **warnings})
         return index

@@ -15,9 +15,12 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
 from xmckit.exhibits import Exhibit
-from xmckit_pecos import apart, bridge
+from xmckit_pecos import apart
 from xmckit_pecos.label_tree import LabelTree, grouped, read_tree
+from xmckit_pecos.matrices import features, targets
+from xmckit_pecos.model import Model
 from xmckit_pecos.model_files import PostProcessor
+from xmckit_pecos.training import TOLERANCE, Loss, Negatives, Training
 from xmckit_pecos.tree_exhibits import tree_exhibits
 
 COUNTS, FACTS, MATCHER = "counts.npz", "facts.json", "matcher"
@@ -38,8 +41,8 @@ class LinearParams(Params):
 
     C: float = Field(1.0, gt=0, le=1e6, description="Weight of the training loss against that of small weights.")
     prune: float = Field(0.1, ge=0, le=1e6, description="Weights closer to 0 than this are dropped.")
-    loss: bridge.Loss = Field("squared-hinge", description="Loss of each linear model.")
-    negatives: bridge.Negatives = Field(
+    loss: Loss = Field("squared-hinge", description="Loss of each linear model.")
+    negatives: Negatives = Field(
         "tfn",
         description='Rows that are told apart below a node: "tfn" those with a label there, "man" those that the '
         "levels above send there by mistake or not, or both.",
@@ -51,8 +54,8 @@ class LinearParams(Params):
         "of a process and a copy of the data. Where a run is gone on with that ended in PECOS, this is done anyway.",
     )
 
-    def training(self) -> bridge.Training:
-        return bridge.Training(self.C, self.prune, self.loss, self.negatives, self.beam)
+    def training(self) -> Training:
+        return Training(self.C, self.prune, self.loss, self.negatives, self.beam)
 
 
 class TreeParams(LinearParams):
@@ -75,7 +78,7 @@ class TreeIndex:
     def __init__(
         self,
         tree: LabelTree,
-        matcher: bridge.Model | None,
+        matcher: Model | None,
         counts: np.ndarray,
         params: LinearParams,
         workers: int,
@@ -155,7 +158,7 @@ class TreeIndex:
         counts = store.read_arrays(folder / COUNTS, "counts")["counts"]
         if counts.shape != (tree.labels,) or counts.dtype.kind != "i" or (counts < 0).any():
             raise store.damaged(folder / COUNTS, f"expected {tree.labels} counts of rows")
-        matcher = bridge.Model.load(folder / MATCHER) if tree.depth > 1 else None
+        matcher = Model.load(folder / MATCHER) if tree.depth > 1 else None
         if matcher is not None and (matcher.labels, matcher.depth) != (tree.leaves, tree.depth - 1):
             raise store.damaged(folder / MATCHER, f"a matcher over {matcher.labels} leaves, the tree has {tree.leaves}")
         told = store.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
@@ -164,7 +167,7 @@ class TreeIndex:
         return cls(tree, matcher, counts, params, workers, told)
 
 
-def reached_leaves(matcher: bridge.Model | None, Q: Matrix, beam: int, workers: int) -> csr_matrix:
+def reached_leaves(matcher: Model | None, Q: Matrix, beam: int, workers: int) -> csr_matrix:
     """Rows × leaves: the leaves that each row is led to, best first; the value is the product down the tree of
     exp(−max(1 − margin, 0)³), in (0, 1]. Without a matcher there is one leaf.
     """
@@ -184,7 +187,7 @@ class TreeIndexer(Configured):
     provides: ClassVar[frozenset[str]] = frozenset({"shortlist", "clusters"})
 
     def build(self, train: Split, *, context: Context) -> TreeIndex:
-        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
+        X, (Y, weights) = features(train.matrix), targets(train)
         tree, counts = self._tree(X, Y, context)
         matcher = self._matcher(X, Y, weights, tree, context)
         return TreeIndex(tree, matcher, counts, self.params, context.workers)
@@ -213,8 +216,8 @@ class TreeIndexer(Configured):
         weights: csr_matrix | None,
         tree: LabelTree,
         context: Context,
-        tolerance: float = bridge.TOLERANCE,
-    ) -> bridge.Model | None:
+        tolerance: float = TOLERANCE,
+    ) -> Model | None:
         with context.progress("training the levels above the leaves"):
             return apart.train_matcher(
                 X,

@@ -27,11 +27,13 @@ from xmckit import (
 )  # fmt: skip
 from xmckit.exhibits import Exhibit
 from xmckit.protocols import LabelIndex
-from xmckit_pecos import apart, bridge
+from xmckit_pecos import apart, matrices
 from xmckit_pecos import calibration as calibrating
 from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.label_tree import LabelTree, tree_of_clusters
+from xmckit_pecos.model import Model
 from xmckit_pecos.model_files import PostProcessor
+from xmckit_pecos.training import Training
 from xmckit_pecos.tree import COUNTS, Branching, LinearParams, build_tree, leaves_facts, over_pseudo_labels
 from xmckit_pecos.tree_exhibits import tree_exhibits
 
@@ -70,8 +72,8 @@ class XRLinearParams(LinearParams):
     branching: Branching = Field(16, description="Children of a node, where the head builds the tree itself.")
     leaf_size: int = Field(100, ge=2, description="Labels in a leaf, at most, where the head builds the tree itself.")
 
-    def training(self) -> bridge.Training:
-        return bridge.Training(self.C, self.prune, self.loss, self.negatives, self.beam, self.post_processor)
+    def training(self) -> Training:
+        return Training(self.C, self.prune, self.loss, self.negatives, self.beam, self.post_processor)
 
 
 class XRLinearHead(Configured):
@@ -90,7 +92,7 @@ class XRLinearHead(Configured):
         super().__init__(**params)
         self.threshold = 0.0
         self._calibration: calibrating.Calibration = calibrating.Uncalibrated()
-        self._model: bridge.Model | None = None
+        self._model: Model | None = None
         self._tree: LabelTree | None = None
         self._told: dict[str, Any] = {}
         self._counts: np.ndarray | None = None  # training rows of each label, where the tree is this head's own
@@ -165,7 +167,7 @@ class XRLinearHead(Configured):
     def load(cls, folder: Path, *, context: Context) -> XRLinearHead:
         head = super().load(folder, context=context)
         head._workers = context.workers
-        head._tree, head._model = LabelTree.load(folder), bridge.Model.load(folder / MODEL)
+        head._tree, head._model = LabelTree.load(folder), Model.load(folder / MODEL)
         if (head._model.labels, head._model.depth) != (len(head._tree.label_of), head._tree.depth):
             raise store.damaged(folder / MODEL, "a model over another tree than the one beside it")
         if (folder / COUNTS).is_file():
@@ -191,7 +193,7 @@ class XRLinearHead(Configured):
             raise UsageError(
                 f'this head takes one index, not {len(indexes)}: name it with index = ["…"] in the head\'s section'
             )
-        X, (Y, weights) = bridge.features(train.matrix), bridge.targets(train)
+        X, (Y, weights) = matrices.features(train.matrix), matrices.targets(train)
         if not Y.nnz:
             raise DataError("no training row has a label: there is nothing to learn")
         if indexes:
@@ -224,7 +226,7 @@ class XRLinearHead(Configured):
         if indexes and hasattr(indexes[0], "facts") and (told := indexes[0].facts()):
             self._told["index"] = told
 
-    def _from_index(self, index: Any, labels: int) -> tuple[LabelTree, bridge.Model | None]:
+    def _from_index(self, index: Any, labels: int) -> tuple[LabelTree, Model | None]:
         """The tree of an index and, where it is one of this plugin's, its matcher."""
         tree, matcher = getattr(index, "tree", None), getattr(index, "matcher", None)
         if not isinstance(tree, LabelTree):
@@ -238,7 +240,7 @@ class XRLinearHead(Configured):
     def _facts_of_training(self, X: Matrix, Y: csr_matrix, context: Context) -> dict[str, Any]:
         model, tree = self._fitted()
         counts = np.bincount(Y.indices, minlength=Y.shape[1])
-        measured = X if self._validation(context) is None else bridge.features(self._validation(context).matrix)
+        measured = X if self._validation(context) is None else matrices.features(self._validation(context).matrix)
         scored = self._scored_labels(measured[:MEASURED_ROWS])
         return {
             "tree": {
@@ -260,7 +262,7 @@ class XRLinearHead(Configured):
         if tree.depth == 1:
             return np.full(X.shape[0], len(tree.label_of))
         beam = self.params.beam
-        reached = bridge.Model(model.levels[:-1]).predict(X, beam, beam, self._workers, self.params.post_processor)
+        reached = Model(model.levels[:-1]).predict(X, beam, beam, self._workers, self.params.post_processor)
         return np.bincount(_places(reached)[0], tree.leaf_sizes[reached.indices], minlength=X.shape[0])
 
     def _validation(self, context: Context) -> Any:
@@ -295,8 +297,8 @@ class XRLinearHead(Configured):
 
     def _judged(self, validation: Split, context: Context) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         """(row, logit, whether it is true) of the best labels of validation rows, and the number of true pairs."""
-        Y, _ = bridge.targets(validation)
-        X = bridge.features(validation.matrix)
+        Y, _ = matrices.targets(validation)
+        X = matrices.features(validation.matrix)
         most = max(1, MOST_PAIRS // min(CONSIDERED, Y.shape[1]))
         if Y.shape[0] > most:
             chosen = np.sort(context.rng("calibration").permutation(Y.shape[0])[:most])
@@ -327,7 +329,7 @@ class XRLinearHead(Configured):
 
     # Prediction
 
-    def _fitted(self) -> tuple[bridge.Model, LabelTree]:
+    def _fitted(self) -> tuple[Model, LabelTree]:
         if self._model is None or self._tree is None:
             raise UsageError("this XRLinearHead has not been fitted: call fit or load first")
         return self._model, self._tree

@@ -20,6 +20,7 @@ pytest.importorskip("pecos")
 from pecos_problems import every_label
 from xmckit_pecos import apart, bridge
 from xmckit_pecos.label_tree import grouped
+from xmckit_pecos.training import Training
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -76,7 +77,7 @@ def test_one_leaf_and_no_scratch_folder():
 def trained(context, isolated=True, **more):
     train = every_label()
     tree = grouped(np.arange(40) % 4, 4, 2, np.arange(40), 40)
-    return apart.train(train.matrix, train.Y, tree, bridge.Training(), context, isolated=isolated, **more)
+    return apart.train(train.matrix, train.Y, tree, Training(), context, isolated=isolated, **more)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_last_words_say_where(tmp_path, monkeypatch):
 def test_what_python_raises_there_is_raised_here(tmp_path, monkeypatch):
     train = every_label()
     wrong = bridge.train_matcher(
-        train.matrix, train.Y, grouped(np.arange(40) % 8, 8, 2, np.arange(40), 40), bridge.Training(), 1
+        train.matrix, train.Y, grouped(np.arange(40) % 8, 8, 2, np.arange(40), 40), Training(), 1
     )
     with pytest.raises(UsageError, match="the matcher is over 8 leaves, the tree has 4"):
         trained(with_files(tmp_path), matcher=wrong)

@@ -14,11 +14,11 @@ from scipy.sparse import csc_matrix, csr_matrix, random
 pytest.importorskip("pecos")
 
 from pecos.core import ScipyCompressedSparseAllocator, clib
-from pecos.xmc import MLModel
-from xmckit_pecos import beam_kernels, beam_search, bridge
+from xmckit_pecos import beam_kernels, beam_search
 from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.label_tree import grouped
-from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS
+from xmckit_pecos.model import Model
+from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS, ModelLevel
 
 from xmckit import DataError, UsageError
 
@@ -27,7 +27,7 @@ SOME = {"only_topk": 5, "post_processor": "l3-hinge"}
 
 def model(
     rng: np.random.Generator, sizes: list[int], features: int, density: float, bias: float, few_values: bool
-) -> bridge.Model:
+) -> Model:
     """Any weights over any tree whose levels have so many nodes; with few values, most scores are equal to others."""
     levels, above = [], 1
     for nodes in sizes:
@@ -36,9 +36,9 @@ def model(
         W.data[:] = rng.integers(-1, 2, W.nnz) if few_values else rng.normal(size=W.nnz)
         parent = rng.integers(0, above, nodes)
         C = csc_matrix((np.ones(nodes, np.float32), (np.arange(nodes), parent)), shape=(nodes, above))
-        levels.append(MLModel(W=W, C=C, bias=bias, pred_params=MLModel.PredParams(**SOME)))
+        levels.append(ModelLevel(W, C, bias, SOME))
         above = nodes
-    return bridge.Model(levels)
+    return Model(levels)
 
 
 def rows(rng: np.random.Generator, count: int, features: int, density: float, few_values: bool) -> csr_matrix:
@@ -48,7 +48,7 @@ def rows(rng: np.random.Generator, count: int, features: int, density: float, fe
     return X
 
 
-def by_pecos(stored: bridge.Model, X: csr_matrix, k: int, beam: int, post_processor: str) -> csr_matrix:
+def by_pecos(stored: Model, X: csr_matrix, k: int, beam: int, post_processor: str) -> csr_matrix:
     with tempfile.TemporaryDirectory() as folder:
         stored.save(Path(folder) / "model")
         loaded = clib.xlinear_load_predict_only(str(Path(folder) / "model" / LEVELS))

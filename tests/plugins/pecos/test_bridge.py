@@ -22,10 +22,14 @@ from pecos.utils import smat_util
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
-from xmckit_pecos import bridge
+from xmckit_pecos import bridge, matrices
 from xmckit_pecos.label_tree import LabelTree, grouped, tree_of_clusters
+from xmckit_pecos.model import Model
+from xmckit_pecos.training import Training
+from xmckit_pecos.tree import TreeIndexer
+from xmckit_pecos.xrlinear import XRLinearHead
 
-from xmckit import DataError, Split, UsageError
+from xmckit import Context, DataError, Split, UsageError
 
 
 def tree_for(train: Split, leaves: int = 8, branching: int = 4) -> LabelTree:
@@ -38,7 +42,7 @@ def chain(tree: LabelTree) -> list[csc_matrix]:
     return [tree.step(level).tocsc() for level in range(tree.depth)]
 
 
-def same_weights(ours: bridge.Model, theirs: XLinearModel) -> bool:
+def same_weights(ours: Model, theirs: XLinearModel) -> bool:
     pairs = zip(ours.levels, theirs.model.model_chain, strict=True)
     return all((one.W != other.W).nnz == 0 and (one.C != other.C).nnz == 0 for one, other in pairs)
 
@@ -64,6 +68,64 @@ print([name for name in sys.modules if name.startswith(("pecos.xmc.xtransformer"
 """
     ran = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.stderr, ran.returncode) == ("[0, 1, 2, 3, 4, 5]\n[]\n", "", 0)
+
+
+WITHOUT_PECOS = """
+import sys
+sys.modules["pecos"] = None
+import numpy as np
+from pathlib import Path
+from scipy.sparse import load_npz
+from xmckit import Context
+from xmckit_pecos.tree import TreeIndexer
+from xmckit_pecos.xrlinear import XRLinearHead
+"""
+
+
+def test_models_predict_where_there_is_no_pecos(tmp_path):
+    train = every_label()
+    index = TreeIndexer(leaf_size=5, branching=4).build(train, context=Context(seed=3))
+    head = XRLinearHead()
+    head.fit(train, indexes=[index], context=Context(seed=3))
+    for component, name in ((index, "index"), (head, "head")):
+        (tmp_path / name).mkdir()
+        component.save(tmp_path / name)
+    scipy.sparse.save_npz(tmp_path / "X.npz", train.matrix)
+    program = (
+        WITHOUT_PECOS
+        + """
+folder = Path(sys.argv[1])
+X = load_npz(folder / "X.npz")
+head = XRLinearHead.load(folder / "head", context=Context())
+index = TreeIndexer.load(folder / "index", context=Context())
+print(head.predict(X, 3).indices.tolist() == np.load(folder / "expected.npz")["best"].tolist())
+print(index.shortlist(X, 7).indices.tolist() == np.load(folder / "expected.npz")["listed"].tolist())
+"""
+    )
+    np.savez(
+        tmp_path / "expected.npz",
+        best=head.predict(train.matrix, 3).indices,
+        listed=index.shortlist(train.matrix, 7).indices,
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("True\nTrue\n", "")
+
+
+def test_training_without_pecos_says_what_to_install():
+    program = (
+        WITHOUT_PECOS
+        + """
+from xmckit import PluginError, Split
+from scipy.sparse import csr_matrix
+Y = csr_matrix(np.eye(6, dtype=np.float32))
+try:
+    XRLinearHead(leaf_size=2).fit(Split(Y, Y), context=Context())
+except PluginError as error:
+    print(error)
+"""
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "trees are trained by PECOS, which is not installed: pip install 'libpecos==1.2.8'" in ran.stdout
 
 
 @pytest.fixture
@@ -118,7 +180,7 @@ def test_indices_stay_wide_where_they_have_to():
 def test_training_is_that_of_pecos(negatives, loss):
     train = every_label()
     tree = tree_for(train)
-    training = bridge.Training(C=2.0, prune=0.05, loss=loss, negatives=negatives, beam=3, post_processor="l2-hinge")
+    training = Training(C=2.0, prune=0.05, loss=loss, negatives=negatives, beam=3, post_processor="l2-hinge")
     ours = bridge.train(train.matrix, train.Y, tree, training, 1)
     theirs = XLinearModel.train(
         train.matrix, train.Y.tocsc(), C=chain(tree), min_codes=2, nr_splits=2, threshold=0.05, Cp=2.0, Cn=2.0,
@@ -136,7 +198,7 @@ def test_training_is_that_of_pecos(negatives, loss):
 @pytest.mark.parametrize("negatives", ["tfn", "tfn+man"])
 def test_a_ranker_below_a_matcher_is_the_whole_model(negatives):
     train = every_label()
-    tree, training = tree_for(train), bridge.Training(negatives=negatives, beam=3)
+    tree, training = tree_for(train), Training(negatives=negatives, beam=3)
     matcher = bridge.train_matcher(train.matrix, train.Y, tree, training, 1)
     assert matcher is not None
     assert (matcher.labels, matcher.depth) == (tree.leaves, tree.depth - 1)
@@ -147,20 +209,21 @@ def test_a_ranker_below_a_matcher_is_the_whole_model(negatives):
 
 def test_a_matcher_of_other_leaves_is_refused():
     train = every_label()
-    matcher = bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=4), bridge.Training(), 1)
+    matcher = bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=4), Training(), 1)
     with pytest.raises(UsageError, match="over 4 leaves"):
-        bridge.train(train.matrix, train.Y, tree_for(train, leaves=8), bridge.Training(), 1, matcher=matcher)
+        bridge.train(train.matrix, train.Y, tree_for(train, leaves=8), Training(), 1, matcher=matcher)
 
 
 def test_one_leaf_needs_no_matcher():
     train = every_label(labels=3)
-    assert bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=1), bridge.Training(), 1) is None
+    assert bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=1), Training(), 1) is None
 
 
 def test_results_do_not_depend_on_threads(monkeypatch):
-    monkeypatch.setattr(bridge, "_worth", lambda threads, *_: threads)  # small data would get one
+    for module in (bridge, xmckit_pecos.model):
+        monkeypatch.setattr(module, "worthwhile", lambda threads, *_: threads)  # small data would get one
     train = every_label()
-    tree, training = tree_for(train), bridge.Training(negatives="tfn+man")
+    tree, training = tree_for(train), Training(negatives="tfn+man")
     found = []
     for threads in (1, 2, 3):
         embeddings = bridge.label_embeddings(train.matrix, train.Y, threads)
@@ -203,7 +266,7 @@ def test_a_seed_of_64_bits_is_taken():
 def test_forms_that_pecos_refuses_are_brought_into_its_own():
     train = every_label()
     tree, X = tree_for(train), train.matrix
-    model = bridge.train(X, train.Y, tree, bridge.Training(), 1)
+    model = bridge.train(X, train.Y, tree, Training(), 1)
     unsorted = X.copy()
     for row in range(X.shape[0]):
         part = slice(X.indptr[row], X.indptr[row + 1])
@@ -215,7 +278,7 @@ def test_forms_that_pecos_refuses_are_brought_into_its_own():
         found = model.predict(form, 5, 3, 1, "l3-hinge")
         assert np.array_equal(found.indices, expected.indices)
         assert np.array_equal(found.data, expected.data)
-        again = bridge.train(form, train.Y, tree, bridge.Training(), 1)
+        again = bridge.train(form, train.Y, tree, Training(), 1)
         np.testing.assert_allclose(again.levels[-1].W.toarray(), model.levels[-1].W.toarray(), atol=0.1)
     assert np.array_equal(unsorted.indices, before)
 
@@ -225,7 +288,7 @@ def test_a_feature_that_is_no_number_is_named(dense):
     X = np.eye(3, dtype=np.float32)
     X[1, 2] = np.nan
     with pytest.raises(DataError, match="row 1"):
-        bridge.features(X if dense else csr_matrix(X))
+        matrices.features(X if dense else csr_matrix(X))
 
 
 def weighted(train: Split, value) -> csr_matrix:
@@ -235,9 +298,9 @@ def weighted(train: Split, value) -> csr_matrix:
 def test_weights_of_one_change_nothing():
     train = every_label()
     tree = tree_for(train)
-    plain = bridge.train(train.matrix, train.Y, tree, bridge.Training(), 1)
+    plain = bridge.train(train.matrix, train.Y, tree, Training(), 1)
     ones = weighted(train, np.ones(train.Y.nnz, dtype=np.float32))
-    even = bridge.train(train.matrix, train.Y, tree, bridge.Training(), 1, weights=ones)
+    even = bridge.train(train.matrix, train.Y, tree, Training(), 1, weights=ones)
     assert all((one.W != other.W).nnz == 0 for one, other in zip(plain.levels, even.levels, strict=True))
 
 
@@ -245,7 +308,7 @@ def test_weights_are_pecos_relevance():
     train = every_label()
     tree = tree_for(train, leaves=1)
     weights = weighted(train, np.random.default_rng(0).uniform(0, 3, train.Y.nnz).astype(np.float32))
-    ours = bridge.train(train.matrix, train.Y, tree, bridge.Training(), 1, weights=weights)
+    ours = bridge.train(train.matrix, train.Y, tree, Training(), 1, weights=weights)
     theirs = XLinearModel.train(
         train.matrix, train.Y.tocsc(), C=chain(tree), R=weights.tocsc(), rel_mode="ranker-only", threads=1
     )
@@ -273,19 +336,19 @@ def test_weights_without_weight_keep_their_pairs():
     value = np.ones(train.Y.nnz, dtype=np.float32)
     value[::3] = 0
     split = replace(train, weights=weighted(train, value))
-    Y, weights = bridge.targets(split)
+    Y, weights = matrices.targets(split)
     assert weights is not None
     assert Y.nnz == weights.nnz == train.Y.nnz
     tree = tree_for(train)
-    bridge.train(train.matrix, Y, tree, bridge.Training(), 1, weights=weights)
+    bridge.train(train.matrix, Y, tree, Training(), 1, weights=weights)
 
 
 def test_pairs_stored_as_zero_are_no_pairs():
     Y = csr_matrix((np.asarray([1, 0, 5], np.float32), [0, 1, 1], [0, 2, 3]), shape=(2, 3))
-    ones, weights = bridge.targets(Split(Y, Y))
+    ones, weights = matrices.targets(Split(Y, Y))
     assert weights is None
     assert np.array_equal(ones.toarray(), [[1, 0, 0], [0, 1, 0]])
-    ones, weights = bridge.targets(Split(Y, Y, weights=csr_matrix(([2.0, 3.0, 4.0], Y.indices, Y.indptr), Y.shape)))
+    ones, weights = matrices.targets(Split(Y, Y, weights=csr_matrix(([2.0, 3.0, 4.0], Y.indices, Y.indptr), Y.shape)))
     assert weights is not None
     assert np.array_equal(weights.toarray(), [[2, 0, 0], [0, 4, 0]])
     assert np.array_equal(ones.toarray(), [[1, 0, 0], [0, 1, 0]])
@@ -302,7 +365,7 @@ def test_a_label_in_no_or_two_clusters_never_reaches_pecos(entries):
 
 def test_impossible_predictions_are_refused():
     train = every_label()
-    model = bridge.train(train.matrix, train.Y, tree_for(train), bridge.Training(), 1)
+    model = bridge.train(train.matrix, train.Y, tree_for(train), Training(), 1)
     for k, beam in ((0, 1), (1, 0)):
         with pytest.raises(UsageError, match="at least 1"):
             model.predict(train.matrix, k, beam, 1, "l3-hinge")
@@ -316,5 +379,5 @@ def test_empty_leaves_and_inner_nodes_do_no_harm():
     train = every_label(labels=6)
     parents = ([0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 3])
     tree = LabelTree(tuple(np.asarray(p, dtype=np.int32) for p in parents), np.arange(6, dtype=np.int32), 6)
-    model = bridge.train(train.matrix, train.Y, tree, bridge.Training(), 1)
+    model = bridge.train(train.matrix, train.Y, tree, Training(), 1)
     assert model.predict(train.matrix, 10, 5, 1, "l3-hinge").nnz == 6 * train.rows

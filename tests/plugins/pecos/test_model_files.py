@@ -13,10 +13,13 @@ import pytest
 
 pytest.importorskip("pecos")
 
+from pecos.xmc import HierarchicalMLModel, MLModel
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label
 from xmckit_pecos import bridge
 from xmckit_pecos.label_tree import grouped
+from xmckit_pecos.model import Model
+from xmckit_pecos.training import Training
 
 from xmckit import StorageError, XmckitError
 
@@ -31,7 +34,7 @@ def train():
 @pytest.fixture(scope="module")
 def model(train):
     tree = grouped(np.arange(12) % 3, 3, 4, np.arange(12), 12)
-    return bridge.train(train.matrix, train.Y, tree, bridge.Training(), 1)
+    return bridge.train(train.matrix, train.Y, tree, Training(), 1)
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +55,17 @@ def scores(model, X):
 
 
 def test_what_was_saved_comes_back_bit_for_bit(model, folder, train):
-    loaded = bridge.Model.load(folder)
+    loaded = Model.load(folder)
     assert (loaded.inputs, loaded.labels, loaded.depth) == (model.inputs, model.labels, model.depth)
     assert scores(loaded, train.matrix) == scores(model, train.matrix)
     assert (loaded.weights, loaded.bytes) == (model.weights, model.bytes)
 
 
 def test_a_loaded_model_can_be_saved_again(folder, train, tmp_path):
-    loaded = bridge.Model.load(folder)
+    loaded = Model.load(folder)
     loaded.save(tmp_path / "again")
     shutil.rmtree(folder)
-    assert scores(bridge.Model.load(tmp_path / "again"), train.matrix) == scores(loaded, train.matrix)
+    assert scores(Model.load(tmp_path / "again"), train.matrix) == scores(loaded, train.matrix)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -72,11 +75,11 @@ def test_pecos_reads_the_files(model, folder, train):
     theirs = XLinearModel.load(str(folder))
     found = theirs.predict(train.matrix, only_topk=5, beam_size=2, threads=1)
     assert (found != expected).nnz == 0
-    assert theirs.model.get_pred_params().model_chain[0].only_topk == bridge.Training().beam
+    assert theirs.model.get_pred_params().model_chain[0].only_topk == Training().beam
 
 
 def test_files_that_are_gone_end_nothing(folder, model, train):
-    loaded = bridge.Model.load(folder)
+    loaded = Model.load(folder)
     shutil.rmtree(folder)
     assert scores(loaded, train.matrix) == scores(model, train.matrix)
 
@@ -89,7 +92,7 @@ def test_an_archive_that_claims_to_be_packed_otherwise(folder, at, byte):
     content[content.index(b"PK\x01\x02") + at] = byte
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"C\.npz.*damaged"):
-        bridge.Model.load(folder)
+        Model.load(folder)
 
 
 def rewrite(path, **changes):
@@ -184,7 +187,7 @@ def test_a_file_that_would_end_the_process_is_named_instead(what, folder):
     damage, file, why = DAMAGE[what]
     damage(folder)
     with pytest.raises(StorageError, match=why) as error:
-        bridge.Model.load(folder)
+        Model.load(folder)
     assert file in str(error.value)
 
 
@@ -193,12 +196,12 @@ def test_levels_that_do_not_fit_together(folder):
     a_fourth_cluster(folder)
     change_json(folder / LAST / "param.json", nr_codes=4)
     with pytest.raises(StorageError, match="4 clusters below 3 nodes"):
-        bridge.Model.load(folder)
+        Model.load(folder)
 
 
 def loaded_or_error(folder):
     try:
-        return bridge.Model.load(folder)
+        return Model.load(folder)
     except XmckitError as error:
         return str(error)
 
@@ -223,7 +226,7 @@ def test_random_damage_never_gets_through(folder, train, model):
             assert scores(found, train.matrix) == scores(model, train.matrix)
         path.write_bytes(content)
     assert refused > 100
-    assert scores(bridge.Model.load(folder), train.matrix) == scores(model, train.matrix)
+    assert scores(Model.load(folder), train.matrix) == scores(model, train.matrix)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="about the C++ library of PECOS for Linux")
@@ -241,3 +244,12 @@ def test_why_the_files_are_checked_first(folder):
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "survived" not in ran.stdout
     assert ran.returncode < 0  # ended by a signal
+
+
+def test_files_name_the_classes_as_pecos_does(folder):
+    for path, named in (
+        ("param.json", XLinearModel), ("ranker/param.json", HierarchicalMLModel), (f"{LAST}/param.json", MLModel)
+    ):  # fmt: skip
+        assert json.loads((folder / path).read_text())["__meta__"] == named.append_meta()["__meta__"]
+    told = json.loads((folder / LAST / "param.json").read_text())["pred_kwargs"]
+    assert told == MLModel.PredParams(only_topk=told["only_topk"], post_processor=told["post_processor"]).to_dict()

@@ -13,9 +13,10 @@ pytest.importorskip("pecos")
 from pecos_problems import every_label, problem
 from pydantic import ValidationError
 from test_assignment import objectives, random_problem
-from xmckit_pecos import apart, assignment, bridge, overlap
+from xmckit_pecos import apart, assignment, bridge, matrices, overlap
 from xmckit_pecos.label_tree import grouped
 from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, moved
+from xmckit_pecos.training import TOLERANCE, Training
 from xmckit_pecos.tree import TreeIndexer, over_pseudo_labels
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -83,7 +84,7 @@ def test_pseudo_labels_go_on_behind_the_labels():
 
 
 def test_no_rounds_leave_the_matcher_as_it_was(monkeypatch):
-    monkeypatch.setattr(overlap, "ROUGH", bridge.TOLERANCE)  # the same leaves are reached, whatever comes after
+    monkeypatch.setattr(overlap, "ROUGH", TOLERANCE)  # the same leaves are reached, whatever comes after
     train = every_label()
     plain = TreeIndexer(**SMALL).build(train, context=Context(seed=3))
     none, one, two = (build(train, rounds=rounds, copies_per_label=2) for rounds in (0, 1, 2))
@@ -103,8 +104,8 @@ def test_only_matchers_that_are_not_kept_are_rough(rounds, monkeypatch):
     )
     train = every_label()
     index = build(train, rounds=rounds, copies_per_label=2)
-    assert asked == [*[overlap.ROUGH] * rounds, bridge.TOLERANCE]
-    Y, training = over_pseudo_labels(bridge.targets(train)[0], index.tree), bridge.Training(beam=index._params.beam)
+    assert asked == [*[overlap.ROUGH] * rounds, TOLERANCE]
+    Y, training = over_pseudo_labels(matrices.targets(train)[0], index.tree), Training(beam=index._params.beam)
     exact = bridge.train_matcher(train.matrix, Y, index.tree, training, 1)
     assert all((one.W != other.W).nnz == 0 for one, other in zip(index.matcher.levels, exact.levels, strict=True))
 

@@ -1,0 +1,50 @@
+"""Rows and targets as the linear models of a tree take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, issparse
+
+from xmckit import DataError, Matrix, Split, UsageError
+from xmckit.data.model import as_csr
+
+
+def features(X: Matrix) -> Matrix:
+    """X as PECOS takes it: a canonical float32 csr_matrix or a contiguous float32 array, with finite numbers only."""
+    if issparse(X):
+        ready: Any = as_csr(X)
+        ready.sort_indices()
+        values = ready.data
+    else:
+        ready = values = np.ascontiguousarray(X, dtype=np.float32)
+        if ready.ndim != 2:
+            raise UsageError(f"expected a matrix of features, not an array with {ready.ndim} dimensions")
+    if not ready.shape[1]:
+        raise DataError("the rows have no features at all: there is nothing to learn from")
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(np.asarray(ready.sum(axis=1)).ravel()))[0])
+        raise DataError("a feature is not a finite number", row=row)
+    return ready
+
+
+def targets(train: Split) -> tuple[csr_matrix, csr_matrix | None]:
+    """(Y of ones, weights with its pattern or None), without pairs that are stored as 0 in Y."""
+    if train.weights is None:
+        Y = as_csr(train.Y)
+        return csr_matrix((np.ones(Y.nnz, dtype=np.float32), Y.indices, Y.indptr), shape=Y.shape), None
+    train.check("train")
+    true = train.Y.data != 0
+    starts = np.concatenate([[0], np.cumsum(true)])[train.Y.indptr]
+    Y, weights = (
+        csr_matrix((data[true].astype(np.float32), train.Y.indices[true], starts), shape=train.Y.shape).sorted_indices()
+        for data in (np.ones(train.Y.nnz), train.weights.data)
+    )
+    return Y, weights
+
+
+def worthwhile(threads: int, X: Matrix, per_thread: int = 1 << 16) -> int:
+    """As many of the threads as have something to do: waking one for a small matrix takes longer than the work."""
+    entries = X.size if isinstance(X, np.ndarray) else X.nnz
+    return max(1, min(threads, entries // per_thread))
