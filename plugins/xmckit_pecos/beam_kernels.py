@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit, types, uint64
 from numba.extending import intrinsic
 
+from xmckit.sparse.lanes import add_rounded_product, address, loader, ones, prefetch, store
+
 SPARE = 4  # keys that are held beyond twice as many as are wanted
-FEW = 8  # a table is made where its features are fewer than so many times the entries that are looked up
+LINE, LANES = 64, 16  # bytes of a cache line, and margins whose sums are kept in a register
 HINGE, LOG_HINGE, SIGMOID, LOG_SIGMOID, NOOP = range(5)
 
 
@@ -27,6 +29,7 @@ def _same_bits(source: Any, target: Any) -> Any:
     return cast
 
 
+_load = loader(4 * LANES)
 _bits, _float = _same_bits(types.float32, types.uint32), _same_bits(types.uint32, types.float32)
 
 
@@ -40,7 +43,7 @@ def by_feature(
     bias: Any,
     inputs: int,
 ) -> Any:
-    """`Level.bias` to `Level.weights`: the columns below each node, turned."""
+    """`Level.bias` to `Level.features`, and what `packed` takes: the columns below each node, turned."""
     entries = 0
     for child in children:
         entries += indptr[child + 1] - indptr[child]
@@ -80,23 +83,34 @@ def by_feature(
 
 
 @njit(cache=True, nogil=True)
-def with_zeros(
+def packed(
     starts: np.ndarray,
     feature_starts: np.ndarray,
     entry_starts: np.ndarray,
     places: np.ndarray,
     weights: np.ndarray,
+    filled: int,
 ) -> Any:
-    """(`Level.entry_starts`, `Level.weights`) with an entry of every feature for every child."""
+    """(`Level.entry_starts`, `Level.entries`). A weight of every child is stored where one in `filled` has one."""
     ends = np.zeros(len(entry_starts), np.int64)
     for node in range(len(starts) - 1):
+        width = starts[node + 1] - starts[node]
         for i in range(feature_starts[node], feature_starts[node + 1]):
-            ends[i + 1] = ends[i] + starts[node + 1] - starts[node]
-    filled = np.zeros(ends[-1], np.float32)
-    for i in range(len(entry_starts) - 1):
-        for j in range(entry_starts[i], entry_starts[i + 1]):
-            filled[ends[i] + places[j]] = weights[j]
-    return ends, filled
+            count = entry_starts[i + 1] - entry_starts[i]
+            ends[i + 1] = ends[i] + (width if count * filled >= width else 2 * count)
+    entries = np.zeros(ends[-1], np.uint32)
+    numbers = entries.view(np.float32)
+    for node in range(len(starts) - 1):
+        width = starts[node + 1] - starts[node]
+        for i in range(feature_starts[node], feature_starts[node + 1]):
+            every = ends[i + 1] - ends[i] == width
+            for nth in range(entry_starts[i + 1] - entry_starts[i]):
+                place, weight = places[entry_starts[i] + nth], weights[entry_starts[i] + nth]
+                if every:
+                    numbers[ends[i] + place] = weight
+                else:
+                    entries[ends[i] + 2 * nth], numbers[ends[i] + 2 * nth + 1] = place, weight
+    return ends, entries
 
 
 @njit(cache=True, nogil=True)
@@ -106,16 +120,20 @@ def row_margins(
     data: np.ndarray,
     reached_ends: np.ndarray,
     reached: np.ndarray,
-    table: np.ndarray,
+    bits: np.ndarray,
+    few: int,
     starts: np.ndarray,
     bias: np.ndarray,
     feature_starts: np.ndarray,
     features: np.ndarray,
     entry_starts: np.ndarray,
-    places: np.ndarray,
-    weights: np.ndarray,
+    entries: np.ndarray,
 ) -> Any:
-    """(where the children of each reached node begin, their margins). `table` is −1 everywhere, before and after."""
+    """(where the children of each reached node begin, their margins).
+
+    `bits` has one for each input, none of them set, before and after. A node's features are set in it where they are
+    fewer than `few` times what is looked up; else each is searched for among them.
+    """
     nodes, pairs = len(starts) - 1, len(reached)
     first = np.zeros(pairs + 1, np.int64)
     visits = np.zeros(nodes + 1, np.int64)
@@ -125,45 +143,149 @@ def row_margins(
     for node in range(nodes):
         visits[node + 1] += visits[node]
     order, row_of = np.empty(pairs, np.int64), np.empty(pairs, np.int64)
+    longest = 0
     for row in range(len(row_ends) - 1):
+        longest = max(longest, row_ends[row + 1] - row_ends[row])
         for pair in range(reached_ends[row], reached_ends[row + 1]):
             order[visits[reached[pair]]], row_of[pair] = pair, row
             visits[reached[pair]] += 1
     margins = np.zeros(first[pairs], np.float32)
+    before = np.empty(len(bits), np.int64)
+    found = np.empty((2, longest + 1), np.int64)
+    values = np.empty(longest + 1, np.float32)
     begin = 0
     for node in range(nodes):
         end = visits[node]  # the last of this node's pairs, by now
         if begin == end:
             continue
         low, high = feature_starts[node], feature_starts[node + 1]
-        entries = 0
+        asked = 0
         for i in range(begin, end):
-            entries += row_ends[row_of[order[i]] + 1] - row_ends[row_of[order[i]]]
-        spread = high - low < FEW * entries
-        if spread:
-            for i in range(low, high):
-                table[features[i]] = i - low
+            asked += row_ends[row_of[order[i]] + 1] - row_ends[row_of[order[i]]]
+        listed = high - low < few * asked
+        if listed:
+            _list(features, low, high, bits, before)
         for i in range(begin, end):
-            row, ours = row_of[order[i]], margins[first[order[i]] : first[order[i] + 1]]
-            for entry in range(row_ends[row], row_ends[row + 1]):
-                feature, x = indices[entry], data[entry]
-                at = low + table[feature] if spread else _find(features, low, high, feature)
-                if at < low:
-                    continue
-                if len(places):
-                    for j in range(entry_starts[at], entry_starts[at + 1]):
-                        ours[places[j]] += x * weights[j]
-                else:
-                    theirs = weights[entry_starts[at] : entry_starts[at + 1]]
-                    for child in range(len(ours)):
-                        ours[child] += x * theirs[child]
-            for child in range(len(ours)):
-                ours[child] += bias[starts[node] + child]
-        if spread:
+            row = row_of[order[i]]
+            if i + 1 < end:
+                next_row = row_of[order[i + 1]]
+                _fetch(indices, row_ends[next_row], row_ends[next_row + 1])
+                _fetch(data, row_ends[next_row], row_ends[next_row + 1])
+            ours = indices[row_ends[row] : row_ends[row + 1]], data[row_ends[row] : row_ends[row + 1]]
+            if listed:
+                count = _look_up(*ours, bits, before, found[0], values)
+            else:
+                count = _search(*ours, features, low, high, found[0], values)
+            _locate(entry_starts, entries, found, count)
+            theirs = margins[first[order[i]] : first[order[i] + 1]]
+            _add_up(found, values, count, entries, theirs)
+            for child in range(len(theirs)):
+                theirs[child] += bias[starts[node] + child]
+        if listed:
             for i in range(low, high):
-                table[features[i]] = -1
+                bits[features[i] >> 6] = 0
         begin = end
     return first, margins
+
+
+# What is done for one row is done in steps without branches, one for all its features before the next, so that memory
+# is read for many of them at the same time.
+
+
+@njit(cache=True, nogil=True)
+def _list(features: np.ndarray, low: int, high: int, bits: np.ndarray, before: np.ndarray) -> None:
+    """Set the bits of `features[low:high]`, which rise; `before` says of a word with some where its first one is."""
+    i = low
+    while i < high:
+        word, mask = features[i] >> 6, uint64(0)
+        before[word] = i
+        while i < high and features[i] >> 6 == word:
+            mask |= uint64(1) << uint64(features[i] & 63)
+            i += 1
+        bits[word] = mask
+
+
+@njit(cache=True, nogil=True)
+def _fetch(array: np.ndarray, begin: int, end: int) -> None:
+    """Ask for a part of an array before it is needed."""
+    base = address(array, array)
+    for place in range(begin * array.itemsize, end * array.itemsize, LINE):
+        prefetch(base + place)
+
+
+@njit(cache=True, nogil=True)
+def _look_up(
+    indices: np.ndarray, data: np.ndarray, bits: np.ndarray, before: np.ndarray, places: np.ndarray, values: np.ndarray
+) -> int:
+    """The places among the listed features of those that a row has, and what it has of them; how many there are."""
+    one, count = uint64(1), uint64(0)
+    for entry in range(uint64(len(indices))):
+        word, bit = uint64(indices[entry]) >> uint64(6), uint64(indices[entry]) & uint64(63)
+        places[count] = before[word] + np.int64(ones(bits[word] & ((one << bit) - one)))  # unless it is not listed,
+        values[count] = data[entry]
+        count += (bits[word] >> bit) & one  # and the next one comes instead
+    return np.int64(count)
+
+
+@njit(cache=True, nogil=True)
+def _search(
+    indices: np.ndarray,
+    data: np.ndarray,
+    features: np.ndarray,
+    low: int,
+    high: int,
+    places: np.ndarray,
+    values: np.ndarray,
+) -> int:
+    """As `_look_up`, by bisection."""
+    count = 0
+    for entry in range(len(indices)):
+        at = _find(features, low, high, indices[entry])
+        if at >= low:
+            places[count], values[count] = at, data[entry]
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _locate(entry_starts: np.ndarray, entries: np.ndarray, found: np.ndarray, count: int) -> None:
+    """Turn the places of features into those of their entries, and how much there is of each; ask for these."""
+    begin, places, sizes = address(entries, entries), found[0], found[1]
+    for i in range(uint64(count)):
+        at = uint64(places[i])
+        places[i], sizes[i] = entry_starts[at], entry_starts[at + uint64(1)] - entry_starts[at]
+        prefetch(begin + places[i] * entries.itemsize)
+
+
+@njit(cache=True, nogil=True)
+def _add_up(found: np.ndarray, values: np.ndarray, count: int, entries: np.ndarray, margins: np.ndarray) -> None:
+    """Add the weights of features, times what a row has of them, to the margins of a node's children."""
+    places, sizes, weights, width = found[0], found[1], entries.view(np.float32), len(margins)
+    if width == LANES:
+        ours, theirs = address(margins, margins), address(weights, margins)
+        total = _load(ours, margins)
+        for i in range(uint64(count)):
+            if sizes[i] == LANES:
+                total = add_rounded_product(total, values[i], _load(theirs + 4 * places[i], margins))
+            else:
+                store(ours, total)
+                _add_some(entries, weights, places[i], sizes[i], values[i], margins)
+                total = _load(ours, margins)
+        store(ours, total)
+        return
+    for i in range(uint64(count)):
+        if sizes[i] == width:
+            every = weights[places[i] : places[i] + width]
+            for child in range(width):
+                margins[child] += values[i] * every[child]
+        else:
+            _add_some(entries, weights, places[i], sizes[i], values[i], margins)
+
+
+@njit(cache=True, nogil=True)
+def _add_some(entries: np.ndarray, weights: np.ndarray, begin: int, size: int, value: Any, margins: np.ndarray) -> None:
+    for i in range(uint64(begin), uint64(begin + size), uint64(2)):
+        margins[uint64(entries[i])] += value * weights[i + uint64(1)]
 
 
 @njit(cache=True, nogil=True)

@@ -1,9 +1,9 @@
 """Beam search down a tree of linear models: the scores that PECOS's own predictor gives, digit for digit, in less time.
 
 Pairs of a row and a node that it reached are taken node by node. The features that the models below the node have are
-then spread out into a table once, where each entry of each of its rows finds them in one step; PECOS searches a sorted
-list for every row. A post-processor never falls as the margin rises, so that a margin below one that was not good
-enough need not be turned into a score.
+then set in a table of bits once, small enough for the nearest cache, where each entry of each of its rows finds them in
+one step; PECOS searches a sorted list for every row. A post-processor never falls as the margin rises, so that a margin
+below one that was not good enough need not be turned into a score.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from xmckit_pecos.beam_kernels import (
     best_labels,
     best_nodes,
     by_feature,
+    packed,
     row_margins,
-    with_zeros,
 )
 
 SCORES_AT_ONCE = 1 << 24  # of candidates, in a block of rows
 ROWS_AT_ONCE = 1 << 14
-BLOCKS_PER_THREAD = 4  # rows are not all as much work
-SPARSE = 8  # weights of which not even one in so many is there are stored one by one
-MOST_FILLED = 1 << 26  # and of more than so many, every other has to be there, with which nothing takes more memory
+FEW = 50  # features of a node are listed where they are fewer than so many times those that are looked up
+FILLED = 4  # weights of a feature are stored for all children where so many times those that are there would be more
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ class Level:
     """The models of one level, by the node above them.
 
     Below node n are `children[starts[n]:starts[n + 1]]`; of the features that their models have, the sorted
-    `features[feature_starts[n]:feature_starts[n + 1]]`, feature i is in `entry_starts[i]:entry_starts[i + 1]` of
-    `places`, counted from the node's first child, and `weights`. Where most would have an entry for most children, all
-    have one for every child, and there are no places.
+    `features[feature_starts[n]:feature_starts[n + 1]]`, feature i is in `entries[entry_starts[i]:entry_starts[i + 1]]`.
+    Where there are as many of these as children, they are the bits of the children's weights; where not, pairs of a
+    child, counted from the node's first, and the bits of its weight.
     """
 
     starts: np.ndarray
@@ -52,8 +51,7 @@ class Level:
     feature_starts: np.ndarray
     features: np.ndarray
     entry_starts: np.ndarray
-    places: np.ndarray
-    weights: np.ndarray
+    entries: np.ndarray
     nodes: int
     inputs: int
 
@@ -65,10 +63,7 @@ class Level:
         constants, feature_starts, features, entry_starts, places, weights = by_feature(
             W.indptr.astype(np.int64), W.indices, W.data, starts, children, np.float32(max(bias, 0.0)), inputs
         )
-        filled = int(np.diff(feature_starts) @ np.diff(starts))
-        if len(weights) * (SPARSE if filled <= MOST_FILLED else 2) >= filled:
-            entry_starts, weights = with_zeros(starts, feature_starts, entry_starts, places, weights)
-            places = np.empty(0, np.int32)
+        entry_starts, entries = packed(starts, feature_starts, entry_starts, places, weights, FILLED)
         return cls(
             starts,
             children,
@@ -76,8 +71,7 @@ class Level:
             feature_starts,
             features,
             entry_starts,
-            places,
-            weights,
+            entries,
             nodes=int(W.shape[1]),
             inputs=inputs,
         )
@@ -89,15 +83,7 @@ class Level:
     @property
     def scoring(self) -> Any:
         """What `row_margins` takes."""
-        return (
-            self.starts,
-            self.bias,
-            self.feature_starts,
-            self.features,
-            self.entry_starts,
-            self.places,
-            self.weights,
-        )
+        return self.starts, self.bias, self.feature_starts, self.features, self.entry_starts, self.entries
 
 
 @dataclass(frozen=True)
@@ -159,9 +145,9 @@ def search(
         row_ends = indptr[start : min(start + block, rows) + 1]
         count = len(row_ends) - 1
         ends, nodes, scores = np.arange(count + 1), np.zeros(count, np.int32), np.full(count, start_score)
-        table = np.full(levels[0].inputs, -1, np.int32)
+        bits = np.zeros((levels[0].inputs >> 6) + 1, np.uint64)
         for level, most in zip(levels, kept, strict=True):
-            first, margins = row_margins(row_ends, indices, data, ends, nodes, table, *level.scoring)
+            first, margins = row_margins(row_ends, indices, data, ends, nodes, bits, FEW, *level.scoring)
             if copies is not None and level is levels[-1]:
                 return best_labels(
                     ends, nodes, scores, first, margins, level.starts, level.children, most, kind, exponent,
@@ -186,11 +172,15 @@ def search(
 
 
 def _rows_at_once(levels: Sequence[Level], rows: int, beam: int, threads: int) -> int:
-    """Rows in a block: as many as share a node's table without their scores taking much memory."""
+    """Rows in a block: as many as share what is made for a node without their scores taking much memory.
+
+    All blocks are about as large, and each thread has as many.
+    """
     followed = [1, *(min(beam, level.nodes) for level in levels[:-1])]
     widest = max(nodes * level.widest for nodes, level in zip(followed, levels, strict=True))
-    fair = -(-rows // (threads * BLOCKS_PER_THREAD)) if threads > 1 else rows
-    return max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // max(widest, 1), fair))
+    most = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // max(widest, 1)))
+    turns = -(-rows // (most * threads))
+    return max(1, -(-rows // (max(turns, 1) * threads)))
 
 
 def _kind(post_processor: str) -> tuple[int, int]:

@@ -76,6 +76,17 @@ def add_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
 
 
 @intrinsic
+def add_rounded_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
+    """lanes + factor · others, the product rounded before it is added, the same on every processor."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        total, number, rest = arguments
+        return builder.fadd(total, builder.fmul(_everywhere(builder, number, total.type), rest))
+
+    return lanes(lanes, lanes.dtype, lanes), generate
+
+
+@intrinsic
 def everywhere(typing: Any, number: Any, like: Any) -> Any:
     """Lanes as `like` has them that all hold one number."""
 

@@ -13,8 +13,9 @@ from scipy.sparse import csc_matrix, csr_matrix, random
 
 pytest.importorskip("pecos")
 
-from pecos.core import ScipyCompressedSparseAllocator, clib
-from xmckit_pecos import beam_kernels, beam_search
+from pecos.core import ScipyCompressedSparseAllocator
+from xmckit_pecos import beam_search
+from xmckit_pecos.bridge import clib  # which PECOS is mended for
 from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.label_tree import grouped
 from xmckit_pecos.model import Model
@@ -26,7 +27,13 @@ SOME = {"only_topk": 5, "post_processor": "l3-hinge"}
 
 
 def model(
-    rng: np.random.Generator, sizes: list[int], features: int, density: float, bias: float, few_values: bool
+    rng: np.random.Generator,
+    sizes: list[int],
+    features: int,
+    density: float,
+    bias: float,
+    few_values: bool,
+    even: bool = False,
 ) -> Model:
     """Any weights over any tree whose levels have so many nodes; with few values, most scores are equal to others."""
     levels, above = [], 1
@@ -34,7 +41,7 @@ def model(
         rows = features + (bias > 0)
         W = random(rows, nodes, density, "csc", np.float32, random_state=rng)
         W.data[:] = rng.integers(-1, 2, W.nnz) if few_values else rng.normal(size=W.nnz)
-        parent = rng.integers(0, above, nodes)
+        parent = np.arange(nodes) % above if even else rng.integers(0, above, nodes)
         C = csc_matrix((np.ones(nodes, np.float32), (np.arange(nodes), parent)), shape=(nodes, above))
         levels.append(ModelLevel(W, C, bias, SOME))
         above = nodes
@@ -92,19 +99,17 @@ def test_scores_are_those_of_pecos(
 
 
 @pytest.mark.parametrize("post_processor", POST_PROCESSORS)
-@pytest.mark.parametrize("variant", ["table", "bisection", "zeros stored", "no zeros stored", "blocks"])
-def test_ways_to_the_same_scores(monkeypatch, post_processor, variant):
-    ways = {"bisection": ("FEW", 0), "table": ("FEW", 1 << 40), "zeros stored": ("SPARSE", 1 << 40)}
-    ways |= {"no zeros stored": ("SPARSE", 0), "blocks": ("SCORES_AT_ONCE", 1)}
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("FEW", 0), ("FEW", 1 << 40), ("FILLED", 2), ("FILLED", 1 << 40), ("SCORES_AT_ONCE", 1)],
+    ids=["bisection", "table", "few zeros stored", "zeros stored", "blocks"],
+)
+@pytest.mark.parametrize("sizes", [[3, 12, 90], [16, 256, 4096]], ids=["any", "sixteen children"])
+def test_ways_to_the_same_scores(monkeypatch, post_processor, name, value, sizes):
     rng = np.random.default_rng(3)
-    stored, X = model(rng, [3, 12, 90], 200, 0.1, 1.0, False), rows(rng, 50, 200, 0.1, False)
+    stored, X = model(rng, sizes, 200, 0.1, 1.0, False, even=True), rows(rng, 50, 200, 0.1, False)
     wanted = by_pecos(stored, X, 20, 4, post_processor)
-    name, value = ways[variant]
-    if name == "FEW":  # compiled into the kernel
-        monkeypatch.setattr(beam_kernels, name, value)
-        monkeypatch.setattr(beam_search, "row_margins", beam_kernels.row_margins.py_func)
-    else:
-        monkeypatch.setattr(beam_search, name, value)
+    monkeypatch.setattr(beam_search, name, value)
     levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
     assert same(beam_search.search(levels, X, 20, 4, 1, post_processor), wanted)
 
