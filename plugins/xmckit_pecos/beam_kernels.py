@@ -224,7 +224,7 @@ def _look_up(
         places[count] = before[word] + np.int64(ones(bits[word] & ((one << bit) - one)))  # unless it is not listed,
         values[count] = data[entry]
         count += (bits[word] >> bit) & one  # and the next one comes instead
-    return np.int64(count)
+    return int(count)
 
 
 @njit(cache=True, nogil=True)
