@@ -1,7 +1,7 @@
 """Beam search down a tree of linear models: the scores that PECOS's own predictor gives, digit for digit, in less time.
 
 Pairs of a row and a node that it reached are taken node by node. The features that the models below the node have are
-then set in a table of bits once, small enough for the nearest cache, where each entry of each of its rows finds them in
+then set in a table of bits once, small enough to stay near, where each entry of each of its rows finds them in
 one step; PECOS searches a sorted list for every row. A post-processor never falls as the margin rises, so that a margin
 below one that was not good enough need not be turned into a score.
 """
@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
 
-from xmckit_pecos.beam_kernels import (
+from xmckit_pecos.beam_margins import by_feature, packed, row_margins
+from xmckit_pecos.beam_ranking import (
     HINGE,
     LOG_HINGE,
     LOG_SIGMOID,
@@ -24,15 +26,14 @@ from xmckit_pecos.beam_kernels import (
     SIGMOID,
     best_labels,
     best_nodes,
-    by_feature,
-    packed,
-    row_margins,
 )
 
 SCORES_AT_ONCE = 1 << 24  # of candidates, in a block of rows
 ROWS_AT_ONCE = 1 << 14
+ROW = 16  # entries that a row is as much work as, besides those that it has
 FEW = 50  # features of a node are listed where they are fewer than so many times those that are looked up
-FILLED = 4  # weights of a feature are stored for all children where so many times those that are there would be more
+SHARE = 4  # a feature's weights are stored for all children of a node where one child in so many has one
+MANY = 1 << 25  # weights of a level; of more, one child in two has to have one, with which nothing takes more memory
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class Level:
         constants, feature_starts, features, entry_starts, places, weights = by_feature(
             W.indptr.astype(np.int64), W.indices, W.data, starts, children, np.float32(max(bias, 0.0)), inputs
         )
-        entry_starts, entries = packed(starts, feature_starts, entry_starts, places, weights, FILLED)
+        share = SHARE if len(weights) <= MANY else 2
+        entry_starts, entries = packed(starts, feature_starts, entry_starts, places, weights, share)
         return cls(
             starts,
             children,
@@ -136,13 +138,13 @@ def search(
     """
     rows, (kind, exponent) = X.shape[0], _kind(post_processor)
     kept = [min(beam, level.nodes) for level in levels[:-1]] + [k]
-    indptr, indices, data = X.indptr.astype(np.int64), X.indices, X.data
-    block = _rows_at_once(levels, rows, beam, threads)
+    indptr, indices, data = X.indptr.astype(np.int64), np.ascontiguousarray(X.indices), np.ascontiguousarray(X.data)
+    blocks = _blocks(levels, indptr, beam, threads)
     start_score = np.float32(kind not in (LOG_HINGE, LOG_SIGMOID))
 
-    def down(start: int) -> Any:
+    def down(block: slice) -> Any:
         """(ends of rows, nodes, scores) of one block of rows."""
-        row_ends = indptr[start : min(start + block, rows) + 1]
+        row_ends = indptr[block.start : block.stop + 1]
         count = len(row_ends) - 1
         ends, nodes, scores = np.arange(count + 1), np.zeros(count, np.int32), np.full(count, start_score)
         bits = np.zeros((levels[0].inputs >> 6) + 1, np.uint64)
@@ -158,12 +160,11 @@ def search(
             )
         return ends, nodes, scores
 
-    begins = range(0, max(rows, 1), block)
-    if threads == 1 or len(begins) == 1:
-        parts = [down(start) for start in begins]
+    if threads == 1 or len(blocks) == 1:
+        parts = [down(block) for block in blocks]
     else:
         with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(down, begins))
+            parts = list(pool.map(down, blocks))
     ends, nodes, scores = zip(*parts, strict=True)
     counts = np.concatenate([np.diff(some) for some in ends])
     starts = np.concatenate([[0], np.cumsum(counts)])
@@ -171,16 +172,19 @@ def search(
     return csr_matrix((np.concatenate(scores), np.concatenate(nodes), starts), shape=(rows, columns))
 
 
-def _rows_at_once(levels: Sequence[Level], rows: int, beam: int, threads: int) -> int:
-    """Rows in a block: as many as share what is made for a node without their scores taking much memory.
-
-    All blocks are about as large, and each thread has as many.
+def _blocks(levels: Sequence[Level], indptr: np.ndarray, beam: int, threads: int) -> list[slice]:
+    """Rows that are taken together: as many as share what is made for a node without their scores taking much memory,
+    and about as much work for each thread.
     """
+    rows = len(indptr) - 1
     followed = [1, *(min(beam, level.nodes) for level in levels[:-1])]
     widest = max(nodes * level.widest for nodes, level in zip(followed, levels, strict=True))
     most = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // max(widest, 1)))
-    turns = -(-rows // (most * threads))
-    return max(1, -(-rows // (max(turns, 1) * threads)))
+    count = threads * max(1, -(-rows // (most * threads)))
+    work = indptr + ROW * np.arange(rows + 1)
+    cuts = np.searchsorted(work, np.linspace(work[0], work[-1], count + 1))
+    starts = [start for low, high in pairwise(cuts.tolist()) for start in range(low, high, most)] or [0]
+    return [slice(start, stop) for start, stop in pairwise([*starts, rows])]
 
 
 def _kind(post_processor: str) -> tuple[int, int]:

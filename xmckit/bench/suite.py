@@ -74,7 +74,10 @@ class WhereKeys(Params):
     title: str | None = Field(None, description="What tables call it; by default its name.")
     only: list[str] | None = Field(None, description="Names of the data sets to run it on; by default all.")
     seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
-        None, min_length=1, description="Those of the suite's seeds to run it with; one, where they change nothing."
+        None,
+        min_length=1,
+        description="Those of the suite's seeds to run it with; one, where they change nothing. Of `--seeds` that are "
+        "none of the suite's: as many of the first.",
     )
     limit: PositiveFloat | None = Field(None, description="Seconds that a cell may take; by default the suite's.")
 
@@ -111,8 +114,15 @@ class System:
     only: tuple[str, ...] | None = None
     seeds: tuple[int, ...] | None = None
 
-    def runs_on(self, data: str, seed: int) -> bool:
-        return (self.only is None or data in self.only) and (self.seeds is None or seed in self.seeds)
+    def runs_on(self, data: str) -> bool:
+        return self.only is None or data in self.only
+
+    def seeds_among(self, asked: Sequence[int], suite: Sequence[int]) -> Sequence[int]:
+        """Its own of some seeds; of seeds that are none of the suite's, as many of the first as it has."""
+        if self.seeds is None:
+            return asked
+        own = [seed for seed in asked if seed in self.seeds]
+        return own if any(seed in suite for seed in asked) else asked[: len(self.seeds)]
 
 
 @dataclass(frozen=True)
@@ -131,12 +141,13 @@ class Suite:
     def cells(self, seeds: Sequence[int] = ()) -> list[tuple[DataSet, System, int]]:
         """Baselines, which need no seed, first; then in the order that says most when a suite is cut short."""
         baseline, *others = self.systems
+        asked = seeds or self.seeds
         return [(data, baseline, 0) for data in self.data] + [
             (data, system, seed)
-            for seed in seeds or self.seeds
+            for seed in asked
             for data in self.data
             for system in others
-            if system.runs_on(data.name, seed)
+            if system.runs_on(data.name) and seed in system.seeds_among(asked, self.seeds)
         ]
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("pecos")
 
 from pecos.core import ScipyCompressedSparseAllocator
 from xmckit_pecos import beam_search
-from xmckit_pecos.bridge import clib  # which PECOS is mended for
+from xmckit_pecos.bridge import clib  # importing it mends PECOS
 from xmckit_pecos.copies import scores_of_labels
 from xmckit_pecos.label_tree import grouped
 from xmckit_pecos.model import Model
@@ -78,20 +78,21 @@ def same(ours: csr_matrix, theirs: csr_matrix) -> bool:
 @given(
     seed=st.integers(0, 2**32 - 1),
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    features=st.integers(1, 30),
+    features=st.integers(1, 30) | st.sampled_from([63, 64, 65, 128, 200]),
     densities=st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0]), st.sampled_from([0.0, 0.1, 0.6])),
     bias=st.sampled_from([-1.0, 0.5, 1.0]),
     few_values=st.booleans(),
+    even=st.booleans(),
     k=st.integers(1, 50),
     beam=st.integers(1, 12),
     post_processor=st.sampled_from(POST_PROCESSORS),
     threads=st.integers(1, 3),
 )
 def test_scores_are_those_of_pecos(
-    seed, sizes, features, densities, bias, few_values, k, beam, post_processor, threads
+    seed, sizes, features, densities, bias, few_values, even, k, beam, post_processor, threads
 ):
     rng = np.random.default_rng(seed)
-    stored = model(rng, sizes, features, densities[0], bias, few_values)
+    stored = model(rng, sizes, features, densities[0], bias, few_values, even)
     X = rows(rng, int(rng.integers(1, 40)), features, densities[1], few_values)
     levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
     ours = beam_search.search(levels, X, k, beam, threads, post_processor)
@@ -101,8 +102,8 @@ def test_scores_are_those_of_pecos(
 @pytest.mark.parametrize("post_processor", POST_PROCESSORS)
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("FEW", 0), ("FEW", 1 << 40), ("FILLED", 2), ("FILLED", 1 << 40), ("SCORES_AT_ONCE", 1)],
-    ids=["bisection", "table", "few zeros stored", "zeros stored", "blocks"],
+    [("FEW", 0), ("FEW", 1 << 40), ("SHARE", 2), ("SHARE", 1 << 40), ("MANY", 0), ("SCORES_AT_ONCE", 1)],
+    ids=["bisection", "table", "few zeros stored", "zeros stored", "many weights", "blocks"],
 )
 @pytest.mark.parametrize("sizes", [[3, 12, 90], [16, 256, 4096]], ids=["any", "sixteen children"])
 def test_ways_to_the_same_scores(monkeypatch, post_processor, name, value, sizes):
@@ -159,6 +160,38 @@ def test_what_would_be_read_beyond_an_array_is_refused():
     with pytest.raises(UsageError, match="the tree has 3 pseudo-labels, this model 9"):
         stored.predict(X, 5, 2, 1, "l3-hinge", tree=tree)
     assert same(stored.predict(X, 5, 1 << 62, 1, "l3-hinge"), stored.predict(X, 5, 3, 1, "l3-hinge"))
+
+
+def test_arrays_in_any_form():
+    rng = np.random.default_rng(5)
+    stored, X = model(rng, [3, 9], 20, 0.5, 1.0, False), rows(rng, 50, 20, 0.5, False)
+    pairs = np.zeros(X.nnz, [("index", np.int32), ("value", np.float32)])
+    pairs["index"], pairs["value"] = X.indices, X.data
+    strided = csr_matrix((pairs["value"], pairs["index"], X.indptr), shape=X.shape)
+    wide = csr_matrix((X.data, X.indices, X.indptr), shape=X.shape)
+    wide.indices, wide.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    fixed = X.copy()
+    for part in (fixed.data, fixed.indices, fixed.indptr):
+        part.flags.writeable = False
+    wanted = by_pecos(stored, X, 5, 2, "l3-hinge")
+    assert all(same(stored.predict(form, 5, 2, 2, "l3-hinge"), wanted) for form in (strided, wide, fixed))
+
+
+def test_blocks_are_about_as_much_work_and_leave_out_nothing(monkeypatch):
+    rng = np.random.default_rng(6)
+    levels = [beam_search.Level.of(one.W, one.C, one.bias) for one in model(rng, [4, 30], 20, 0.5, 1.0, False).levels]
+    indptr = np.concatenate([[0], np.cumsum(np.repeat([1, 900], 500))])
+    blocks = beam_search._blocks(levels, indptr, 10, 2)
+    assert [(block.start, block.stop) for block in blocks[1:]] == [(blocks[0].stop, 1000)]
+    done = [indptr[block.stop] - indptr[block.start] for block in blocks]
+    assert max(done) < 1.05 * min(done)
+    monkeypatch.setattr(beam_search, "ROWS_AT_ONCE", 7)
+    for threads in (1, 2, 3, 2000):
+        blocks = beam_search._blocks(levels, indptr, 10, threads)
+        assert all(0 < block.stop - block.start <= 7 for block in blocks)
+        assert [block.stop for block in blocks[:-1]] == [block.start for block in blocks[1:]]
+        assert (blocks[0].start, blocks[-1].stop) == (0, 1000)
+    assert beam_search._blocks(levels, np.zeros(1, np.int64), 10, 2) == [slice(0, 0)]
 
 
 def test_a_label_without_a_cluster_is_never_found():

@@ -1,0 +1,270 @@
+"""The second half of a step of `beam_search`: from margins to scores, and the best of these."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
+
+SPARE = 4  # keys that are held beyond twice as many as are wanted
+HINGE, LOG_HINGE, SIGMOID, LOG_SIGMOID, NOOP = range(5)
+
+
+def _same_bits(source: Any, target: Any) -> Any:
+    """An intrinsic that takes the bits of a number for one of another type."""
+
+    @intrinsic
+    def cast(typing: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], context.get_value_type(target))
+
+        return target(source), generate
+
+    return cast
+
+
+_bits, _float = _same_bits(types.float32, types.uint32), _same_bits(types.uint32, types.float32)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _score(margin: Any, above: Any, kind: int, exponent: int) -> Any:
+    """The score of a child from its margin and the score of the node above; PECOS rounds where this does."""
+    if kind in (HINGE, LOG_HINGE):
+        below = np.float64(np.float32(1.0 - np.float64(margin)))
+        if not below > 0.0:
+            below = np.float64(0.0)
+        power = below
+        for _ in range(exponent - 1):
+            power *= below
+        if kind == HINGE:
+            return np.float32(np.float32(math.exp(-power)) * above)
+        return np.float32(np.float32(-power) + above)
+    if kind == SIGMOID:
+        return np.float32(np.float32(1.0 / (1.0 + np.float64(np.exp(-np.float32(margin))))) * above)
+    if kind == LOG_SIGMOID:
+        return np.float32(np.float32(-math.log(1.0 + np.float64(np.exp(-np.float32(margin))))) + above)
+    return np.float32(margin)
+
+
+@njit(cache=True, nogil=True)
+def best_nodes(
+    reached_ends: np.ndarray,
+    reached: np.ndarray,
+    scores: np.ndarray,
+    first: np.ndarray,
+    margins: np.ndarray,
+    starts: np.ndarray,
+    children: np.ndarray,
+    most: int,
+    kind: int,
+    exponent: int,
+) -> Any:
+    """(ends of rows, children, scores): the `most` best children of the nodes that each row reached, best first."""
+    rows = len(reached_ends) - 1
+    ends = np.zeros(rows + 1, np.int64)
+    for row in range(rows):
+        ends[row + 1] = ends[row] + min(most, first[reached_ends[row + 1]] - first[reached_ends[row]])
+    best, values = np.empty(ends[rows], np.int32), np.empty(ends[rows], np.float32)
+    kept = np.empty(min(_widest(reached_ends, first), 2 * most + SPARE), np.uint64)
+    for row in range(rows):
+        begin, end = reached_ends[row], reached_ends[row + 1]
+        size = _select(scores, first, margins, begin, end, most, kind, exponent, kept)
+        for i in range(size):
+            pair, place = _found(kept[size - 1 - i], first, begin, end)
+            best[ends[row] + i] = children[starts[reached[pair]] + place]
+            values[ends[row] + i] = _number(kept[size - 1 - i])
+    return ends, best, values
+
+
+@njit(cache=True, nogil=True)
+def _widest(reached_ends: np.ndarray, first: np.ndarray) -> int:
+    """The children of the nodes that a row reached, in the row with most of them."""
+    widest = 0
+    for row in range(len(reached_ends) - 1):
+        widest = max(widest, first[reached_ends[row + 1]] - first[reached_ends[row]])
+    return widest
+
+
+@njit(cache=True, nogil=True)
+def best_labels(
+    reached_ends: np.ndarray,
+    reached: np.ndarray,
+    scores: np.ndarray,
+    first: np.ndarray,
+    margins: np.ndarray,
+    starts: np.ndarray,
+    children: np.ndarray,
+    most: int,
+    kind: int,
+    exponent: int,
+    mean: bool,
+    label_of: np.ndarray,
+    copy_starts: np.ndarray,
+    copies: np.ndarray,
+    leaf_of: np.ndarray,
+    place_of: np.ndarray,
+) -> Any:
+    """(ends of rows, labels, scores): `best_nodes` of labels.
+
+    No label is better than its best copy: one that is not good enough by itself need not be looked at.
+    """
+    rows, widest = len(reached_ends) - 1, _widest(reached_ends, first)
+    ends = np.zeros(rows + 1, np.int64)
+    bound = 0
+    for row in range(rows):
+        bound += min(most, first[reached_ends[row + 1]] - first[reached_ends[row]])
+    best, values = np.empty(bound, np.int32), np.empty(bound, np.float32)
+    kept = np.empty(min(widest, 2 * most + SPARE), np.uint64)
+    row_of_label = np.full(len(copy_starts) - 1, -1, np.int64)  # in which it was looked at last
+    pair_of, row_of = np.empty(len(starts) - 1, np.int64), np.full(len(starts) - 1, -1, np.int64)
+    for row in range(rows):
+        begin, end = reached_ends[row], reached_ends[row + 1]
+        for pair in range(begin, end):
+            pair_of[reached[pair]], row_of[reached[pair]] = pair, row
+        size, least = 0, np.uint64(0)
+        for pair in range(begin, end):
+            failed = np.float32(np.nan)  # the largest margin below this node that was not good enough
+            for place in range(first[pair], first[pair + 1]):
+                margin = margins[place]
+                if margin <= failed:
+                    continue
+                value = _score(margin, scores[pair], kind, exponent)
+                if _key(value, 0) < least:
+                    failed = margin
+                    continue
+                label = label_of[children[starts[reached[pair]] + place - first[pair]]]
+                if row_of_label[label] == row:
+                    continue
+                row_of_label[label] = row
+                if copy_starts[label + 1] - copy_starts[label] > 1:
+                    total, largest, times = 0.0, np.float32(-np.inf), 0
+                    for copy in copies[copy_starts[label] : copy_starts[label + 1]]:
+                        leaf = leaf_of[copy]
+                        if leaf >= 0 and row_of[leaf] == row:
+                            there = pair_of[leaf]
+                            score = _score(margins[first[there] + place_of[copy]], scores[there], kind, exponent)
+                            total, largest, times = total + score, max(largest, score), times + 1
+                    value = np.float32(total / times) if mean else largest
+                key = _key(value, label)
+                if key < least:
+                    continue
+                if size == len(kept):
+                    size = _keep_best(kept, size, most)
+                    least = kept[0]
+                    if key < least:
+                        continue
+                kept[size] = key
+                size += 1
+        if size > most:
+            size = _keep_best(kept, size, most)
+        kept[:size].sort()
+        for i in range(size):
+            best[ends[row] + i] = 0xFFFFFFFF - np.int64(kept[size - 1 - i] & np.uint64(0xFFFFFFFF))
+            values[ends[row] + i] = _number(kept[size - 1 - i])
+        ends[row + 1] = ends[row] + size
+    return ends, best[: ends[rows]], values[: ends[rows]]
+
+
+@njit(cache=True, nogil=True)
+def _select(
+    scores: np.ndarray,
+    first: np.ndarray,
+    margins: np.ndarray,
+    begin: int,
+    end: int,
+    most: int,
+    kind: int,
+    exponent: int,
+    kept: np.ndarray,
+) -> int:
+    """Fill `kept` with the keys of the `most` best children of reached nodes, worst first; how many there are.
+
+    Keys are collected until there is no more room; then all but the best are dropped, and none is taken any more that
+    is not better than the worst of these.
+    """
+    size, least = 0, np.uint64(0)
+    limit = min(len(kept), 2 * most + SPARE)
+    for pair in range(begin, end):
+        failed = np.float32(np.nan)  # the largest margin below this node that was not good enough
+        for place in range(first[pair], first[pair + 1]):
+            margin = margins[place]
+            if margin <= failed:
+                continue
+            key = _key(_score(margin, scores[pair], kind, exponent), place - first[begin])
+            if key < least:
+                failed = margin
+                continue
+            if size == limit:
+                size = _keep_best(kept, size, most)
+                least = kept[0]
+                if key < least:
+                    failed = margin
+                    continue
+            kept[size] = key
+            size += 1
+    if size > most:
+        size = _keep_best(kept, size, most)
+    kept[:size].sort()
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _key(score: Any, place: int) -> Any:
+    """A number that is larger for a better score and, of equal ones, for an earlier place. No number is the worst."""
+    if np.isnan(score):
+        score = np.float32(-np.inf)
+    bits = np.uint64(_bits(np.float32(score + np.float32(0.0))))  # −0 counts as 0
+    bits = bits ^ np.uint64(0xFFFFFFFF) if bits >> np.uint64(31) else bits | np.uint64(0x80000000)
+    return (bits << np.uint64(32)) | np.uint64(0xFFFFFFFF - place)
+
+
+@njit(cache=True, nogil=True)
+def _number(key: Any) -> Any:
+    """The score in a key."""
+    bits = key >> np.uint64(32)
+    bits = bits & np.uint64(0x7FFFFFFF) if bits >> np.uint64(31) else bits ^ np.uint64(0xFFFFFFFF)
+    return _float(np.uint32(bits))
+
+
+@njit(cache=True, nogil=True)
+def _found(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
+    """(the reached node, which of its children) in a key."""
+    at = first[begin] + np.int64(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
+    low, high = begin, end - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[middle] <= at:
+            low = middle
+        else:
+            high = middle - 1
+    return low, at - first[low]
+
+
+@njit(cache=True, nogil=True)
+def _keep_best(kept: np.ndarray, size: int, most: int) -> int:
+    """Move the `most` largest of the first `size` keys to the front, the least of them first; how many there are."""
+    low, high, wanted = 0, size - 1, size - most  # in rising order the key at `wanted` would be the least one kept
+    while low < high:
+        middle = kept[(low + high) // 2]
+        left, right = low, high
+        while left <= right:
+            while kept[left] < middle:
+                left += 1
+            while kept[right] > middle:
+                right -= 1
+            if left <= right:
+                kept[left], kept[right] = kept[right], kept[left]
+                left += 1
+                right -= 1
+        if wanted <= right:
+            high = right
+        elif wanted >= left:
+            low = left
+        else:
+            break
+    for i in range(most):
+        kept[i] = kept[wanted + i]
+    return most
