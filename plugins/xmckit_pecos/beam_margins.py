@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numba import njit, uint64
 
-from xmckit.sparse.lanes import add_rounded_product, address, loader, ones, prefetch, store
+from xmckit.sparse.lanes import add_rounded_product, address, fetch, loader, ones, prefetch, store
 
-LINE, LANES = 64, 16  # bytes of a cache line, and margins whose sums are kept in a register
+LANES = 16  # margins whose sums are kept in a register
 
 _load = loader(4 * LANES)
 
@@ -149,8 +149,8 @@ def row_margins(
             row = row_of[order[i]]
             if i + 1 < end:
                 next_row = row_of[order[i + 1]]
-                _fetch(indices, row_ends[next_row], row_ends[next_row + 1])
-                _fetch(data, row_ends[next_row], row_ends[next_row + 1])
+                fetch(indices, row_ends[next_row], row_ends[next_row + 1])
+                fetch(data, row_ends[next_row], row_ends[next_row + 1])
             own = indices[row_ends[row] : row_ends[row + 1]], data[row_ends[row] : row_ends[row + 1]]
             if listed:
                 count = _look_up(*own, low, bits, before, found[0], values)
@@ -183,14 +183,6 @@ def _list(features: np.ndarray, low: int, high: int, bits: np.ndarray, before: n
             mask |= uint64(1) << uint64(features[i] & 63)
             i += 1
         bits[word] = mask
-
-
-@njit(cache=True, nogil=True)
-def _fetch(array: np.ndarray, begin: int, end: int) -> None:
-    """Ask for a part of an array before it is needed."""
-    base = address(array, array)
-    for place in range(begin * array.itemsize, end * array.itemsize, LINE):
-        prefetch(base + place)
 
 
 @njit(cache=True, nogil=True)

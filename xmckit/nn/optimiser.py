@@ -11,9 +11,11 @@ import torch
 from numba import njit
 
 from xmckit.nn.threads import Threads
+from xmckit.sparse.lanes import fetch
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
 CHUNK = 1 << 16
+AHEAD = 4  # rows between asking for one and using it
 
 
 class Adam:
@@ -141,7 +143,13 @@ def _update_rows(
     gradient: np.ndarray,
 ) -> None:
     """`_update_entries` of the rows at `places`, whose gradients come one after the other."""
+    width = value.shape[1]
     for nth, row in enumerate(places):
+        if nth + AHEAD < len(places):
+            later = places[nth + AHEAD]
+            fetch(value, later * width, (later + 1) * width)
+            fetch(first, later * width, (later + 1) * width)
+            fetch(second, later * width, (later + 1) * width)
         _update_entries(numbers, value[row], first[row], second[row], gradient[nth])
 
 

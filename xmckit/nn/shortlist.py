@@ -29,8 +29,10 @@ from xmckit.nn.batches import Batch, Targets, as_batch
 from xmckit.nn.threads import Threads
 from xmckit.nn.training import Rows
 from xmckit.protocols import LabelIndex
+from xmckit.sparse.lanes import fetch
 
 ROWS_AT_ONCE = 1 << 14
+AHEAD = 8  # candidates between asking for a label's weights and using them
 
 
 class Indexes:
@@ -203,6 +205,7 @@ def pair_logits(
     """W·x + b of the candidates of each row x, as CSR with their pattern."""
     logits = np.empty(candidates.nnz, dtype=np.float32)
     indptr, labels = candidates.indptr.astype(np.int64), candidates.indices.astype(np.int32, copy=False)
+    W = np.ascontiguousarray(W)
     parts = [slice(start, min(start + 256, len(vectors))) for start in range(0, len(vectors), 256)]
     threads.map(lambda part: _dots(vectors, W, b, indptr, labels, part.start, part.stop, logits), parts)
     return csr_matrix((logits, labels, indptr), shape=candidates.shape)
@@ -212,11 +215,15 @@ def pair_logits(
 def _dots(  # type: ignore[no-untyped-def]
     vectors, W, b, indptr, labels, first, last, out
 ):
+    width = vectors.shape[1]
     for row in range(first, last):
         for place in range(indptr[row], indptr[row + 1]):
+            if place + AHEAD < indptr[last]:
+                later = np.int64(labels[place + AHEAD])
+                fetch(W, later * width, (later + 1) * width)
             label = labels[place]
             total = np.float32(0)
-            for i in range(vectors.shape[1]):
+            for i in range(width):
                 total += vectors[row, i] * W[label, i]
             out[place] = total + b[label]
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numba.extending
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core.errors import TypingError
 from numba.extending import models, register_model
 
 intrinsic: Any = numba.extending.intrinsic
+LINE = 64  # bytes of a cache line
 
 
 class Lanes(types.Type):
@@ -191,6 +192,14 @@ def prefetch(typing: Any, place: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+@njit(nogil=True)
+def fetch(array: Any, begin: int, end: int) -> None:
+    """`prefetch` of the numbers from `begin` to `end` of an array, counted in C order, in which they stand."""
+    base = address(array, array)
+    for place in range(begin * array.itemsize, end * array.itemsize, LINE):
+        prefetch(base + place)
 
 
 @intrinsic

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, uint64
 
+from xmckit.sparse.lanes import LINE as _LINE
 from xmckit.sparse.lanes import add_product, address, loader, ones, prefetch, store
 from xmckit.sparse.parse_kernels import trailing_zeros
 
-_WIDE, _HALF, _LINE = 256, 128, 64  # bytes of a row whose sums fit in registers, and of a cache line
+_WIDE, _HALF = 256, 128  # bytes of a row whose sums fit in registers
 _AHEAD = 16  # entries between asking for a row of the dense matrix and using it
 _NEAR = 1 << 18  # bytes that a processor has in its own cache, for which nobody has to ask
 _TOGETHER = 64  # entries whose rows of the dense matrix stay near while one part of their columns follows the other
