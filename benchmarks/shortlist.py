@@ -83,6 +83,8 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="only write the table anew")
     options = parser.parse_args()
     found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"sizes": {}}
+    if not options.render:
+        apart(measure, 2000, 2000, 200, options.head)  # so that nothing is compiled while it is measured
     for labels in [] if options.render else options.labels:
         key = f"{options.head} / {labels} labels / {options.rows} rows"
         found["sizes"][key] = apart(measure, labels, options.rows, options.test_rows, options.head)
