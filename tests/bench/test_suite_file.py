@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from small_suite import SUITE, write_suite
 
 from xmckit import RecipeError
 from xmckit.bench.suite import load_suite
+from xmckit.cli.bench import _seeds
 from xmckit.data.catalogue import catalogue
 from xmckit.registry import default_registry
 
@@ -98,6 +100,7 @@ def test_a_system_may_have_fewer_seeds(tmp_path):
     assert (seeds_of("worst"), seeds_of("mine")) == ([1], [0, 1])
     assert (seeds_of("worst", [0]), seeds_of("worst", [0, 1])) == ([], [1])  # a part of the suite
     assert (seeds_of("worst", [7, 8]), seeds_of("mine", [7, 8])) == ([7], [7, 8])  # other seeds instead of its own
+    assert seeds_of("worst", [0, 7]) == [7]
 
 
 def test_an_empty_suite_says_what_is_needed(tmp_path):
@@ -141,3 +144,11 @@ def test_the_suites_that_come_with_xmckit(name):
         for one in data.published:
             assert one["same_split"]
             assert one["metrics"]["P@1"] > one["metrics"]["P@3"] > one["metrics"]["P@5"] > 1
+
+
+def test_seeds_of_the_command_line():
+    assert _seeds(None, None, None) == []
+    assert _seeds(None, None, "0, 7,7") == [0, 7]
+    for wrong in ("a", "-1", "1,,2", "0.5"):
+        with pytest.raises(click.BadParameter, match="such as 0,1,2"):
+            _seeds(None, None, wrong)

@@ -51,6 +51,17 @@ def test_sparse_steps_are_torchs_sparse_adam_and_leave_other_rows_alone():
     assert all((moment[untouched] == 0).all() for moment in mine.moments[0])
 
 
+def test_a_table_need_not_be_contiguous():
+    ours = torch.nn.Parameter(parameter().detach().T.contiguous().T)
+    theirs = parameter()
+    assert not ours.is_contiguous()
+    gradient = sparse([0, 2, 5], parameter(3, seed=1).detach(), ours.shape)
+    for table in (ours, theirs):
+        table.grad = gradient
+        Adam([table], weight_decay=0.0, threads=Threads()).step(0.1)
+    torch.testing.assert_close(ours, theirs)
+
+
 def test_chunks_and_threads_do_not_change_a_bit(monkeypatch):
     results = []
     for workers, chunk in ((1, 1 << 16), (3, 8)):

@@ -118,11 +118,11 @@ class System:
         return self.only is None or data in self.only
 
     def seeds_among(self, asked: Sequence[int], suite: Sequence[int]) -> Sequence[int]:
-        """Its own of some seeds; of seeds that are none of the suite's, as many of the first as it has."""
+        """Its own of some seeds; if none of them is, of those that are none of the suite's as many as it has."""
         if self.seeds is None:
             return asked
         own = [seed for seed in asked if seed in self.seeds]
-        return own if any(seed in suite for seed in asked) else asked[: len(self.seeds)]
+        return own or [seed for seed in asked if seed not in suite][: len(self.seeds)]
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _default_name(table: Mapping[str, Any]) -> str:
 
 
 def _system(table: Mapping[str, Any], kind: Kind, use: str, limit: float, **more: Any) -> System:
-    where: Any = {key: tuple(table[key]) for key in ("only", "seeds") if key in table}
+    where: Any = {key: tuple(dict.fromkeys(table[key])) for key in ("only", "seeds") if key in table}
     return System(
         table["name"], table.get("title", table["name"]), kind, use, table.get("limit", limit), **where, **more
     )

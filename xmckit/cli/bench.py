@@ -28,10 +28,10 @@ def bench() -> None:
 
 
 def _seeds(context: click.Context, parameter: click.Parameter, value: str | None) -> list[int]:
-    try:
-        return [int(seed) for seed in value.split(",")] if value else []
-    except ValueError:
-        raise click.BadParameter("expected numbers with commas, such as 0,1,2") from None
+    seeds = value.replace(" ", "").split(",") if value else []
+    if not all(seed.isdecimal() for seed in seeds):
+        raise click.BadParameter("expected whole numbers from 0 on with commas, such as 0,1,2")
+    return list(dict.fromkeys(map(int, seeds)))
 
 
 @bench.command("run")

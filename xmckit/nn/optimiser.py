@@ -80,7 +80,7 @@ class Adam:
 
         def update(part: slice) -> None:
             here = places[part]
-            if _has_kernel(parameter):
+            if _has_kernel(parameter) and all(table.is_contiguous() for table in tables):
                 arrays = (tensor.numpy() for tensor in (*tables, gradient[part]))
                 _update_rows(_numbers(now, parameter), here.numpy(), *arrays)
                 return
