@@ -102,7 +102,8 @@ def table(sizes: Iterable[dict[str, Any]]) -> Iterator[str]:
     yield row(["---"] * (3 + len(names)))
     for one in sorted(sizes, key=lambda one: (one["head"], one["rows"], one["labels"])):
         spent = [f"{one['index_seconds']:.0f}"]
-        spent += [f"{one[f'{name}_seconds']:.1f}" for name in ("train", "hard", "once")]
+        # what is made once is a difference of two epochs, which are not equally long
+        spent += [f"{max(0.0, one[f'{name}_seconds']):.1f}" for name in ("train", "hard", "once")]
         spent += [f"{one[f'{name}_microseconds_per_row']:.0f}" for name in ("train", "predict", "list")]
         rest = [one["levels"], f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"]
         yield row([one["head"], f"{one['labels']:,}", f"{one['rows']:,}", *spent, *rest])
