@@ -139,15 +139,11 @@ def best_labels(
                 if row_of_label[label] == row:
                     continue
                 row_of_label[label] = row
-                if copy_starts[label + 1] - copy_starts[label] > 1:
-                    total, largest, times = 0.0, np.float32(-np.inf), 0
-                    for copy in copies[copy_starts[label] : copy_starts[label + 1]]:
-                        leaf = leaf_of[copy]
-                        if leaf >= 0 and row_of[leaf] == row:
-                            there = pair_of[leaf]
-                            score = _score(margins[first[there] + place_of[copy]], scores[there], kind, exponent)
-                            total, largest, times = total + score, max(largest, score), times + 1
-                    value = np.float32(total / times) if mean else largest
+                alike = copies[copy_starts[label] : copy_starts[label + 1]]
+                if len(alike) > 1:
+                    value = _of_copies(
+                        alike, row, row_of, pair_of, leaf_of, place_of, scores, first, margins, kind, exponent, mean
+                    )
                 key = _key(value, label)
                 if key < least:
                     continue
@@ -166,6 +162,32 @@ def best_labels(
             values[ends[row] + i] = _number(kept[size - 1 - i])
         ends[row + 1] = ends[row] + size
     return ends, best[: ends[rows]], values[: ends[rows]]
+
+
+@njit(cache=True, nogil=True)
+def _of_copies(
+    copies: np.ndarray,
+    row: int,
+    row_of: np.ndarray,
+    pair_of: np.ndarray,
+    leaf_of: np.ndarray,
+    place_of: np.ndarray,
+    scores: np.ndarray,
+    first: np.ndarray,
+    margins: np.ndarray,
+    kind: int,
+    exponent: int,
+    mean: bool,
+) -> Any:
+    """The mean score, or the largest, of those copies of a label that are in leaves which the row reached, some are."""
+    total, largest, times = 0.0, np.float32(-np.inf), 0
+    for copy in copies:
+        leaf = leaf_of[copy]
+        if leaf >= 0 and row_of[leaf] == row:
+            pair = pair_of[leaf]
+            score = _score(margins[first[pair] + place_of[copy]], scores[pair], kind, exponent)
+            total, largest, times = total + score, max(largest, score), times + 1
+    return np.float32(total / times) if mean else largest
 
 
 @njit(cache=True, nogil=True)
