@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from xmckit.entry_points import entry_points
-from xmckit.locations import Location
 from xmckit.registry import Registry
+from xmckit.registry.entry_points import entry_points
+from xmckit.registry.locations import Location
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 from xmckit.errors import PluginError
 from xmckit.hookspecs import API_VERSION, KINDS
-from xmckit.locations import Location
 from xmckit.registry import Registry, found_plugins, how_to_have, registry_from_environment
+from xmckit.registry.locations import Location
 
 GOOD = """
     import xmckit

@@ -28,9 +28,9 @@ from xmckit.errors import (
     is_of_the_machine,
 )
 from xmckit.hookspecs import API_VERSION
-from xmckit.locations import one_line
 from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
 from xmckit.registry import Registry, default_registry, place_of
+from xmckit.registry.locations import one_line
 from xmckit.report import ORIGINS, write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages
 from xmckit.views import Featured, Fit, Lazy, Rows, nothing, test_rows, training_rows

@@ -14,12 +14,12 @@ import click
 
 from xmckit import context, hookspecs, params, protocols
 from xmckit.data import model
-from xmckit.describe_params import describe_params
 from xmckit.hookspecs import KINDS
 from xmckit.recipe import sections
 from xmckit.recipe.check import a
 from xmckit.recipe.schema import recipe_schema
 from xmckit.registry import Registered, Registry
+from xmckit.registry.describe_params import describe_params
 
 # What is told once, for all kinds, on the page of records.
 RECORDS: dict[str, list[type]] = {

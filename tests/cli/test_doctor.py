@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from xmckit import registry
 from xmckit.cli import xmckit as program
 from xmckit.cli.probing import probe_all
-from xmckit.locations import Location
 from xmckit.registry import Plugin
+from xmckit.registry.locations import Location
 
 LIMIT = 2.0
 OFFERS = """

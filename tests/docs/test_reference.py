@@ -12,9 +12,9 @@ from pydantic import Field
 
 import xmckit
 from xmckit import hookspecs, protocols
-from xmckit.describe_params import describe_params
 from xmckit.hookspecs import KINDS
 from xmckit.recipe import sections
+from xmckit.registry.describe_params import describe_params
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -15,8 +15,8 @@ from xmckit.errors import UsageError
 from xmckit.testing import Case, CheckResult, cases_named, summarise
 
 if TYPE_CHECKING:
-    from xmckit.locations import Location
     from xmckit.registry import Registry
+    from xmckit.registry.locations import Location
 
 Results = Mapping[str, Sequence[CheckResult]]
 

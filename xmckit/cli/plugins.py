@@ -91,7 +91,7 @@ def print_faults(registry: Any) -> None:
 @common.json_option
 def show(component: str, as_json: bool) -> None:
     """Show the component KIND:NAME: what it is for, where it is defined, and its parameters."""
-    from xmckit.describe_params import describe_params
+    from xmckit.registry.describe_params import describe_params
 
     registry = common.get_registry(tolerant=True)
     kind, name = _split_component(component, registry)

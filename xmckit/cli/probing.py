@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from xmckit.errors import PluginError
-from xmckit.locations import Location, file_of, is_below
 from xmckit.registry import Plugin, Registry
+from xmckit.registry.locations import Location, file_of, is_below
 
 _START = "import sys; '' in sys.path and sys.path.remove(''); from xmckit.cli.probing import main; main(sys.argv[1])"
 _REQUEST, _PROGRESS, _STACK, _OUTPUT = "request.json", "progress.jsonl", "stack.txt", "output.txt"

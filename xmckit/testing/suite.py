@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from xmckit import testing
 from xmckit.context import Context
 from xmckit.errors import PluginError, UsageError, XmckitError, nearest
-from xmckit.locations import Location, file_of, is_below, one_line, raised_at
 from xmckit.params import reasons
 from xmckit.registry import make_context
+from xmckit.registry.locations import Location, file_of, is_below, one_line, raised_at
 from xmckit.testing import fresh
 from xmckit.testing.assertions import NotApplicable
 from xmckit.testing.kinds import KINDS

@@ -16,7 +16,7 @@ from functools import partial, reduce
 from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
-from xmckit.locations import Location
+from xmckit.registry.locations import Location
 
 NAMES = "entry_points.txt"
 _METADATA = (".dist-info", ".egg-info")
