@@ -185,7 +185,7 @@ class Study:
         }  # fmt: skip
 
     def write(self) -> None:
-        from xmckit.provenance import library_versions, machine
+        from xmckit.runs.provenance import library_versions, machine
 
         self.found |= {"machine": machine(), "versions": library_versions()}
         lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.found["cells"].items()]

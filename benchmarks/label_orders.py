@@ -27,7 +27,7 @@ from xmckit_heads.ordering import cooccurrence_order, cyclic_runs, join_paths, l
 
 import xmckit
 from xmckit.data.model import as_csr
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
 
 HERE = Path(__file__).resolve().parent
 PAGE, RESULTS = HERE.parent / "docs" / "label-orders.md", HERE / "results" / "label_orders.json"

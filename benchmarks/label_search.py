@@ -31,7 +31,7 @@ from xmckit_faiss.embeddings import fitted_projection, label_sums
 from xmckit import make_context, store
 from xmckit.context import Context
 from xmckit.data.model import Matrix
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "label_search.json"

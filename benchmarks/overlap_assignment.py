@@ -27,8 +27,8 @@ from xmckit_pecos.label_tree import LabelTree, grouped
 from xmckit_pecos.overlap import OverlapParams, moved
 
 from xmckit import Context
-from xmckit.measure import Measured
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
+from xmckit.runs.resources import Measured
 
 RESULTS = Path(__file__).resolve().parent / "results" / "overlap_assignment.json"
 SECONDS, GIB = 60, 6

@@ -20,7 +20,7 @@ from overlap import SYNTHETIC
 
 import xmckit
 from xmckit import Dataset
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = Path(__file__).resolve().parent / "results" / "overlap_meanings.json"
 CLEAR = {"noise": 0.1, "words_per_row": 75.0, "topics": 16}

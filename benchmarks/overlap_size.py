@@ -19,7 +19,7 @@ from typing import Any
 from made_up import LABELS, ROWS, TEST_ROWS, amazon
 from memory import apart, resident
 
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = Path(__file__).resolve().parent / "results" / "overlap_size.json"
 

@@ -23,7 +23,7 @@ from typing import Any
 import overlap
 
 import xmckit
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = Path(__file__).resolve().parent / "results" / "overlap_speed.json"
 SYSTEMS: dict[str, dict[str, Any]] = {

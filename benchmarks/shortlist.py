@@ -28,7 +28,7 @@ from made_up import amazon
 from memory import apart, resident
 from study import replace_table, row
 
-from xmckit.provenance import library_versions, machine
+from xmckit.runs.provenance import library_versions, machine
 
 DIM, THREADS = 64, 2
 RESULTS = Path(__file__).resolve().parent / "results" / "shortlist.json"

@@ -38,7 +38,7 @@ def run_cells(
 
     Without a folder of data only cells on stdlib-calls, which comes with Python, and on made-up data are run.
     """
-    from xmckit.provenance import library_versions, machine
+    from xmckit.runs.provenance import library_versions, machine
 
     found: dict[str, Any] = json.loads(results.read_text("utf-8")) if results.exists() else {"cells": {}}
     found |= {"machine": machine(), "versions": library_versions(), **facts}

@@ -31,10 +31,10 @@ import torch
 from xmckit import make_context
 from xmckit.context import Context
 from xmckit.data.model import Split, carve_validation
-from xmckit.measure import Measured
 from xmckit.nn import training
 from xmckit.nn.optimiser import Adam
 from xmckit.nn.threads import threads
+from xmckit.runs.resources import Measured
 
 TARGET = 0.10
 TABLE, WIDTH = 100_000, 256

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import xmckit
-from xmckit import pipeline, provenance, store
+from xmckit import pipeline, store
 from xmckit.cli.common import printable
 from xmckit.cli.tables import print_table
 from xmckit.errors import DataError, PluginError, RecipeError, StorageError, UsageError
 from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
-from xmckit.runs import Run, empty_cache, find_runs
+from xmckit.runs import Run, empty_cache, find_runs, provenance
 
 TOY = (Path(__file__).with_name("assets") / "toy_plugin.py").read_text().partition("annotations\n")[2]
 DATA = """

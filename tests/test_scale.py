@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 PEAK = """
-from xmckit.measure import Measured
+from xmckit.runs.resources import Measured
 with Measured() as cost:
     {work}
 print(cost.peak_bytes)

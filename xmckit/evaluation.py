@@ -20,10 +20,10 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError
-from xmckit.extensions import is_extension, read_extension
 from xmckit.protocols import Evaluation, TopK
 from xmckit.run_ensembles import members_of
 from xmckit.runs import Run, find_run
+from xmckit.runs.extensions import is_extension, read_extension
 from xmckit.sparse.parse import Grammar
 
 if TYPE_CHECKING:

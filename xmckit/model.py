@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from xmckit.errors import DataError, UsageError
-from xmckit.extensions import is_extension, read_extension
 from xmckit.pipeline import DEFAULT_ROOT
 from xmckit.registry import Registry, make_context
 from xmckit.runs import Run, find_run
+from xmckit.runs.extensions import is_extension, read_extension
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

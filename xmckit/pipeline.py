@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from xmckit import exhibits, provenance, store
+from xmckit import exhibits, store
 from xmckit.context import Context, Progress, cpu_count, silent
 from xmckit.errors import (
     DataError,
@@ -32,7 +32,7 @@ from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_spec
 from xmckit.registry import Registry, default_registry, place_of
 from xmckit.registry.locations import one_line
 from xmckit.report import ORIGINS, write_report
-from xmckit.runs import CACHE, Planned, Run, Stage, Stages
+from xmckit.runs import CACHE, Planned, Run, Stage, Stages, provenance
 from xmckit.views import Featured, Fit, Lazy, Rows, nothing, test_rows, training_rows
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
 def verified_folders(run: str, root: Path) -> list[Path]:
     """The folders with a verdicts.json and its proofs: of the run's verify stage and of `xmckit verify`."""
     from xmckit import StorageError
-    from xmckit.extensions import is_extension
+    from xmckit.runs.extensions import is_extension
 
     below = sorted(root.glob("*/*"), reverse=True)
     runs = [path for path in below if path.parent.name == run and not is_extension(path)]
@@ -117,7 +117,7 @@ def _other_weights(folder: Path) -> list[str]:
 
     import xmckit
     from xmckit import store
-    from xmckit.extensions import is_extension, read_extension
+    from xmckit.runs.extensions import is_extension, read_extension
 
     run = folder.parents[1]
     trained = read_extension(run).run if is_extension(run) else xmckit.find_run(run, run.parent)

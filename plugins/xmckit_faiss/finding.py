@@ -16,8 +16,8 @@ from xmckit.data import reading
 from xmckit.data.jsonl import json_object
 from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
-from xmckit.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit.handover import named_index
+from xmckit.runs.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 
 from xmckit import store
 from xmckit.errors import XmckitError
-from xmckit.measure import Measured
+from xmckit.runs.resources import Measured
 
 NOT_INSTALLED, ERROR = "not installed", "error"
 _PREDICTED_TWICE = 2
@@ -90,8 +90,8 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from xmckit.comparison import score_rows
     from xmckit.data.saved import load_dataset
     from xmckit.metrics import inverse_propensity, rank_metrics
-    from xmckit.provenance import library_versions
     from xmckit.runs import Run
+    from xmckit.runs.provenance import library_versions
 
     run = Run.open(Path(job["baseline"]))
     dataset = load_dataset(run.stage_folder("data"))

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xmckit import provenance, store
+from xmckit import store
 from xmckit.bench.cells import FORMAT, Cell
 from xmckit.bench.suite import BASELINE, Suite
 from xmckit.errors import RecipeError, UsageError, XmckitError
 from xmckit.recipe import Section, load_section
 from xmckit.registry import Registry, make_context
-from xmckit.runs import utc_now
+from xmckit.runs import provenance, utc_now
 
 DONE, FAILED = "done", "failed"
 NO_DATA, CRASHED, PAST_LIMIT, NO_BASELINE = "no data", "crashed", "past its limit", "no baseline"

@@ -30,9 +30,9 @@ def doctor(time_limit: float, as_json: bool) -> None:
     Every distribution is imported in a process of its own, so that a plugin that hangs or ends the process is named
     too. Exit code 4 when a plugin is broken.
     """
-    from xmckit import provenance
     from xmckit.cli.probing import probe_all
     from xmckit.registry import found_plugins, registry_from_environment
+    from xmckit.runs import provenance
 
     probes = probe_all(found_plugins(common.plugin_files()), time_limit)
     # What one plugin takes from another is seen only when they are loaded together.

@@ -106,11 +106,11 @@ def _verifier_section(verifier: str, sets: tuple[str, ...]) -> Section:
 def _verify_run(
     name: str, root: Path, section: Section, only: str | None, assignments: str, most: int, seed: int, workers: int
 ) -> dict[str, Any]:
-    from xmckit import provenance, store
+    from xmckit import store
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.extensions import is_extension, read_extension
     from xmckit.model import Model, load
-    from xmckit.runs import find_run
+    from xmckit.runs import find_run, provenance
+    from xmckit.runs.extensions import is_extension, read_extension
     from xmckit.verification import verify
 
     registry, extension = common.get_registry(), read_extension(Path(name)) if is_extension(Path(name)) else None

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import store
 from xmckit.errors import PluginError, StorageError, UsageError
-from xmckit.measure import Measured
+from xmckit.runs.resources import Measured
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
