@@ -37,7 +37,7 @@ from threadpoolctl import threadpool_limits
 from torch.nn.functional import embedding_bag
 
 from xmckit import make_context
-from xmckit.executors import Threads
+from xmckit.context import map_on_threads
 from xmckit.nn import SparseBatch
 from xmckit.nn.products import sparse_product
 from xmckit.nn.threads import threads
@@ -101,7 +101,7 @@ def entry(task: str, threads: int, found: dict[str, Spent]) -> dict[str, Any]:
 
 
 def spread_over(workers: int) -> Any:
-    return lambda function, items: Threads().map(function, items, workers=workers)
+    return lambda function, items: map_on_threads(function, items, workers=workers)
 
 
 def tfidf(texts: list[str], terms: Terms, workers: int) -> csr_matrix:

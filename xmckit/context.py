@@ -102,6 +102,16 @@ class Context:
         return replace(self, **changes)
 
 
+def map_on_threads(function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
+    """Call `function` on each item, on up to `workers` threads; return the results in the order of the items."""
+    if workers <= 1 or len(items) <= 1:
+        return [function(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(function, items))
+
+
 def cpu_count() -> int:
     """The processors this process may use (not the machine's), at least 1."""
     if hasattr(os, "sched_getaffinity"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from xmckit.context import map_on_threads
 from xmckit.params import Configured
 
 
@@ -16,10 +16,7 @@ class Serial(Configured):
 
 class Threads(Configured):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
-        if workers <= 1 or len(items) <= 1:
-            return [function(item) for item in items]
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(function, items))
+        return map_on_threads(function, items, workers=workers)
 
 
 class Processes(Configured):

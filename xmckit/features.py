@@ -12,10 +12,9 @@ from scipy import sparse
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
-from xmckit.context import Context
+from xmckit.context import Context, map_on_threads
 from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError, nearest
-from xmckit.executors import Threads
 from xmckit.params import Configured, Params
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.text import Counted, Spread, Terms, Vocabulary, count_terms, learn_terms
@@ -259,7 +258,7 @@ def _spreading(context: Context, what: str) -> Spread:
                 bar.advance()
                 return result
 
-            return Threads().map(done, items, workers=context.workers)
+            return map_on_threads(done, items, workers=context.workers)
 
     return spread
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 
-from xmckit.executors import Threads
+from xmckit.context import map_on_threads
 from xmckit.sparse import text
 from xmckit.sparse import text_kernels as kernels
 from xmckit.sparse.text import Terms, Vocabulary, count_terms, learn_terms
@@ -192,7 +192,7 @@ def test_neither_chunks_nor_workers_change_a_bit(monkeypatch):
             Terms(longest=2),
             sublinear=True,
             min_documents=2,
-            spread=lambda function, items, workers=workers: Threads().map(function, items, workers=workers),
+            spread=lambda function, items, workers=workers: map_on_threads(function, items, workers=workers),
         )
         assert parts[0].terms() == whole[0].terms()
         np.testing.assert_array_equal(parts[1], whole[1])

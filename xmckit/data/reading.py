@@ -153,10 +153,10 @@ def read_rows(
 ) -> parse.SparseRows:
     """Parse `text` on the context's workers; DataError with file and line for what is wrong in it."""
     # Threads, whatever the executor: the chunks fill shared arrays.
-    from xmckit.executors import Threads
+    from xmckit.context import map_on_threads
 
     def spread(function, items):  # type: ignore[no-untyped-def]
-        return Threads().map(function, items, workers=context.workers)
+        return map_on_threads(function, items, workers=context.workers)
 
     try:
         with context.progress(f"reading {path.name}", total=len(text) - start) as bar:

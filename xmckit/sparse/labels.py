@@ -8,9 +8,9 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit.context import map_on_threads
 from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError
-from xmckit.executors import Threads
 from xmckit.sparse.csr import row_pointers, sorted_csr
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.product import multiply, transposed
@@ -33,7 +33,7 @@ def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
             by_label.columns, by_label.pointers, by_label.rows, indptr, labels, Y.shape[1], k, block.start, block.stop
         )
 
-    parts = Threads().map(count, row_blocks(len(by_label.columns)), workers=workers)
+    parts = map_on_threads(count, row_blocks(len(by_label.columns)), workers=workers)
     sizes = np.zeros(Y.shape[1], np.int64)
     sizes[by_label.columns] = np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)])
     indices = np.concatenate([np.zeros(0, np.int32), *(part[1] for part in parts)])
@@ -110,7 +110,7 @@ def _multiplied(
     pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray, workers: int
 ) -> np.ndarray:
     out, nothing = np.empty((len(pointers) - 1, dense.shape[1]), np.float32), np.zeros(dense.shape[1], np.float32)
-    Threads().map(
+    map_on_threads(
         lambda block: multiply(pointers, indices, values, dense, nothing, out, block.start, block.stop),
         row_blocks(len(out)),
         workers=workers,

@@ -6,8 +6,8 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
+from xmckit.context import map_on_threads
 from xmckit.errors import UsageError
-from xmckit.executors import Threads
 from xmckit.sparse.scoring import row_blocks
 from xmckit.sparse.topk import csr_pattern, longest_row
 
@@ -32,7 +32,7 @@ def weigh_rows(
     def weigh(block: slice) -> None:
         _weigh(matrix.indptr, matrix.indices, matrix.data, weights, unit, factor, block.start, block.stop)
 
-    Threads().map(weigh, row_blocks(matrix.shape[0]), workers=workers)
+    map_on_threads(weigh, row_blocks(matrix.shape[0]), workers=workers)
 
 
 @njit(cache=True, nogil=True)

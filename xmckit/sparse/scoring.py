@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from xmckit.executors import Threads
+from xmckit.context import map_on_threads
 
 # Each place where a scan finds a true label adds _ONCE + rank; less _ONCE at the end, in 32 bits, that is the rank of a
 # label found once and MISSED, above any rank, for one never found. Sums fit in 32 bits for rankings of half its length.
@@ -58,7 +58,7 @@ def ranks_of_truth(
             predicted, scores, indptr, labels, drop_indptr, drop_labels, label_count, block.start, block.stop, ranks
         )
 
-    for wrong, row in Threads().map(rank_block, row_blocks(len(predicted)), workers=workers):
+    for wrong, row in map_on_threads(rank_block, row_blocks(len(predicted)), workers=workers):
         if wrong != SOUND:
             return ranks, wrong, row
     return ranks, SOUND, -1
@@ -270,7 +270,7 @@ def ranking_sums(
     blocks = row_blocks(len(indptr) - 1, most=max(1, min(32, (1 << 21) // (shape[0] * shape[1]))))
     tasks: list[Callable[[], Any]] = [partial(_covered_labels, labels, ranks, first_cut, len(weights))]
     tasks += [partial(add_block, block) for block in blocks]
-    covered, *parts = Threads().map(_call, tasks, workers=workers)
+    covered, *parts = map_on_threads(_call, tasks, workers=workers)
     found, best = (np.cumsum(sum(part), axis=1)[:, :-1] for part in zip(*parts, strict=True))
 
     norm = np.cumsum(discount)[np.minimum(sizes[:, None], cutoffs) - 1]

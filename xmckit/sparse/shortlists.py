@@ -10,8 +10,8 @@ import numpy as np
 from numba import njit, uint64
 from scipy.sparse import csr_matrix
 
+from xmckit.context import map_on_threads
 from xmckit.errors import DataError, UsageError
-from xmckit.executors import Threads
 from xmckit.sparse.csr import LARGEST_INT32
 from xmckit.sparse.scoring import row_blocks
 from xmckit.sparse.topk import csr_pattern, first_row_with_repeats, offer, pour
@@ -90,7 +90,7 @@ def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
     room = _lists(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1], left.scores.dtype))
     sizes = np.empty(len(starts) - 1, np.int64)
     blocks = row_blocks(len(sizes), most=max(1, workers))
-    Threads().map(
+    map_on_threads(
         lambda block: _unite(left, right, adding, block.start, block.stop, room, sizes), blocks, workers=workers
     )
     pointers = _pointers(sizes)
@@ -108,7 +108,7 @@ def _ranked(lists: _Lists, k: int | None, best_first: bool, workers: int) -> _Li
     sizes = np.diff(lists.pointers)
     pointers = _pointers(sizes if k is None else np.minimum(sizes, k))
     ranked = _lists(pointers, np.empty(pointers[-1], np.int32), np.empty(pointers[-1], lists.scores.dtype))
-    Threads().map(
+    map_on_threads(
         lambda block: _rank(lists, best_first, block.start, block.stop, ranked), row_blocks(len(sizes)), workers=workers
     )
     return ranked
