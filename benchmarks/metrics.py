@@ -30,7 +30,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.context import cpu_count
 from xmckit.metrics import inverse_propensity, rank_metrics
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 from xmckit.sparse.topk import topk_csr, topk_dense
 
 LABELS, WIDTH, PER_ROW = 670_091, 100, 5

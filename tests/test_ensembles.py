@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.ensembles import BLOCK, combine_rankings, combine_sets
 from xmckit.errors import DataError
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 
 RULES = ("average", "rank", "softmax")
 LABELS = 9

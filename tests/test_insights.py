@@ -15,7 +15,7 @@ from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
 from xmckit.insights import BINS, FREQUENCY_EDGES, GROUPS, examples, insights, thirds
 from xmckit.metrics import inverse_propensity, rank_metrics
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 from xmckit.registry import Registry
 
 CONSTANTS = (0.55, 1.5)

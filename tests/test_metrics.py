@@ -21,7 +21,8 @@ from xmckit.metrics import (
     rank_metrics,
     set_metrics,
 )
-from xmckit.protocols import Evaluation, Metric, TopK
+from xmckit.protocols import Metric
+from xmckit.records import Evaluation, TopK
 
 KS = [1, 2, 3, 5, 9]
 

@@ -16,8 +16,8 @@ from xmckit.cli.ensemble import ensemble
 from xmckit.cli.predict import predict
 from xmckit.data.saved import load_dataset
 from xmckit.ensembles import combine_rankings, combine_sets
-from xmckit.protocols import TopK
 from xmckit.recipe import load_recipe
+from xmckit.records import TopK
 from xmckit.run_ensembles import ABOUT, combine_runs
 from xmckit.runs import Run
 

@@ -18,8 +18,8 @@ from xmckit.cli import xmckit as program
 from xmckit.data.saved import load_dataset
 from xmckit.ensembles import combine_rankings
 from xmckit.features import Tfidf
-from xmckit.protocols import TopK
 from xmckit.recipe import load_recipe
+from xmckit.records import TopK
 from xmckit.registry import Registry
 from xmckit.runs import Run
 

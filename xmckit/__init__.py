@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from xmckit.params import Params as Params
     from xmckit.params import Spec as Spec
     from xmckit.pipeline import run as run
-    from xmckit.protocols import Alternating as Alternating
-    from xmckit.protocols import Evaluation as Evaluation
-    from xmckit.protocols import LinearDecision as LinearDecision
-    from xmckit.protocols import TopK as TopK
-    from xmckit.protocols import Verdict as Verdict
-    from xmckit.protocols import Verdicts as Verdicts
     from xmckit.recipe import load_recipe as load_recipe
+    from xmckit.records import Alternating as Alternating
+    from xmckit.records import Evaluation as Evaluation
+    from xmckit.records import LinearDecision as LinearDecision
+    from xmckit.records import TopK as TopK
+    from xmckit.records import Verdict as Verdict
+    from xmckit.records import Verdicts as Verdicts
     from xmckit.registry import Registry as Registry
     from xmckit.registry import make_context as make_context
     from xmckit.runs import find_run as find_run
@@ -57,7 +57,7 @@ _WHERE = {
     "xmckit.model": ["Model", "load"],
     "xmckit.params": ["Configured", "DataPath", "EncoderSpec", "HeadSpec", "Params", "Spec"],
     "xmckit.pipeline": ["run"],
-    "xmckit.protocols": ["Alternating", "Evaluation", "LinearDecision", "TopK", "Verdict", "Verdicts"],
+    "xmckit.records": ["Alternating", "Evaluation", "LinearDecision", "TopK", "Verdict", "Verdicts"],
     "xmckit.recipe": ["load_recipe"],
     "xmckit.registry": ["Registry", "make_context"],
     "xmckit.runs": ["find_run"],

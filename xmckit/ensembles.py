@@ -22,8 +22,7 @@ from numba import njit
 from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError
-from xmckit.protocols import TopK
-from xmckit.recipe.sections import Combining
+from xmckit.records import Combining, TopK
 from xmckit.sparse.topk import slots_for
 
 BLOCK = 1 << 14  # rows whose lists stand beside each other at a time

@@ -20,7 +20,7 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError
-from xmckit.protocols import Evaluation, TopK
+from xmckit.records import Evaluation, TopK
 from xmckit.run_ensembles import members_of
 from xmckit.runs import Run, find_run
 from xmckit.runs.extensions import is_extension, read_extension

@@ -16,7 +16,8 @@ from scipy.sparse import csr_matrix, issparse
 from xmckit import store
 from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
-from xmckit.protocols import Evaluation, Featurizer, TopK
+from xmckit.protocols import Featurizer
+from xmckit.records import Evaluation, TopK
 
 if TYPE_CHECKING:
     from xmckit.context import Context

@@ -14,7 +14,7 @@ import numpy as np
 from xmckit.context import Context
 from xmckit.data.model import Dataset, as_csr
 from xmckit.metrics import inverse_propensity
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 
 FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)
 DEEPEST = 20

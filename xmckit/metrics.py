@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from xmckit import params
 from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError, nearest
-from xmckit.protocols import Evaluation, TopK
+from xmckit.records import Evaluation, TopK
 from xmckit.sparse import scoring
 from xmckit.sparse.topk import csr_pattern, topk_csr
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from xmckit.context import Context
     from xmckit.data.model import Matrix, Split
-    from xmckit.protocols import Featurizer, Head, TopK
-    from xmckit.recipe.sections import Combining
+    from xmckit.protocols import Featurizer, Head
+    from xmckit.records import Combining, TopK
 
 
 class Tag(NamedTuple):

@@ -13,7 +13,8 @@ from xmckit import store
 from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import UsageError
 from xmckit.params import Configured
-from xmckit.protocols import LabelIndex, LinearDecision, TopK
+from xmckit.protocols import LabelIndex
+from xmckit.records import LinearDecision, TopK
 
 if TYPE_CHECKING:
     from xmckit.context import Context

@@ -24,9 +24,8 @@ from xmckit.data.saved import load_dataset
 from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, UsageError
 from xmckit.metrics import RankingMetrics, SetMetrics
-from xmckit.protocols import Evaluation, TopK
 from xmckit.recipe import ENSEMBLE
-from xmckit.recipe.sections import Combining
+from xmckit.records import Combining, Evaluation, TopK
 from xmckit.runs import Run
 
 ABOUT, FORMAT = "ensemble.json", 1

@@ -19,8 +19,9 @@ from xmckit.errors import DataError, PluginError, blaming
 from xmckit.handover import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.insights import examples, insights
 from xmckit.metrics import propensity_constants
-from xmckit.protocols import Evaluation, Head, TopK
+from xmckit.protocols import Head
 from xmckit.recipe import ENSEMBLE, Recipe, Section
+from xmckit.records import Evaluation, TopK
 
 BLOCK = 4096  # rows predicted between two steps of the progress bar
 

@@ -31,7 +31,8 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.errors import PluginError, blaming
-from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE, Head, LinearDecision, Verdict, Verdicts, Verifier
+from xmckit.protocols import Head, Verifier
+from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdict, Verdicts
 
 FORMAT = 1
 BLOCK = 512

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from xmckit import context, hookspecs, params, protocols
+from xmckit import context, hookspecs, params, protocols, records
 from xmckit.data import model
 from xmckit.hookspecs import KINDS
 from xmckit.recipe import sections
@@ -27,9 +27,9 @@ RECORDS: dict[str, list[type]] = {
     "Parameters": [params.Params, params.Spec, params.Configured],
     "What a component is given": [context.Context],
     "Data": [model.Split, model.Groups, model.Dataset],
-    "Predictions and their scores": [protocols.TopK, protocols.Evaluation],
+    "Predictions and their scores": [records.TopK, records.Evaluation],
     "Decisions and verdicts": [
-        protocols.LinearDecision, protocols.Alternating, protocols.Verdict, protocols.Verdicts,
+        records.LinearDecision, records.Alternating, records.Verdict, records.Verdicts,
     ],
 }  # fmt: skip
 # Protocols that belong to another kind's.
@@ -163,9 +163,9 @@ def record_reference() -> str:
         "What components are given and what they return, word for word as in the source. All of these names, but for",
         "`Spec` and `Context`'s parts, are in `xmckit` itself.",
     ]
-    for title, records in RECORDS.items():
+    for title, classes in RECORDS.items():
         lines += ["", f"## {title}"]
-        for record in records:
+        for record in classes:
             lines += ["", f"### {record.__name__}", "", _source(record)]
     return "\n".join(lines) + "\n"
 

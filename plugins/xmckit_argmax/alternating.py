@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit import DataError, LinearDecision
 from xmckit.data.model import as_csr
-from xmckit.protocols import ARGMAXABLE, UNARGMAXABLE, Alternating
+from xmckit.records import ARGMAXABLE, UNARGMAXABLE, Alternating
 
 
 def ideal_answers(

@@ -28,7 +28,7 @@ from typing import Literal
 import numpy as np
 
 from xmckit import DataError, LinearDecision, Verdict
-from xmckit.protocols import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
+from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
 from xmckit_argmax.highs import Solution, maximise_last
 from xmckit_argmax.tolerance import radius_is_at_most
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from xmckit.protocols import ARGMAXABLE, UNARGMAXABLE
+from xmckit.records import ARGMAXABLE, UNARGMAXABLE
 from xmckit_argmax import exact
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.proofs import gamma

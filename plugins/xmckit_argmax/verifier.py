@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from xmckit import Configured, Context, DataError, LinearDecision, Params, Verdict, Verdicts
 from xmckit.context import Bar
 from xmckit.nn.threads import threads
-from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE
+from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE
 from xmckit_argmax.alternating import ideal_answers
 from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.radius import radius_bound

@@ -9,7 +9,7 @@ import numpy as np
 
 from xmckit.bench.peers import Peer
 from xmckit.params import Params
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 
 
 class Commonest(Peer):

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 import xmckit
-from xmckit.protocols import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
+from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
 from xmckit.testing.brute_force import outputs
 
 

@@ -53,8 +53,8 @@ def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from xmckit.comparison import cost_of, score_rows
     from xmckit.data.saved import load_dataset
     from xmckit.model import load
-    from xmckit.protocols import TopK
     from xmckit.recipe import load_recipe
+    from xmckit.records import TopK
     from xmckit.registry import registry_from_environment
 
     registry = registry_from_environment([Path(file) for file in job["plugins"]])

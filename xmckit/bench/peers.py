@@ -21,7 +21,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.errors import PluginError, UsageError
 from xmckit.params import Configured, Params
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 from xmckit.sparse.topk import topk_csr
 
 BLOCK = 512  # rows whose scores of all labels are held at once

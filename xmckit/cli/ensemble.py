@@ -8,7 +8,7 @@ from typing import get_args
 import click
 
 from xmckit.cli import common
-from xmckit.recipe.sections import Combining
+from xmckit.records import Combining
 
 
 @click.command()

@@ -46,7 +46,8 @@ from xmckit.nn.threads import Threads, threads
 from xmckit.nn.thresholds import Histogram
 from xmckit.nn.training import Epoch, Examples, Schedule, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.params import PARAMS, Configured, Params, Spec, reasons
-from xmckit.protocols import Alternating, LabelIndex, LinearDecision, TopK
+from xmckit.protocols import LabelIndex
+from xmckit.records import Alternating, LinearDecision, TopK
 from xmckit.sparse.topk import csr_pattern
 
 LOGITS_AT_ONCE = 1 << 24

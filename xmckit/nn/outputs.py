@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from xmckit.data.model import as_csr
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 from xmckit.sparse.topk import topk_csr, topk_dense
 
 

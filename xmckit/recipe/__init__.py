@@ -29,7 +29,6 @@ from xmckit.recipe.sections import (
     PLAIN_SECTIONS,
     SCORE_SECTIONS,
     SECTIONS,
-    Combining,
     EnsembleKeys,
     GeneralKeys,
     ReportKeys,
@@ -38,6 +37,7 @@ from xmckit.recipe.sections import (
 )
 from xmckit.recipe.sweep import parse_sweep
 from xmckit.recipe.toml_lines import KeyPath
+from xmckit.records import Combining
 
 if TYPE_CHECKING:
     from xmckit.registry import Registry

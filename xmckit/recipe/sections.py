@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, PositiveFloat
 
 from xmckit.params import Params
+from xmckit.records import Combining
 
 # Names become folders of a run.
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 Name = Annotated[str, Field(pattern=_NAME)]
-Combining = Literal["average", "rank", "softmax"]
 
 
 class GeneralKeys(Params):

@@ -11,7 +11,7 @@ from numba import njit, uint64
 from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError, UsageError
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 from xmckit.sparse.lanes import address, count_below, everywhere, larger, least_where_below, loader, not_below, store
 from xmckit.sparse.parse_kernels import trailing_zeros
 

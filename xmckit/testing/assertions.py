@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from xmckit.data.model import Dataset
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 
 PICKLE_NAMES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
 RELATIVE, ABSOLUTE = 1e-4, 1e-5  # what float32 sums may differ by when they are taken in another order

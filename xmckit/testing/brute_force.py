@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from xmckit.protocols import LinearDecision
+from xmckit.records import LinearDecision
 
 Rows = list[list[Fraction]]
 

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
 from xmckit.handover import named_index
-from xmckit.protocols import TopK
+from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
     NotApplicable,

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
 from xmckit.errors import XmckitError
-from xmckit.protocols import Evaluation, TopK
+from xmckit.records import Evaluation, TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import counted, flat, require
 from xmckit.testing.problems import small_problem

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
 from xmckit.errors import XmckitError
-from xmckit.protocols import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdicts
+from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdicts
 from xmckit.testing import common
 from xmckit.testing.assertions import counted, flat, require
 from xmckit.testing.brute_force import outputs, possible_sets
