@@ -28,8 +28,8 @@ import numpy as np
 from memory import extra_memory
 from scipy.sparse import csr_matrix
 
+from xmckit.components.metrics import inverse_propensity, rank_metrics
 from xmckit.context import cpu_count
-from xmckit.metrics import inverse_propensity, rank_metrics
 from xmckit.records import TopK
 from xmckit.sparse.topk import topk_csr, topk_dense
 

@@ -126,7 +126,7 @@ def load(data: str, labels: str, folder: Path | None) -> Data:
     from dataclasses import replace
 
     import xmckit
-    from xmckit.metrics import inverse_propensity, propensity_constants
+    from xmckit.components.metrics import inverse_propensity, propensity_constants
 
     context = xmckit.make_context()
     spec: dict[str, Any] = {"use": data} if data == "stdlib-calls" else {"use": "files", "path": f"{folder}/{data}"}
@@ -162,7 +162,7 @@ def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
 
 
 def scores(found: Any, data: Data, workers: int) -> dict[str, float]:
-    from xmckit.metrics import rank_metrics
+    from xmckit.components.metrics import rank_metrics
 
     values = rank_metrics(
         found, data.test.Y, inverse_propensity=data.weights, filtered=data.test.filter, workers=workers

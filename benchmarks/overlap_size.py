@@ -26,7 +26,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "overlap_size.json"
 
 def measure(share: float, threads: int, sender: Any) -> None:
     from xmckit import make_context
-    from xmckit.metrics import rank_metrics
+    from xmckit.components.metrics import rank_metrics
 
     rows, test_rows, labels = (round(share * number) for number in (ROWS, TEST_ROWS, LABELS))
     context = make_context(workers=threads)

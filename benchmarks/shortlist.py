@@ -38,7 +38,7 @@ BEGIN, END = "<!-- table: python benchmarks/shortlist.py --render -->", "<!-- /t
 
 def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> None:
     from xmckit import make_context
-    from xmckit.metrics import rank_metrics
+    from xmckit.components.metrics import rank_metrics
 
     context = make_context(workers=THREADS)
     train, test, truth = amazon(rows, test_rows, labels, context)

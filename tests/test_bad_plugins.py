@@ -33,7 +33,7 @@ PLUGIN = """
     import numpy as np
     import xmckit
     from xmckit import store
-    from xmckit.popularity import PopularityHead
+    from xmckit.components.popularity import PopularityHead
 
     @xmckit.hookimpl
     def xmckit_heads():

@@ -17,7 +17,7 @@ import xmckit
 
 @xmckit.hookimpl
 def xmckit_heads():
-    yield xmckit.Component("versioned", "xmckit.popularity:PopularityHead", api_version={version})
+    yield xmckit.Component("versioned", "xmckit.components.popularity:PopularityHead", api_version={version})
 """
 
 
@@ -81,7 +81,7 @@ def xmckit_old():
 
 @xmckit.hookimpl
 def xmckit_heads():
-    yield xmckit.Component("still-there", "xmckit.popularity:PopularityHead")
+    yield xmckit.Component("still-there", "xmckit.components.popularity:PopularityHead")
 """
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from xmckit.ensembles import BLOCK, combine_rankings, combine_sets
+from xmckit.components.ensembles import BLOCK, combine_rankings, combine_sets
 from xmckit.errors import DataError
 from xmckit.records import TopK
 

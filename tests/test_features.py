@@ -12,11 +12,12 @@ from hypothesis.extra import numpy as hnp
 from pydantic import ValidationError
 from scipy.sparse import csc_matrix, csr_array, csr_matrix, issparse
 
-from xmckit import features, store
+from xmckit import store
+from xmckit.components import featurizers as features
+from xmckit.components.featurizers import Blocks, Tfidf
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError, StorageError, UsageError
-from xmckit.features import Blocks, Tfidf
 from xmckit.protocols import Featurizer
 from xmckit.sparse import text
 
@@ -309,7 +310,7 @@ def test_tfidf_loaded_in_a_fresh_process_gives_the_same_bits(tmp_path):
         from xmckit import store
         from xmckit.context import Context
         from xmckit.data.model import Split
-        from xmckit.features import Tfidf
+        from xmckit.components.featurizers import Tfidf
         folder = Path(sys.argv[1])
         texts = store.read_strings(folder / "texts.npz")
         split = Split({"v": np.load(folder / "v.npy")}, csr_matrix((len(texts), 0)), texts)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
+from xmckit.components.metrics import inverse_propensity, rank_metrics
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
 from xmckit.insights import BINS, FREQUENCY_EDGES, GROUPS, examples, insights, thirds
-from xmckit.metrics import inverse_propensity, rank_metrics
 from xmckit.records import TopK
 from xmckit.registry import Registry
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 
-from xmckit.errors import DataError, UsageError
-from xmckit.metrics import (
+from xmckit.components.metrics import (
     RankingMetrics,
     SetMetrics,
     inverse_propensity,
@@ -21,6 +20,7 @@ from xmckit.metrics import (
     rank_metrics,
     set_metrics,
 )
+from xmckit.errors import DataError, UsageError
 from xmckit.protocols import Metric
 from xmckit.records import Evaluation, TopK
 

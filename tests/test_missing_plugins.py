@@ -34,7 +34,7 @@ RECIPE = """
 """
 # Each is what the core or the toy plugin has, under a name of its own.
 SOURCES = {
-    "featurizer": "from xmckit.features import Blocks as Own",
+    "featurizer": "from xmckit.components.featurizers import Blocks as Own",
     "encoder": "from xmckit.nn import SparseLinear as Own",
     "indexer": "from toy_for_missing import Frequent as Own",
 }

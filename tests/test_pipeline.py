@@ -356,7 +356,7 @@ def test_runs_are_found_by_folder_name_and_recipe(write_recipe, tmp_path):
 SLOW_HEAD = """
 import time, xmckit
 from pathlib import Path
-from xmckit.popularity import PopularityHead
+from xmckit.components.popularity import PopularityHead
 
 class Slow(PopularityHead):
     def fit(self, train, *, indexes=(), context):

@@ -7,10 +7,10 @@ import pytest
 from scipy.sparse import csr_matrix, random
 
 from xmckit import store
+from xmckit.components.popularity import PopularityHead
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import StorageError, UsageError
-from xmckit.popularity import PopularityHead
 from xmckit.protocols import Head
 
 LABELS = [{0, 4}, {4}, {2, 4}, {0, 2, 4}, {4, 5}]  # counts 2 0 2 0 5 1 of 5 rows

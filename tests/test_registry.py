@@ -16,7 +16,7 @@ from xmckit.registry.locations import Location
 
 GOOD = """
     import xmckit
-    from xmckit.popularity import PopularityHead
+    from xmckit.components.popularity import PopularityHead
 
     class Mine(PopularityHead):
         pass

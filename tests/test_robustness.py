@@ -208,7 +208,7 @@ def test_what_a_plugin_prints_on_import_is_no_result(plugin, capsys):
 
 @pytest.mark.parametrize("home", ["zip", "namespace"])
 def test_code_in_a_zip_or_a_namespace_package(plugin, tmp_path, monkeypatch, home):
-    code = "from xmckit.popularity import PopularityHead as Mine\n"
+    code = "from xmckit.components.popularity import PopularityHead as Mine\n"
     place = tmp_path / "site"
     if home == "zip":
         place = tmp_path / "site.zip"

@@ -37,7 +37,7 @@ def test_metrics_of_100_thousand_rows_and_670_thousand_labels_need_little_memory
     setup = """
 import numpy as np
 from scipy.sparse import csr_matrix
-from xmckit.metrics import rank_metrics
+from xmckit.components.metrics import rank_metrics
 from xmckit.protocols import TopK
 rng = np.random.default_rng(0)
 rows, labels, width = 100_000, 670_000, 100

@@ -15,9 +15,9 @@ from xmckit_pecos.neighbours import similarities
 import xmckit
 from xmckit import DataError, UsageError, pipeline, store
 from xmckit.cli import xmckit as program
+from xmckit.components.ensembles import combine_rankings
+from xmckit.components.featurizers import Tfidf
 from xmckit.data.saved import load_dataset
-from xmckit.ensembles import combine_rankings
-from xmckit.features import Tfidf
 from xmckit.recipe import load_recipe
 from xmckit.records import TopK
 from xmckit.registry import Registry

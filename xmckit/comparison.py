@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
+from xmckit.components.metrics import RowScores, inverse_propensity, row_scores
 from xmckit.data.model import Dataset
 from xmckit.errors import DataError, UsageError
-from xmckit.metrics import RowScores, inverse_propensity, row_scores
 from xmckit.report.run_report import DEFAULT, ORIGINS
 from xmckit.run_ensembles import check_done, common_data, distinct_names, member_of
 from xmckit.runs import Run

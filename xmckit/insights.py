@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from xmckit.components.metrics import inverse_propensity
 from xmckit.context import Context
 from xmckit.data.model import Dataset, as_csr
-from xmckit.metrics import inverse_propensity
 from xmckit.records import TopK
 
 FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)

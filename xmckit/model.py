@@ -138,7 +138,7 @@ def _depth(k: int, top: int, members: int) -> int:
 def _combined(rankings: Sequence[TopK], k: int, rule: Combining) -> TopK:
     if len(rankings) == 1:
         return rankings[0]
-    from xmckit.ensembles import combine_rankings
+    from xmckit.components.ensembles import combine_rankings
 
     return combine_rankings(rankings, k, rule)
 
@@ -146,7 +146,7 @@ def _combined(rankings: Sequence[TopK], k: int, rule: Combining) -> TopK:
 def _combined_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
     if len(sets) == 1:
         return sets[0]
-    from xmckit.ensembles import combine_sets
+    from xmckit.components.ensembles import combine_sets
 
     return combine_sets(sets)
 

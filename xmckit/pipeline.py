@@ -312,10 +312,10 @@ class _Pipeline:
     # -- the stages ----------------------------------------------------------------------------------------------
 
     def _data(self) -> Stage[Dataset]:
+        from xmckit.components.metrics import propensity_constants
         from xmckit.data.describe import describe
         from xmckit.data.saved import load_dataset, save_dataset
         from xmckit.handover import checked_dataset, checked_fingerprint
-        from xmckit.metrics import propensity_constants
 
         section = self.recipe.data
         source = self._build(section)

@@ -19,11 +19,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import store
+from xmckit.components.ensembles import combine_rankings, combine_sets
+from xmckit.components.metrics import RankingMetrics, SetMetrics
 from xmckit.data.model import Dataset, as_csr
 from xmckit.data.saved import load_dataset
-from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, UsageError
-from xmckit.metrics import RankingMetrics, SetMetrics
 from xmckit.recipe import ENSEMBLE
 from xmckit.records import Combining, Evaluation, TopK
 from xmckit.runs import Run

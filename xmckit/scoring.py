@@ -12,13 +12,13 @@ import numpy as np
 from scipy.sparse import csr_matrix, vstack
 
 from xmckit import exhibits, store
+from xmckit.components.ensembles import combine_rankings, combine_sets
+from xmckit.components.metrics import propensity_constants
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
-from xmckit.ensembles import combine_rankings, combine_sets
 from xmckit.errors import DataError, PluginError, blaming
 from xmckit.handover import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.insights import examples, insights
-from xmckit.metrics import propensity_constants
 from xmckit.protocols import Head
 from xmckit.recipe import ENSEMBLE, Recipe, Section
 from xmckit.records import Evaluation, TopK

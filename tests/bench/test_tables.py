@@ -28,7 +28,7 @@ from xmckit.bench.results import (
 )
 from xmckit.bench.suite import load_suite
 from xmckit.comparison import compare_rows
-from xmckit.metrics import RowScores
+from xmckit.components.metrics import RowScores
 from xmckit.registry import default_registry
 
 SYSTEMS = [

@@ -16,8 +16,8 @@ from scipy.sparse import csr_matrix
 from xmckit import DataError, UsageError, comparison, pipeline, store
 from xmckit.cli.compare import compare
 from xmckit.comparison import bootstrap, compare_rows, compare_runs, holm, recipe_differences
+from xmckit.components.metrics import RowScores, rank_metrics, row_scores
 from xmckit.errors import StorageError
-from xmckit.metrics import RowScores, rank_metrics, row_scores
 from xmckit.recipe import load_recipe
 from xmckit.report.comparison_page import comparison_page
 from xmckit.runs import Run

@@ -57,7 +57,7 @@ def write(tmp_path, monkeypatch):
 )
 def test_a_plugin_that_hangs_or_ends_its_process(write, text, fault, line):
     plugin = write("fatal_plugin", text)
-    sound = write("sound_plugin", OFFERS.format(name="sound", target="xmckit.popularity:PopularityHead"))
+    sound = write("sound_plugin", OFFERS.format(name="sound", target="xmckit.components.popularity:PopularityHead"))
     found, other = probe_all([plugin, sound], LIMIT)
     assert fault in found.fault
     lines = line if isinstance(line, tuple) else (line,)

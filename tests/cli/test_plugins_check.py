@@ -43,7 +43,7 @@ Missing = Odd
 NEEDY = """
 import xmckit
 from pydantic import Field
-from xmckit.executors import Serial
+from xmckit.components.executors import Serial
 
 
 class Some(xmckit.Configured):

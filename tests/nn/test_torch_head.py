@@ -136,7 +136,7 @@ def test_the_best_epochs_weights_are_kept(context):
     head = fitted(context.using(log=logged.append), epochs=12, learning_rate=0.5, patience=12)
     scores = [float(line.rsplit(" ", 1)[1]) for line in logged if line.startswith("epoch")]
     validation = context.validation
-    from xmckit.metrics import rank_metrics
+    from xmckit.components.metrics import rank_metrics
 
     found = rank_metrics(head.predict(validation.matrix, 5), validation.Y, ks=(5,))["nDCG@5"]
     assert found == pytest.approx(max(scores), abs=1e-4)

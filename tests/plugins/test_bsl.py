@@ -6,7 +6,7 @@ from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 
 import xmckit
-from xmckit.metrics import rank_metrics
+from xmckit.components.metrics import rank_metrics
 from xmckit.testing.problems import small_problem
 
 torch = pytest.importorskip("torch")

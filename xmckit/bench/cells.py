@@ -19,8 +19,8 @@ import tomli_w
 
 from xmckit import store
 from xmckit.bench.suite import BASELINE, DataSet, Suite, System
+from xmckit.components.metrics import RowScores
 from xmckit.errors import StorageError
-from xmckit.metrics import RowScores
 from xmckit.recipe import Recipe, load_recipe
 from xmckit.recipe.layers import merged_tree, read_chain
 from xmckit.registry import Registry

@@ -88,8 +88,8 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """On the rows and features of the baseline's run, whose propensities are used too."""
     from xmckit.bench.peers import peer_class
     from xmckit.comparison import score_rows
+    from xmckit.components.metrics import inverse_propensity, rank_metrics
     from xmckit.data.saved import load_dataset
-    from xmckit.metrics import inverse_propensity, rank_metrics
     from xmckit.runs import Run
     from xmckit.runs.provenance import library_versions
 

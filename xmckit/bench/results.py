@@ -17,8 +17,8 @@ from xmckit.bench.cells import Cell, key_parts, mean_rows, read_rows
 from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite
 from xmckit.comparison import DRAWS, Difference, compare_rows
+from xmckit.components.metrics import RowScores
 from xmckit.errors import DataError, StorageError, UsageError
-from xmckit.metrics import RowScores
 
 FORMAT = 1
 COSTS = ("train_seconds", "predict_seconds", "seconds", "cpu_seconds", "peak_bytes", "bytes")

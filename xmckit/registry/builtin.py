@@ -11,7 +11,7 @@ from xmckit.hookspecs import Component, hookimpl
 def xmckit_heads() -> Iterator[Component]:
     yield Component(
         "popularity",
-        "xmckit.popularity:PopularityHead",
+        "xmckit.components.popularity:PopularityHead",
         summary="The most frequent labels for every row: the baseline.",
     )
 
@@ -55,10 +55,10 @@ def xmckit_readers() -> Iterator[Component]:
 def xmckit_featurizers() -> Iterator[Component]:
     yield Component(
         "blocks",
-        "xmckit.features:Blocks",
+        "xmckit.components.featurizers:Blocks",
         summary="Feature blocks as they come, each normalised and weighted, side by side.",
     )
-    yield Component("tfidf", "xmckit.features:Tfidf", summary="Words of the texts, weighted by tf-idf.")
+    yield Component("tfidf", "xmckit.components.featurizers:Tfidf", summary="Words of the texts, weighted by tf-idf.")
 
 
 @hookimpl
@@ -73,22 +73,28 @@ def xmckit_encoders() -> Iterator[Component]:
 def xmckit_metrics() -> Iterator[Component]:
     yield Component(
         "ranking",
-        "xmckit.metrics:RankingMetrics",
+        "xmckit.components.metrics:RankingMetrics",
         summary="P, nDCG, R, F1, PSP, PSnDCG and coverage at k of the ranking.",
     )
     yield Component(
-        "sets", "xmckit.metrics:SetMetrics", summary="Micro and macro F1 of the label sets that the rule outputs."
+        "sets",
+        "xmckit.components.metrics:SetMetrics",
+        summary="Micro and macro F1 of the label sets that the rule outputs.",
     )
 
 
 @hookimpl
 def xmckit_executors() -> Iterator[Component]:
-    yield Component("serial", "xmckit.executors:Serial", summary="One item after the other, in this process.")
     yield Component(
-        "threads", "xmckit.executors:Threads", summary="Threads of this process; numba and torch release the GIL."
+        "serial", "xmckit.components.executors:Serial", summary="One item after the other, in this process."
     )
     yield Component(
-        "processes", "xmckit.executors:Processes", summary="Processes of this machine, for pure Python work."
+        "threads",
+        "xmckit.components.executors:Threads",
+        summary="Threads of this process; numba and torch release the GIL.",
+    )
+    yield Component(
+        "processes", "xmckit.components.executors:Processes", summary="Processes of this machine, for pure Python work."
     )
 
 

@@ -1,4 +1,4 @@
-"""Kernels behind `xmckit.metrics`: where the true labels are in the rankings, and sums over them.
+"""Kernels behind `xmckit.components.metrics`: where the true labels are in the rankings, and sums over them.
 
 Everything after `ranks_of_truth` touches only the true pairs, of which there are few; nothing is rows × labels.
 Work is spread over blocks of rows that do not depend on the number of workers; sums are float64, over the rows of a

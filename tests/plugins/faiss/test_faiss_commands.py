@@ -372,7 +372,7 @@ def test_a_search_takes_features_of_a_plugin_file(made, tmp_path):
     """`--plugin` behind the name of a command that is itself a plugin's; without it, the error names the file."""
     plugin = tmp_path / "own_words.py"
     plugin.write_text(
-        "import xmckit\nfrom xmckit.features import Tfidf\n\nclass OwnWords(Tfidf):\n    pass\n\n"
+        "import xmckit\nfrom xmckit.components.featurizers import Tfidf\n\nclass OwnWords(Tfidf):\n    pass\n\n"
         "@xmckit.hookimpl\ndef xmckit_featurizers():\n"
         "    yield xmckit.Component('own-words', f'{__name__}:OwnWords', summary='Words.')\n"
     )
