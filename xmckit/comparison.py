@@ -21,9 +21,9 @@ from xmckit import store
 from xmckit.components.metrics import RowScores, inverse_propensity, row_scores
 from xmckit.data.model import Dataset
 from xmckit.errors import DataError, UsageError
-from xmckit.report.run_report import DEFAULT, ORIGINS
 from xmckit.run_ensembles import check_done, common_data, distinct_names, member_of
 from xmckit.runs import Run
+from xmckit.runs.layout import DEFAULT_ORIGIN, ORIGINS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -339,7 +339,7 @@ def _defaults(file: Path, recipe: Mapping[str, Any]) -> set[str]:
     """The keys of a flat recipe that nobody wrote; none where it is not known."""
     if not file.is_file():
         return set()
-    unset = [one["key"] for one in store.read_json(file) if one["origin"] == DEFAULT]
+    unset = [one["key"] for one in store.read_json(file) if one["origin"] == DEFAULT_ORIGIN]
     return {key if key in recipe else key.replace(".0.", ".") for key in unset}
 
 

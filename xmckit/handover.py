@@ -174,22 +174,6 @@ def check_saved(folder: Path, who: str) -> None:
                 raise PluginError(f"{who} saved {file.name} with a value in {name} that is not a number")
 
 
-def named_index(index: Any, use: str) -> Any:
-    """The index, which then says by `indexer` which component built it and can load it."""
-    check_index(index, use)
-    try:
-        index.indexer = use
-    except AttributeError:
-        raise PluginError(f"indexer {use} built a {type(index).__name__} that cannot be told its name") from None
-    return index
-
-
-def check_index(index: Any, use: str) -> None:
-    for promised in ("shortlist", "save"):
-        if not callable(getattr(index, promised, None)):
-            raise PluginError(f"indexer {use} built a {type(index).__name__}, which lacks {promised}()")
-
-
 def label_rows(dataset: Dataset, featurizer: Featurizer, X: Matrix, context: Context) -> Matrix | None:
     """A feature row for each label: label features as wide as `X`, or names as the featurizer sees them; else None."""
     own = dataset.label_features

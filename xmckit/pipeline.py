@@ -31,8 +31,9 @@ from xmckit.hookspecs import API_VERSION
 from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
 from xmckit.registry import Registry, default_registry, place_of
 from xmckit.registry.locations import one_line
-from xmckit.report import ORIGINS, write_report
+from xmckit.report import write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages, provenance
+from xmckit.runs.layout import ORIGINS
 from xmckit.views import Featured, Fit, Lazy, Rows, nothing, test_rows, training_rows
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ class Result:
     @property
     def warnings(self) -> list[str]:
         """What label stages, indexes and heads want their user to know, such as a guarantee that does not hold."""
-        from xmckit.relabelling import label_stages
-
-        told = [*label_stages(self.run), *self.run.told_by_indexes(), *store.read_json(self.path / "facts.json")]
+        told = [*self.run.label_facts(), *self.run.index_facts(), *store.read_json(self.path / "facts.json")]
         return [f"{one['name']}: {text}" for one in told for text in one["facts"].get("warnings", ())]
 
     @property
@@ -390,7 +389,8 @@ class _Pipeline:
     def _labels(self, data: Stage[Dataset], features: Stage[Featured]) -> tuple[str, Lazy[Split]]:
         """The key and the training rows after all label stages."""
         from xmckit.data.saved import load_split
-        from xmckit.relabelling import STAGE, relabel
+        from xmckit.relabelling import relabel
+        from xmckit.runs.layout import LABELS_STAGE
 
         key, train = features.key, Lazy(lambda: replace(data.value.train, X=features.value.train))
         for position, section in enumerate(self.recipe.labels):
@@ -408,7 +408,7 @@ class _Pipeline:
                 return replace(before.value, Y=stored.Y, weights=stored.weights, groups=stored.groups)
 
             stage = self._do(
-                f"{STAGE}{section.name}",
+                f"{LABELS_STAGE}{section.name}",
                 self._identity(section, [key], seed=self.context.seed_for("labels", position)),
                 produce,
                 restore,
@@ -430,7 +430,8 @@ class _Pipeline:
         return self._identity(section, inputs, seed=self.context.seed_for(section.kind, position), validation=share)
 
     def _index(self, called: str, position: int, section: Section, seen: Mapping[str, Rows]) -> Stage[Any]:
-        from xmckit.handover import check_saved, named_index, untouched
+        from xmckit.components.indexes import named_index
+        from xmckit.handover import check_saved, untouched
 
         rows = seen[self.recipe.seen_by(section)]
 

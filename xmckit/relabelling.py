@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from scipy.sparse import csr_matrix
 
@@ -14,10 +13,7 @@ from xmckit.data.model import Split
 from xmckit.data.saved import save_split
 from xmckit.handover import checked_facts, relabelled, untouched
 from xmckit.protocols import LabelPreprocessor
-from xmckit.runs import Run
-
-STAGE = "labels-"
-FACTS = "labels.json"
+from xmckit.runs.layout import LABELS_FACTS
 
 
 def relabel(
@@ -36,7 +32,7 @@ def relabel(
         preprocessor.save(folder / "preprocessor")
     facts = checked_facts(preprocessor.facts(), f"label preprocessor {use}") if hasattr(preprocessor, "facts") else {}
     shown = exhibits.stored(preprocessor, use)
-    store.write_json(folder / FACTS, {"facts": facts, "agreement": agreement(after.Y, own), "exhibits": shown})
+    store.write_json(folder / LABELS_FACTS, {"facts": facts, "agreement": agreement(after.Y, own), "exhibits": shown})
     return after
 
 
@@ -46,9 +42,3 @@ def agreement(Y: csr_matrix, own: csr_matrix) -> dict[str, float] | None:
         return None
     common = int((Y != 0).multiply(own != 0).nnz)
     return {"labels": int(Y.nnz), "own": int(own.nnz), "precision": common / Y.nnz, "recall": common / own.nnz}
-
-
-def label_stages(run: Run) -> list[dict[str, Any]]:
-    """What each label stage of a run told, in order: `name`, `facts`, `agreement`, `exhibits`."""
-    names = [stage["name"] for stage in run.manifest["stages"] if stage["name"].startswith(STAGE)]
-    return [{"name": name.removeprefix(STAGE), **store.read_json(run.stage_folder(name) / FACTS)} for name in names]

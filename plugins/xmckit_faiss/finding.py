@@ -12,11 +12,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_run, load, make_context
+from xmckit.components.indexes import named_index
 from xmckit.data import reading
 from xmckit.data.jsonl import json_object
 from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
-from xmckit.handover import named_index
 from xmckit.runs.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 

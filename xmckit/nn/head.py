@@ -20,11 +20,11 @@ from pydantic import ValidationError
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from xmckit import store
+from xmckit.components.indexes import named_index
 from xmckit.components.metrics import rank_metrics
 from xmckit.context import Context
 from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError
-from xmckit.handover import named_index
 from xmckit.nn import outputs
 from xmckit.nn.batches import Targets, as_batch, as_inputs
 from xmckit.nn.encoders import WIDTH, initialised_linear

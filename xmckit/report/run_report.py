@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
-from xmckit.relabelling import label_stages
 from xmckit.report import run_charts
 from xmckit.report.charts import Chart
 from xmckit.report.facts import flat_facts
@@ -22,8 +21,8 @@ from xmckit.report.shown import told
 from xmckit.report.tables import Cell, Column, Table, count, metric_tables, texts
 from xmckit.report.texts import percent, seconds, short, size
 from xmckit.runs import Run
+from xmckit.runs.layout import DEFAULT_ORIGIN, ORIGINS
 
-ORIGINS, DEFAULT = "origins.json", "default"
 SCOPES = {"full": "full layer", "shortlist": "with each row's candidates"}
 MOST_SETS, LABELS_OF_A_SET, MOST_VERDICT_CARDS = 100, 20, 3
 LONGEST_RECIPE = 100_000
@@ -48,7 +47,7 @@ def _page(run: Run) -> dict[str, Any]:
     metrics = store.read_json(run.path / "metrics.json")
     insights = store.read_json(score / "insights.json")
     heads = store.read_json(run.path / "facts.json")
-    indexes = run.told_by_indexes()
+    indexes = run.index_facts()
     name_of = _namer(run)
     calibration, calibration_table = run_charts.calibration(insights)
     probabilistic = insights["systems"][0]["calibration"] is not None
@@ -72,7 +71,7 @@ def _page(run: Run) -> dict[str, Any]:
         "examples": _examples(store.read_json(score / "examples.json"), probabilistic),
         "training": run_charts.training(heads),
         "label_stages": [
-            told(stage, "labels", name_of) | {"agreement": stage["agreement"]} for stage in label_stages(run)
+            told(stage, "labels", name_of) | {"agreement": stage["agreement"]} for stage in run.label_facts()
         ],
         "indexes": [told(index, "index", name_of) for index in indexes],
         "heads": [head for head in told_heads if head["facts"] or head["warnings"] or any(head["shown"].values())],
@@ -201,7 +200,7 @@ def _features(run: Run) -> Table | None:
     sees: dict[str, list[str]] = defaultdict(list)
     for stage, features in run.manifest.get("features", {}).items():
         kind, _, name = stage.partition("-")
-        if name or label_stages(run):
+        if name or run.label_facts():
             sees[features].append(f"{kind} {name}" if name else "label stages")
     rows = []
     for features, by in sees.items():
@@ -217,7 +216,8 @@ def _origins(run: Run) -> tuple[Table, Table]:
     written = store.read_json(run.path / ORIGINS)
     columns = [Column("key"), Column("value"), Column("origin")]
     rows = [
-        (one["origin"] == DEFAULT, [texts(one["key"]), texts(one["value"]), texts(one["origin"])]) for one in written
+        (one["origin"] == DEFAULT_ORIGIN, [texts(one["key"]), texts(one["value"]), texts(one["origin"])])
+        for one in written
     ]
     own, defaults = ([row for default, row in rows if default is wanted] for wanted in (False, True))
     return Table("What was written, and where", columns, own), Table("", columns[:2], [row[:2] for row in defaults])

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from xmckit import store
 from xmckit.errors import PluginError, StorageError, UsageError
+from xmckit.runs.layout import INDEX_FACTS, INDEX_STAGE, LABELS_FACTS, LABELS_STAGE
 from xmckit.runs.resources import Measured
 
 if TYPE_CHECKING:
@@ -137,12 +138,18 @@ class Run:
     def head_names(self) -> list[str]:
         return [stage["name"].removeprefix("head-") for stage in self.head_stages]
 
-    def told_by_indexes(self) -> list[dict[str, Any]]:
-        """What each index told, in order: `name`, `facts`, `exhibits`."""
-        names = [stage["name"] for stage in self.manifest["stages"] if stage["name"].startswith("index-")]
+    def label_facts(self) -> list[dict[str, Any]]:
+        """What each label stage reported, in order: `name`, `facts`, `agreement`, `exhibits`."""
+        return self._stage_facts(LABELS_STAGE, LABELS_FACTS)
+
+    def index_facts(self) -> list[dict[str, Any]]:
+        """What each index reported, in order: `name`, `facts`, `exhibits`."""
+        return self._stage_facts(INDEX_STAGE, INDEX_FACTS)
+
+    def _stage_facts(self, prefix: str, file: str) -> list[dict[str, Any]]:
+        names = [stage["name"] for stage in self.manifest["stages"] if stage["name"].startswith(prefix)]
         return [
-            {"name": name.removeprefix("index-"), **store.read_json(self.stage_folder(name) / "index.json")}
-            for name in names
+            {"name": name.removeprefix(prefix), **store.read_json(self.stage_folder(name) / file)} for name in names
         ]
 
     def features_folder(self, of: str = "labels") -> Path:

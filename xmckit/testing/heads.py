@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
-from xmckit.handover import named_index
 from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
