@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from xmckit import pipeline, store
 from xmckit.data.model import Split
 from xmckit.errors import DataError, PluginError
-from xmckit.handover import check_saved, untouched
+from xmckit.pipeline.output_checks import check_saved, untouched
 from xmckit.registry import Registry
 
 RECIPE = """

@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from xmckit.components.metrics import inverse_propensity, rank_metrics
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
-from xmckit.insights import BINS, FREQUENCY_EDGES, GROUPS, examples, insights, thirds
+from xmckit.pipeline.diagnostics import BINS, FREQUENCY_EDGES, GROUPS, examples, insights, thirds
 from xmckit.records import TopK
 from xmckit.registry import Registry
 

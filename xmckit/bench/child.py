@@ -139,7 +139,7 @@ def facts_of(dataset: Any, X: Any) -> dict[str, int]:
 
 def _rank(model: Any, seen: Sequence[Any], k: int) -> None:
     """The ranking of rows that are the features of each head already, as peers are asked for it."""
-    from xmckit.scoring import BLOCK
+    from xmckit.pipeline.stages.score import BLOCK
 
     deep = k if len(model.heads) == 1 else model.top
     for head, X in zip(model.heads, seen, strict=True):

@@ -236,7 +236,7 @@ def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], p
 
 def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], context: Context) -> Dataset:
     """A data set by its name, or the files at a path."""
-    from xmckit.handover import checked_dataset
+    from xmckit.pipeline.output_checks import checked_dataset
     from xmckit.recipe import load_section
     from xmckit.recipe.layers import merge, node_of, read_sets
 

@@ -85,7 +85,7 @@ def training_rows(
     """The training rows with each of the features. Of `relabelled`, key and rows after the label stages, which saw the
     first features, the labels are those of all.
     """
-    from xmckit.handover import label_rows
+    from xmckit.pipeline.output_checks import label_rows
 
     first = next(iter(features))
 

@@ -28,13 +28,13 @@ from xmckit.errors import (
     is_of_the_machine,
 )
 from xmckit.hookspecs import API_VERSION
+from xmckit.pipeline.rows import Featured, Fit, Lazy, Rows, nothing, test_rows, training_rows
 from xmckit.recipe import Recipe, Section, input_paths, load_recipe, nested_specs
 from xmckit.registry import Registry, default_registry, place_of
 from xmckit.registry.locations import one_line
 from xmckit.report import write_report
 from xmckit.runs import CACHE, Planned, Run, Stage, Stages, provenance
 from xmckit.runs.layout import ORIGINS
-from xmckit.views import Featured, Fit, Lazy, Rows, nothing, test_rows, training_rows
 
 if TYPE_CHECKING:
     from xmckit.data.model import Dataset, Matrix, Split
@@ -314,7 +314,7 @@ class _Pipeline:
         from xmckit.components.metrics import propensity_constants
         from xmckit.data.describe import describe
         from xmckit.data.saved import load_dataset, save_dataset
-        from xmckit.handover import checked_dataset, checked_fingerprint
+        from xmckit.pipeline.output_checks import checked_dataset, checked_fingerprint
 
         section = self.recipe.data
         source = self._build(section)
@@ -344,7 +344,7 @@ class _Pipeline:
         return self._do("data", identity, produce, load_dataset)
 
     def _features(self, data: Stage[Dataset], section: Section) -> Stage[Featured]:
-        from xmckit.handover import check_saved, checked_features, untouched
+        from xmckit.pipeline.output_checks import check_saved, checked_features, untouched
 
         def produce(folder: Path, context: Context) -> Featured:
             seeded = context.using(seed=self.data_seed)
@@ -389,7 +389,7 @@ class _Pipeline:
     def _labels(self, data: Stage[Dataset], features: Stage[Featured]) -> tuple[str, Lazy[Split]]:
         """The key and the training rows after all label stages."""
         from xmckit.data.saved import load_split
-        from xmckit.relabelling import relabel
+        from xmckit.pipeline.stages.labels import relabel
         from xmckit.runs.layout import LABELS_STAGE
 
         key, train = features.key, Lazy(lambda: replace(data.value.train, X=features.value.train))
@@ -431,7 +431,7 @@ class _Pipeline:
 
     def _index(self, called: str, position: int, section: Section, seen: Mapping[str, Rows]) -> Stage[Any]:
         from xmckit.components.indexes import named_index
-        from xmckit.handover import check_saved, untouched
+        from xmckit.pipeline.output_checks import check_saved, untouched
 
         rows = seen[self.recipe.seen_by(section)]
 
@@ -457,7 +457,7 @@ class _Pipeline:
 
     def _head(self, position: int, section: Section, fits: Sequence[Fit]) -> Stage[Any]:
         """Trained on the first of `fits`, and where there is another, once more on that."""
-        from xmckit.handover import check_saved, untouched
+        from xmckit.pipeline.output_checks import check_saved, untouched
 
         names = [index.name for index in self.recipe.index]
         places = [names.index(name) for name in section.extra.get("index", names)]
@@ -493,7 +493,7 @@ class _Pipeline:
     def _score(
         self, data: Stage[Dataset], features: Mapping[str, Stage[Featured]], heads: Sequence[Stage[Any]]
     ) -> Stage[Any]:
-        from xmckit.scoring import score
+        from xmckit.pipeline.stages.score import score
 
         recipe = self.recipe
         first = features[recipe.features[0].name]

@@ -11,7 +11,7 @@ from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.data.saved import save_split
-from xmckit.handover import checked_facts, relabelled, untouched
+from xmckit.pipeline.output_checks import checked_facts, relabelled, untouched
 from xmckit.protocols import LabelPreprocessor
 from xmckit.runs.layout import LABELS_FACTS
 

@@ -17,8 +17,8 @@ from xmckit.components.metrics import propensity_constants
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError, PluginError, blaming
-from xmckit.handover import checked_facts, checked_ranking, checked_sets, untouched
-from xmckit.insights import examples, insights
+from xmckit.pipeline.diagnostics import examples, insights
+from xmckit.pipeline.output_checks import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.protocols import Head
 from xmckit.recipe import ENSEMBLE, Recipe, Section
 from xmckit.records import Evaluation, TopK
