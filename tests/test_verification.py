@@ -15,14 +15,15 @@ import pytest
 from scipy.sparse import csr_matrix
 
 import xmckit
-from xmckit import pipeline, store, verification
+from xmckit import pipeline, store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.data.saved import load_label_names
 from xmckit.errors import PluginError
 from xmckit.registry import Registry
 from xmckit.runs import find_runs
-from xmckit.verification import content_sha256, verify
+from xmckit.verification.verify import content_sha256, verify
+from xmckit.verification import verify as verification
 
 ASSETS = Path(__file__).with_name("assets")
 

@@ -19,7 +19,7 @@ from xmckit.cli import common
 from xmckit.cli.verify import _print_caveats, verify
 from xmckit.data.saved import load_label_names
 from xmckit.errors import DataError, RecipeError, UsageError, VerificationError
-from xmckit.label_sets import random_label_sets, read_label_sets
+from xmckit.verification.label_sets import random_label_sets, read_label_sets
 
 ASSETS = Path(__file__).parents[1] / "assets"
 PLUGINS = ["toy_plugin.py", "brute_force_plugin.py"]

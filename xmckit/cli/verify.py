@@ -111,7 +111,7 @@ def _verify_run(
     from xmckit.model import Model, load
     from xmckit.runs import find_run, provenance
     from xmckit.runs.extensions import is_extension, read_extension
-    from xmckit.verification import verify
+    from xmckit.verification.verify import verify
 
     registry, extension = common.get_registry(), read_extension(Path(name)) if is_extension(Path(name)) else None
     run = find_run(name, root) if extension is None else extension.run
@@ -172,7 +172,7 @@ def _asked(
 def _split_of(assignments: str, label_names: Sequence[str], context: Context) -> Split:
     """Label sets that are of no rows: at random, or of a file."""
     from xmckit.data.model import Split
-    from xmckit.label_sets import RANDOM, random_label_sets, read_label_sets
+    from xmckit.verification.label_sets import RANDOM, random_label_sets, read_label_sets
 
     if assignments.startswith(RANDOM):
         Y = random_label_sets(assignments, len(label_names), context.rng("assignments", assignments))
@@ -213,8 +213,8 @@ def _survey(
 ) -> dict[str, Any]:
     from xmckit.cli.progress import TerminalProgress
     from xmckit.errors import UsageError
-    from xmckit.head_survey import survey
     from xmckit.registry import make_context
+    from xmckit.verification.survey import survey
 
     if assignments in ("test", "train"):
         raise UsageError("--registry has rows of its own: leave out --assignments, or give a FILE or random:K:COUNT")

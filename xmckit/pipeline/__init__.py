@@ -530,7 +530,7 @@ class _Pipeline:
         heads: Sequence[Stage[Any]],
         rows: Mapping[str, Lazy[Split | None]],
     ) -> Stage[Any]:
-        from xmckit.verification import verify
+        from xmckit.verification.verify import verify
 
         section = self.recipe.verify
         assert section is not None

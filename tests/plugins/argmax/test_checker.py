@@ -24,11 +24,12 @@ from xmckit_argmax.checker import check
 from xmckit_argmax.commands import certificates, verified_folders
 
 import xmckit
-from xmckit import pipeline, store, verification
+from xmckit import pipeline, store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.registry import Registry
-from xmckit.verification import content_sha256, verify
+from xmckit.verification.verify import content_sha256, verify
+from xmckit.verification import verify as verification
 
 ORACLE = Path(__file__).parents[2] / "assets" / "brute_force_plugin.py"
 

@@ -14,9 +14,10 @@ from scipy.sparse import csr_matrix
 from xmckit_argmax.checker import check, totals
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from xmckit import Alternating, LinearDecision, XmckitError, store, verification
+from xmckit import Alternating, LinearDecision, XmckitError, store
 from xmckit.context import Context
 from xmckit.data.model import Split
+from xmckit.verification import verify as verification
 
 
 class FixedHead:

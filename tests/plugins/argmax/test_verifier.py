@@ -16,7 +16,8 @@ from xmckit_argmax.solver import Settings, Solver
 from xmckit_argmax.system import make_system
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from xmckit import Alternating, Context, DataError, LinearDecision, Verdicts, make_context, verification
+from xmckit import Alternating, Context, DataError, LinearDecision, Verdicts, make_context
+from xmckit.verification import verify as verification
 
 INSTANCES = 100_000
 

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 import xmckit
 from xmckit.cli import xmckit as program
-from xmckit.verification import verify
+from xmckit.verification.verify import verify
 
 pytest.importorskip("faiss", reason='faiss is not installed: pip install "xmckit[cpu]"')
 from xmckit_faiss.index import FaissIndex

@@ -10,7 +10,7 @@ from typing import Any
 from xmckit.context import Context
 from xmckit.data.model import Split, carve_validation
 from xmckit.errors import PluginError
-from xmckit.verification import verify
+from xmckit.verification.verify import verify
 
 EPOCHS = 10
 MOST_TEST_ROWS = 1000
