@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 import xmckit
 from xmckit import DataError, RecipeError, StorageError, UsageError, pipeline, store
+from xmckit.analysis.combine import ABOUT, combine_runs
 from xmckit.cli.ensemble import ensemble
 from xmckit.cli.predict import predict
 from xmckit.components.ensembles import combine_rankings, combine_sets
 from xmckit.data.saved import load_dataset
 from xmckit.recipe import load_recipe
 from xmckit.records import TopK
-from xmckit.run_ensembles import ABOUT, combine_runs
 from xmckit.runs import Run
 
 RULES = ("average", "rank", "softmax")

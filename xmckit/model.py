@@ -204,7 +204,7 @@ def load(
 
 
 def _load_combined(folder: Path, context: Context) -> CombinedModel:
-    from xmckit.run_ensembles import members_of
+    from xmckit.analysis.combine import members_of
 
     rule, runs = members_of(folder)
     models = [_load_run(run, context) for run, _ in runs]

@@ -10,6 +10,7 @@ import pytest
 from small_suite import write_suite
 
 from xmckit import StorageError, UsageError
+from xmckit.analysis.compare import compare_rows
 from xmckit.bench import tables
 from xmckit.bench.cells import mean_rows, read_rows, write_rows
 from xmckit.bench.plots import draw
@@ -27,7 +28,6 @@ from xmckit.bench.results import (
     write_results,
 )
 from xmckit.bench.suite import load_suite
-from xmckit.comparison import compare_rows
 from xmckit.components.metrics import RowScores
 from xmckit.registry import default_registry
 

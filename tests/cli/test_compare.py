@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from xmckit import DataError, UsageError, comparison, pipeline, store
+from xmckit import DataError, UsageError, pipeline, store
+from xmckit.analysis import compare as comparison
+from xmckit.analysis.compare import bootstrap, compare_rows, compare_runs, holm, recipe_differences
 from xmckit.cli.compare import compare
-from xmckit.comparison import bootstrap, compare_rows, compare_runs, holm, recipe_differences
 from xmckit.components.metrics import RowScores, rank_metrics, row_scores
 from xmckit.errors import StorageError
 from xmckit.recipe import load_recipe

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, random, save_npz
 
 import xmckit
+from xmckit.analysis.evaluate import Labelled, joined, match, read_file, written_otherwise
 from xmckit.cli import xmckit as program
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError, UsageError
-from xmckit.evaluation import Labelled, joined, match, read_file, written_otherwise
 
 WORDS = ["apple", "brick", "cloud", "drum", "earth", "flame"]
 

@@ -19,6 +19,7 @@ from scipy.sparse import csr_matrix, save_npz
 
 import xmckit
 from xmckit import store
+from xmckit.analysis.evaluate import FeatureRows, as_trained, feature_rows
 from xmckit.cli import main
 from xmckit.cli import predict as module
 from xmckit.cli import xmckit as program
@@ -27,7 +28,6 @@ from xmckit.data.model import Split
 from xmckit.data.saved import save_split
 from xmckit.data.xmc_text import row_text
 from xmckit.errors import DataError, StorageError, UsageError
-from xmckit.evaluation import FeatureRows, as_trained, feature_rows
 
 WORDS = ["apple", "brick", "cloud", "drum", "earth", "flame"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from xmckit.analysis.compare import Comparison, Cost, Difference, RecipeDifference, System
 from xmckit.bench.results import DataResults, Duel, Results, Standing
-from xmckit.comparison import Comparison, Cost, Difference, RecipeDifference, System
 
 HOSTILE = [
     "</script><script>window.hit = 1</script>",

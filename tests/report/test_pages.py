@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from pages import COMPARISON, HOSTILE, NAMES, SUITE
 
 from xmckit import UsageError, pipeline, store
+from xmckit.analysis.compare import RecipeDifference
 from xmckit.cli.runs import runs
-from xmckit.comparison import RecipeDifference
 from xmckit.report import write_comparison, write_report, write_suite
 from xmckit.report.comparison_page import comparison_page
 from xmckit.report.page import render

@@ -50,7 +50,7 @@ def _run(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from xmckit import pipeline
-    from xmckit.comparison import cost_of, score_rows
+    from xmckit.analysis.compare import cost_of, score_rows
     from xmckit.data.saved import load_dataset
     from xmckit.model import load
     from xmckit.recipe import load_recipe
@@ -86,8 +86,8 @@ def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """On the rows and features of the baseline's run, whose propensities are used too."""
+    from xmckit.analysis.compare import score_rows
     from xmckit.bench.peers import peer_class
-    from xmckit.comparison import score_rows
     from xmckit.components.metrics import inverse_propensity, rank_metrics
     from xmckit.data.saved import load_dataset
     from xmckit.runs import Run

@@ -1,6 +1,6 @@
 """Everything that a suite found, in one JSON: the outcome of each cell, means over seeds, and what is significant.
 
-Significance is a paired bootstrap over test rows (see `xmckit.comparison`), on each row's mean over seeds.
+Significance is a paired bootstrap over test rows (see `xmckit.analysis.compare`), on each row's mean over seeds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from xmckit import store
+from xmckit.analysis.compare import DRAWS, Difference, compare_rows
 from xmckit.bench.cells import Cell, key_parts, mean_rows, read_rows
 from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite
-from xmckit.comparison import DRAWS, Difference, compare_rows
 from xmckit.components.metrics import RowScores
 from xmckit.errors import DataError, StorageError, UsageError
 

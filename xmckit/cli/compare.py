@@ -10,7 +10,7 @@ import click
 from xmckit.cli import common
 
 if TYPE_CHECKING:
-    from xmckit.comparison import Comparison
+    from xmckit.analysis.compare import Comparison
 
 BEST, SAME = "*", "="
 
@@ -28,10 +28,10 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
     A difference is significant where a paired bootstrap over test rows says so, after Holm's correction. It is one
     between these models: trained with another seed, each would be another.
     """
+    from xmckit.analysis.combine import ABOUT
+    from xmckit.analysis.compare import compare_runs
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.comparison import compare_runs
     from xmckit.errors import UsageError
-    from xmckit.run_ensembles import ABOUT
     from xmckit.runs import find_run
 
     for run in runs:

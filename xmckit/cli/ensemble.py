@@ -30,11 +30,11 @@ def ensemble(
     runs: tuple[str, ...], rule: Combining, output: str | None, workers: int, root: str, as_json: bool
 ) -> None:
     """Combine finished runs on the same data: RUN is a run folder, or a recipe's name for its newest run."""
+    from xmckit.analysis.combine import ABOUT, check_new, combine_runs
     from xmckit.cli.progress import TerminalProgress
     from xmckit.cli.tables import print_metrics
     from xmckit.context import cpu_count
     from xmckit.errors import UsageError
-    from xmckit.run_ensembles import ABOUT, check_new, combine_runs
     from xmckit.runs import find_run
 
     if output is not None:

@@ -11,8 +11,8 @@ from xmckit.cli import common
 from xmckit.errors import printable
 
 if TYPE_CHECKING:
+    from xmckit.analysis.evaluate import FeatureRows, Labelled
     from xmckit.context import Context
-    from xmckit.evaluation import FeatureRows, Labelled
 
 
 @click.command()
@@ -42,9 +42,9 @@ def evaluate(
     Labels are matched by name. Those that the model does not know are misses, and are counted. Propensities are those
     of the rows that the model was trained on.
     """
+    from xmckit.analysis.evaluate import evaluate as score
+    from xmckit.analysis.evaluate import feature_rows, training_run
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.evaluation import evaluate as score
-    from xmckit.evaluation import feature_rows, training_run
     from xmckit.model import load
     from xmckit.registry import make_context
 
@@ -76,8 +76,8 @@ def _labelled(
     features: FeatureRows | None,
     context: Context,
 ) -> Labelled:
+    from xmckit.analysis.evaluate import Labelled, joined, read_file
     from xmckit.cli.data import read_dataset
-    from xmckit.evaluation import Labelled, joined, read_file
 
     if Path(source).is_file() and part is None and not params:
         found = read_file(Path(source), features, context=context)

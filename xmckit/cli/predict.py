@@ -18,8 +18,8 @@ from xmckit.cli import common
 from xmckit.errors import DataError, UsageError, printable
 
 if TYPE_CHECKING:
+    from xmckit.analysis.evaluate import FeatureRows
     from xmckit.data.rows import Format, Rows, Skipped
-    from xmckit.evaluation import FeatureRows
     from xmckit.model import CombinedModel, Model
 
 # Written here so that `--help` imports nothing heavy; a test compares them with `xmckit.data.rows`.
@@ -158,7 +158,7 @@ def _output(out: str | None, stack: contextlib.ExitStack) -> IO[str]:
 
 
 def _features(run: str, root: str) -> FeatureRows | None:
-    from xmckit.evaluation import feature_rows, training_run
+    from xmckit.analysis.evaluate import feature_rows, training_run
 
     return feature_rows(training_run(run, Path(root)))
 
@@ -173,9 +173,9 @@ def _chunks(
     advance: Callable[[float], None],
     stack: contextlib.ExitStack,
 ) -> Iterator[Rows]:
+    from xmckit.analysis.evaluate import as_trained
     from xmckit.data.arrays import map_dense, read_sparse
     from xmckit.data.rows import OF_FEATURES, Lines, matrix_chunks, read_chunks
-    from xmckit.evaluation import as_trained
 
     matrix = _suffix(file) in _MATRICES and form is None
     chosen = form or _form(file, takes_texts=features is None or _takes_texts(model))
@@ -213,7 +213,7 @@ def _check_takes_one(model: Model | CombinedModel, features: FeatureRows | None)
     """UsageError where some of its features need texts and others a matrix: rows have the one or the other here."""
     from scipy.sparse import csr_matrix
 
-    from xmckit.evaluation import as_trained
+    from xmckit.analysis.evaluate import as_trained
 
     if features is None or _takes_texts(model):
         return

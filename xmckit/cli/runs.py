@@ -102,9 +102,9 @@ def show(run: str, root: str, as_json: bool) -> None:
 @common.json_option
 def report(run: str, root: str, as_json: bool) -> None:
     """Write the report of RUN anew, as this version of xmckit makes it."""
+    from xmckit.analysis.combine import check_done
     from xmckit.errors import UsageError
     from xmckit.report import write_report
-    from xmckit.run_ensembles import check_done
     from xmckit.runs import find_run
 
     found = find_run(run, Path(root))

@@ -14,7 +14,7 @@ from xmckit.report.tables import Cell, Column, Table, figure, metric_tables, tex
 from xmckit.report.texts import percent, seconds, short, size
 
 if TYPE_CHECKING:
-    from xmckit.comparison import Comparison, System
+    from xmckit.analysis.compare import Comparison, System
 
 MIB = 2**20
 

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
+from xmckit.analysis.combine import check_done, common_data, distinct_names, member_of
 from xmckit.components.metrics import RowScores, inverse_propensity, row_scores
 from xmckit.data.model import Dataset
 from xmckit.errors import DataError, UsageError
-from xmckit.run_ensembles import check_done, common_data, distinct_names, member_of
 from xmckit.runs import Run
 from xmckit.runs.layout import DEFAULT_ORIGIN, ORIGINS
 

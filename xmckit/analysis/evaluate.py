@@ -17,11 +17,11 @@ import numpy as np
 from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
 from xmckit import store
+from xmckit.analysis.combine import members_of
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError
 from xmckit.records import Evaluation, TopK
-from xmckit.run_ensembles import members_of
 from xmckit.runs import Run, find_run
 from xmckit.runs.extensions import is_extension, read_extension
 from xmckit.sparse.parse import Grammar
