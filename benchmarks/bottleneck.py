@@ -57,7 +57,7 @@ def main() -> None:
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     if cell.figure == "figure 2":
-        from xmckit_argmax.counting import share_of_all
+        from xmckit_argmax.paper.counting import share_of_all
 
         return {"log10_share": float(f"{share_of_all(cell.labels, cell.k):.6g}")}
     return radii(cell)

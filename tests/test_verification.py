@@ -22,8 +22,8 @@ from xmckit.data.saved import load_label_names
 from xmckit.errors import PluginError
 from xmckit.registry import Registry
 from xmckit.runs import find_runs
-from xmckit.verification.verify import content_sha256, verify
 from xmckit.verification import verify as verification
+from xmckit.verification.verify import content_sha256, verify
 
 ASSETS = Path(__file__).with_name("assets")
 

@@ -20,11 +20,11 @@ def xmckit_verifiers() -> Iterator[xmckit.Component]:
 def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "certificates",
-        "xmckit_argmax.commands:certificates",
+        "xmckit_argmax.cli.certificates:certificates",
         summary="Check the proofs behind a run's verdicts.",
     )
     yield xmckit.Component(
         "argmax",
-        "xmckit_argmax.counting_command:argmax",
+        "xmckit_argmax.cli.argmax:argmax",
         summary="Count and draw the label sets that a layer can output.",
     )

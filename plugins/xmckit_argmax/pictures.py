@@ -13,7 +13,7 @@ import numpy as np
 
 from xmckit.drawing import COLOURS, GREEN, GREY, VERMILION, as_svg
 from xmckit.errors import UsageError
-from xmckit_argmax.counting import Rule, share_curve
+from xmckit_argmax.paper.counting import Rule, share_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from xmckit_argmax.active_set import (
+from xmckit_argmax.answers import Answer, Found, Question
+from xmckit_argmax.proofs.float_bounds import all_products
+from xmckit_argmax.proofs.multipliers import inverse
+from xmckit_argmax.proofs.prover import Judge
+from xmckit_argmax.search.active_set import (
     CAREFULLY_DEPENDENT,
     DEPENDENT,
     ENOUGH,
@@ -27,12 +31,8 @@ from xmckit_argmax.active_set import (
     SATISFIED,
     Slots,
 )
-from xmckit_argmax.answers import Answer, Found, Question
-from xmckit_argmax.judge import Judge
-from xmckit_argmax.multipliers import inverse
-from xmckit_argmax.proofs import all_products
+from xmckit_argmax.search.working_set import Familiar, add_worst, begin, make_room
 from xmckit_argmax.system import System
-from xmckit_argmax.working_set import Familiar, add_worst, begin, make_room
 
 FULLY_ENOUGH = 1 - 1e-6  # of rows outside the working set
 NEAR = 0.5  # rows below this join a working set together with those that are violated

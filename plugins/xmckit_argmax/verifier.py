@@ -17,12 +17,12 @@ from xmckit import Configured, Context, DataError, LinearDecision, Params, Verdi
 from xmckit.context import Bar
 from xmckit.nn.threads import threads
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE
-from xmckit_argmax.alternating import ideal_answers
 from xmckit_argmax.answers import Answer, Question
-from xmckit_argmax.radius import radius_bound
+from xmckit_argmax.paper.alternating import ideal_answers
+from xmckit_argmax.paper.radius import radius_bound
+from xmckit_argmax.paper.tolerance import AtEps, Tolerance
 from xmckit_argmax.solver import Settings, Solver, slots_within
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
-from xmckit_argmax.tolerance import AtEps, Tolerance
 
 SETS_PER_SLOT = 2  # label sets of a block for each slot: more, and few sets would keep one worker busy alone
 BLOCKS_PER_WORKER = 4  # between two advances of the progress bar
@@ -83,7 +83,7 @@ class ArgmaxVerifier(Configured):
     def _by_linear_programmes(
         self, decision: LinearDecision, questions: list[Question], context: Context
     ) -> list[Verdict]:
-        from xmckit_argmax.chebyshev import chebyshev
+        from xmckit_argmax.paper.chebyshev import chebyshev
 
         limits = {"box": self.params.box, "eps": self.params.eps, "time_limit": self.params.seconds}
         radius = decision.rule == "sign" and decision.b is None

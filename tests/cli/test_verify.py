@@ -109,7 +109,7 @@ def test_a_run_is_verified_head_by_head(call, run):
 
 
 def test_what_is_verified_is_proved(call, run):
-    checker = pytest.importorskip("xmckit_argmax.checker")
+    checker = pytest.importorskip("xmckit_argmax.checker.check")
     for asked in ("test", "train", "random:3:30"):
         facts = told(call, run, "--assignments", asked, "--most", "30")
         report = checker.check(Path(facts["folder"]))

@@ -9,7 +9,7 @@ from exact_lp import exactly_argmaxable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from xmckit_argmax.alternating import cyclic_runs, ideal_answers
+from xmckit_argmax.paper.alternating import cyclic_runs, ideal_answers
 
 import xmckit
 from xmckit import Alternating, LinearDecision

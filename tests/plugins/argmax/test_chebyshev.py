@@ -8,9 +8,9 @@ import pytest
 from exact_lp import exactly_argmaxable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xmckit_argmax import chebyshev as module
-from xmckit_argmax.chebyshev import chebyshev
-from xmckit_argmax.highs import Solution
+from xmckit_argmax.paper import chebyshev as module
+from xmckit_argmax.paper.chebyshev import chebyshev
+from xmckit_argmax.paper.highs import Solution
 
 import xmckit
 from xmckit import LinearDecision

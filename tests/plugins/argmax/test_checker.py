@@ -19,17 +19,19 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from xmckit_argmax import checker, checker_claims, checker_proofs
-from xmckit_argmax.checker import check
-from xmckit_argmax.commands import certificates, verified_folders
+from xmckit_argmax.checker import check as checker
+from xmckit_argmax.checker import claims as checker_claims
+from xmckit_argmax.checker import proofs as checker_proofs
+from xmckit_argmax.checker.check import check
+from xmckit_argmax.cli.certificates import certificates, verified_folders
 
 import xmckit
 from xmckit import pipeline, store
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.registry import Registry
-from xmckit.verification.verify import content_sha256, verify
 from xmckit.verification import verify as verification
+from xmckit.verification.verify import content_sha256, verify
 
 ORACLE = Path(__file__).parents[2] / "assets" / "brute_force_plugin.py"
 
@@ -272,7 +274,7 @@ def test_it_shares_nothing_with_what_it_checks():
                 imported |= {f"{node.module}.{alias.name}" for alias in node.names}
     outside = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}
     own = {
-        name for name in outside if name.startswith(("xmckit_argmax.checker_claims.", "xmckit_argmax.checker_proofs."))
+        name for name in outside if name.startswith(("xmckit_argmax.checker.claims.", "xmckit_argmax.checker.proofs."))
     }
     assert outside - own == {"numpy", "flint.fmpq", "flint.fmpz_mat", "xmckit.store"}
 

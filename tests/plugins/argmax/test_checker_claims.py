@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from xmckit_argmax.checker import check, totals
+from xmckit_argmax.checker.check import check, totals
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import Alternating, LinearDecision, XmckitError, store

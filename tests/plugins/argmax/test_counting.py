@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from exact_lp import exactly_argmaxable
-from xmckit_argmax.counting import argmaxable_count, log2_count, share_curve, share_of_all
-from xmckit_argmax.counting_command import argmax
+from xmckit_argmax.cli.argmax import argmax
+from xmckit_argmax.paper.counting import argmaxable_count, log2_count, share_curve, share_of_all
 
 import xmckit
 

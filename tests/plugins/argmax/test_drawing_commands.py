@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from xmckit_argmax.counting import argmaxable_count
-from xmckit_argmax.counting_command import argmax
+from xmckit_argmax.cli.argmax import argmax
+from xmckit_argmax.paper.counting import argmaxable_count
 
 import xmckit
 from xmckit import pipeline, store

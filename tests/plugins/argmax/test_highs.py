@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
-from xmckit_argmax import highs
+from xmckit_argmax.paper import highs
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import LinearDecision, make_context
@@ -18,7 +18,7 @@ from xmckit import LinearDecision, make_context
 HANGS = "import time; time.sleep(1000)"
 HANGS_AFTER_ONE = """
 import json, sys; sys.path[:] = json.loads(sys.argv[1])
-from xmckit_argmax import highs
+from xmckit_argmax.paper import highs
 solved, calls = highs._solved, []
 def once(arrays):
     calls.append(1)

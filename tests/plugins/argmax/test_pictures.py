@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exact_lp import exactly_argmaxable
 from xmckit_argmax import pictures
-from xmckit_argmax.counting import argmaxable_count
+from xmckit_argmax.paper.counting import argmaxable_count
 from xmckit_argmax.pictures import (
     ReachByDimension,
     hasse_diagram,

@@ -10,9 +10,9 @@ from exact_lp import positive_point_or_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import KINDS, layer, null_space
-from xmckit_argmax import exact
-from xmckit_argmax.multipliers import positive_multipliers
-from xmckit_argmax.proofs import all_products, error_per_length, weigh
+from xmckit_argmax.proofs import exact
+from xmckit_argmax.proofs.float_bounds import all_products, error_per_length, weigh
+from xmckit_argmax.proofs.multipliers import positive_multipliers
 
 HOUR = 3600.0
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from exact_lp import exactly_argmaxable
 from instances import all_sets, layer
-from xmckit_argmax.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Question
-from xmckit_argmax.multipliers import inverse, positive_multipliers
+from xmckit_argmax.proofs.multipliers import inverse, positive_multipliers
+from xmckit_argmax.search.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
+from xmckit_argmax.search.working_set import FIRST_LESSON, Familiar, begin
 from xmckit_argmax.solver import Clock, Settings, Solver, Workspace, slots_within
 from xmckit_argmax.system import make_system, units
-from xmckit_argmax.working_set import FIRST_LESSON, Familiar, begin
 
 
 def solve(W: np.ndarray, b: np.ndarray | None, rule: str, questions: list[Question], **changes: object) -> list[Answer]:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 from xmckit_argmax.answers import Question
-from xmckit_argmax.radius import radius_bound
+from xmckit_argmax.paper.radius import radius_bound
+from xmckit_argmax.paper.tolerance import Tolerance, radius_is_at_most
 from xmckit_argmax.solver import Settings
-from xmckit_argmax.tolerance import Tolerance, radius_is_at_most
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import Context, LinearDecision

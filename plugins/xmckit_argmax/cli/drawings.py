@@ -93,7 +93,7 @@ def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) ->
 def _about_the_same(runs: Sequence[str], root: Path) -> list[dict[str, Any]]:
     """Of each run the verdicts on the label sets that the first run's first ones are about."""
     from xmckit import UsageError, store
-    from xmckit_argmax.commands import verified_folders
+    from xmckit_argmax.cli.certificates import verified_folders
 
     asked, found = None, []
     for run in runs:
@@ -130,7 +130,7 @@ def _decision(source: str, head: str | None, root: Path) -> tuple[LinearDecision
     """What is to be looked at, and the names of its labels."""
     from xmckit import UsageError, store
     from xmckit.data.saved import load_label_names
-    from xmckit_argmax.commands import verified_folders
+    from xmckit_argmax.cli.certificates import verified_folders
 
     path = Path(source)
     if path.suffix in (".npy", ".npz") and path.is_file():

@@ -77,7 +77,7 @@ def verified_folders(run: str, root: Path) -> list[Path]:
 
 
 def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
-    from xmckit_argmax.checker import check
+    from xmckit_argmax.checker.check import check
 
     report = check(folder)
     failures = [f"{folder}: {failure}" for failure in report.failures]

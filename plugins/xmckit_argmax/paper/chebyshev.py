@@ -29,8 +29,8 @@ import numpy as np
 
 from xmckit import DataError, LinearDecision, Verdict
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
-from xmckit_argmax.highs import Solution, maximise_last
-from xmckit_argmax.tolerance import radius_is_at_most
+from xmckit_argmax.paper.highs import Solution, maximise_last
+from xmckit_argmax.paper.tolerance import radius_is_at_most
 
 BOX, EPS = 1e4, 1e-8
 TIME_LIMIT = 60.0

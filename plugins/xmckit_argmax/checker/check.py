@@ -1,7 +1,7 @@
 """An independent check of a verify stage: every verdict is proved anew from what is on disk, or rejected.
 
 This file reads the folder and keeps the books: the files are what was written with verdicts.json, each verdict has a
-proof (checker_proofs.py), its other claims hold (checker_claims.py: margin, radius, eps, ideal), and the counts and
+proof (proofs.py), its other claims hold (claims.py: margin, radius, eps, ideal), and the counts and
 lists of verdicts.json are made anew. Not checked is what needs the head itself (`replayed`, `caveat`) or was only
 measured (`seconds`, the rank of the verifier's `proof`).
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
-from xmckit_argmax.checker_claims import HOLDS, Terms, read_terms
-from xmckit_argmax.checker_proofs import Asked, Layer, Rejected, ask, prove, read_label_sets, read_layer
+from xmckit_argmax.checker.claims import HOLDS, Terms, read_terms
+from xmckit_argmax.checker.proofs import Asked, Layer, Rejected, ask, prove, read_label_sets, read_layer
 
 STATUSES = ("argmaxable", "unargmaxable", "unresolved")
 FORMAT = 1  # of verdicts.json

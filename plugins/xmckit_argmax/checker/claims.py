@@ -1,4 +1,4 @@
-"""What a verdict claims beside its status, held against the files; part of the independent checker (see checker.py).
+"""What a verdict claims beside its status, held against the files; part of the independent checker (see check.py).
 
 * *margin*: the smallest s_i·a_i·v/(‖a_i‖‖v‖) of the witness v = x, with a_i = w_i. A bias adds the entry 1 to v and b_i
   to a_i, the rule "topk" −c and 1 for a threshold c; the best one is looked for here.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import fmpq
 
-from xmckit_argmax.checker_proofs import Asked, Layer, rational
+from xmckit_argmax.checker.proofs import Asked, Layer, rational
 
 MOST_THIRDS = 2000  # (2/3)^2000 of an interval is nothing, whatever the scales of its ends
 CLOSE = 1e-6  # by this share a margin may differ from the one computed here, which rounds differently

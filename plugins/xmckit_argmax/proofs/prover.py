@@ -11,11 +11,11 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from xmckit_argmax import exact
-from xmckit_argmax.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
 from xmckit_argmax.answers import Answer, Found, Proof, Question
-from xmckit_argmax.multipliers import positive_multipliers
-from xmckit_argmax.proofs import all_products, error_per_length, weigh
+from xmckit_argmax.proofs import exact
+from xmckit_argmax.proofs.float_bounds import all_products, error_per_length, weigh
+from xmckit_argmax.proofs.multipliers import positive_multipliers
+from xmckit_argmax.search.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
 from xmckit_argmax.system import System, plain_rows, row_lengths, scaled_rows, units
 
 ROWS_TO_ADD = 40

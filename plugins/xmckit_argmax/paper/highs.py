@@ -20,7 +20,7 @@ import numpy as np
 TOLERANCE = 1e-10  # the least that HiGHS takes
 GRACE = 5.0  # seconds after HiGHS's own limit
 START = 60.0  # seconds that a new process may take besides, to import what it needs
-SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_argmax.highs import serve; serve()"
+SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_argmax.paper.highs import serve; serve()"
 
 _idle: list[Child] = []
 _lock = threading.Lock()

@@ -20,9 +20,9 @@ from fractions import Fraction
 import numpy as np
 
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE
-from xmckit_argmax import exact
 from xmckit_argmax.answers import Answer, Question
-from xmckit_argmax.proofs import gamma
+from xmckit_argmax.proofs import exact
+from xmckit_argmax.proofs.float_bounds import gamma
 from xmckit_argmax.solver import Settings, Solver, slots_within
 from xmckit_argmax.system import make_system, row_lengths
 

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from xmckit_argmax.answers import Question
+from xmckit_argmax.paper.tolerance import radius_is_at_most
 from xmckit_argmax.system import row_lengths
-from xmckit_argmax.tolerance import radius_is_at_most
 
 TIGHT = 1e-3  # labels that are cleared by this share more than the margin are looked at too
 SPARE, SPARE_OF_BOX = 1e-9, 1e-13  # for the roundings of the multipliers, and of whoever checks the bound

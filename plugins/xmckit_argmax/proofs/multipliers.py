@@ -1,7 +1,7 @@
 """Proofs that rows have a positive combination that is zero, so that no vector is positive on all of them (Gordan).
 
-As in proofs.py every rounding error is bounded and counted: sums are right within γ in any order, fused or not, which
-is what the kernels here leave to the compiler. Loops run over rows that are padded with zeros to whole vectors.
+As in float_bounds.py every rounding error is bounded and counted: sums are right within γ in any order, fused or not,
+which is what the kernels here leave to the compiler. Loops run over rows that are padded with zeros to whole vectors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from xmckit_argmax.proofs import SLIGHTLY_MORE, gamma
+from xmckit_argmax.proofs.float_bounds import SLIGHTLY_MORE, gamma
 
 VECTORS = 32  # numbers that a loop takes at a time; what is left over goes one by one
 LEAST = 2.0**-1022  # what a product loses by underflow is less

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from xmckit_argmax.drawing_commands import hasse, reach
+from xmckit_argmax.cli.drawings import hasse, reach
 
 MOST_DIGITS = 30  # of a count that is printed in full
 
@@ -38,7 +38,7 @@ def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path 
 
     Weights in general position reach exactly this many of the 2^N label sets, others fewer.
     """
-    from xmckit_argmax.counting import share_curve
+    from xmckit_argmax.paper.counting import share_curve
 
     shares = share_curve(labels, dims, bias=bias, rule=rule)
     results = [_facts(labels, dim, float(share), bias, rule) for dim, share in zip(dims, shares, strict=True)]
@@ -55,7 +55,7 @@ def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path 
 
 
 def _facts(labels: int, dim: int, share: float, bias: bool, rule: Any) -> dict[str, Any]:
-    from xmckit_argmax.counting import argmaxable_count
+    from xmckit_argmax.paper.counting import argmaxable_count
 
     log10 = None if math.isinf(share) else share + labels * math.log10(2)
     small = log10 is None or log10 < MOST_DIGITS
