@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix, eye, kron
-from xmckit_pecos import assignment
-from xmckit_pecos.assignment import Reached
-from xmckit_pecos.label_tree import LabelTree, grouped
+from xmckit_pecos.labels import assignment
+from xmckit_pecos.labels.assignment import Reached
+from xmckit_pecos.labels.tree import LabelTree, grouped
 from xmckit_pecos.overlap import OverlapParams, moved
 
 from xmckit import Context

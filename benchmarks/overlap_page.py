@@ -28,8 +28,8 @@ from overlap import (
     WIDER_TWO,
 )
 from study import picture, row
+from xmckit_pecos.linear.options import TOLERANCE
 from xmckit_pecos.overlap import ROUGH
-from xmckit_pecos.training import TOLERANCE
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"

@@ -32,7 +32,7 @@ import numpy as np
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from scipy.sparse import csr_matrix
-from xmckit_pecos.calibration import logits
+from xmckit_pecos.linear.calibration import logits
 from xmckit_pecos.xrlinear import XRLinearHead
 
 from xmckit import Context, Split, make_context

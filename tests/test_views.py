@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy.sparse import csr_matrix, save_npz
-from xmckit_pecos.neighbours import similarities
+from xmckit_pecos.labels.neighbours import similarities
 
 import xmckit
 from xmckit import DataError, UsageError, pipeline, store

@@ -29,7 +29,7 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
 def xmckit_datasets() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "entangled",
-        "xmckit_pecos.entangle:Entangled",
+        "xmckit_pecos.entangled:Entangled",
         summary="Another data set in which every few labels are made one, to see whether meanings are told apart.",
         requires=PECOS,
     )
@@ -49,6 +49,6 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
 def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "index",
-        "xmckit_pecos.commands:index",
+        "xmckit_pecos.cli:index",
         summary="Show the label tree of a run.",
     )

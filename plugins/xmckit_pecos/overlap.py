@@ -15,11 +15,11 @@ from pydantic import Field
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, Params, Split
-from xmckit_pecos import assignment
-from xmckit_pecos.assignment import Meaning, Placed, Reached, Worth
-from xmckit_pecos.label_tree import LabelTree
-from xmckit_pecos.matrices import features, targets
-from xmckit_pecos.training import TOLERANCE
+from xmckit_pecos.labels import assignment
+from xmckit_pecos.labels.assignment import Meaning, Placed, Reached, Worth
+from xmckit_pecos.labels.tree import LabelTree
+from xmckit_pecos.linear.matrices import features, targets
+from xmckit_pecos.linear.options import TOLERANCE
 from xmckit_pecos.tree import TreeIndex, TreeIndexer, TreeParams, leaves_facts
 
 MEANING = Meaning()

@@ -15,13 +15,13 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
 from xmckit.exhibits import Exhibit
-from xmckit_pecos import apart
-from xmckit_pecos.label_tree import LabelTree, grouped, read_tree
-from xmckit_pecos.matrices import features, targets
-from xmckit_pecos.model import Model
-from xmckit_pecos.model_files import PostProcessor
-from xmckit_pecos.training import TOLERANCE, Loss, Negatives, Training
-from xmckit_pecos.tree_exhibits import tree_exhibits
+from xmckit_pecos.labels.report import tree_exhibits
+from xmckit_pecos.labels.tree import LabelTree, grouped, read_tree
+from xmckit_pecos.linear import isolation
+from xmckit_pecos.linear.matrices import features, targets
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.options import TOLERANCE, Loss, Negatives, Training
+from xmckit_pecos.linear.storage import PostProcessor
 
 COUNTS, FACTS, MATCHER = "counts.npz", "facts.json", "matcher"
 ROUTING: PostProcessor = "l3-hinge"
@@ -219,7 +219,7 @@ class TreeIndexer(Configured):
         tolerance: float = TOLERANCE,
     ) -> Model | None:
         with context.progress("training the levels above the leaves"):
-            return apart.train_matcher(
+            return isolation.train_matcher(
                 X,
                 over_pseudo_labels(Y, tree),
                 tree,
@@ -249,7 +249,7 @@ def build_tree(
     leaf_of = np.zeros(labels, dtype=np.int32)
     if depth:
         present = Y if len(seen) == labels else Y[:, seen]
-        codes = apart.leaf_codes(X, present, depth, context.seed_for("tree"), context, isolated=isolated)
+        codes = isolation.leaf_codes(X, present, depth, context.seed_for("tree"), context, isolated=isolated)
         leaf_of[seen] = codes
         leaf_of[counts == 0] = _emptiest(np.bincount(codes, minlength=1 << depth), labels - len(seen))
     return grouped(leaf_of, 1 << depth, branching, np.arange(labels), labels)

@@ -27,15 +27,15 @@ from xmckit import (
 )  # fmt: skip
 from xmckit.exhibits import Exhibit
 from xmckit.protocols import LabelIndex
-from xmckit_pecos import apart, matrices
-from xmckit_pecos import calibration as calibrating
-from xmckit_pecos.copies import scores_of_labels
-from xmckit_pecos.label_tree import LabelTree, tree_of_clusters
-from xmckit_pecos.model import Model
-from xmckit_pecos.model_files import PostProcessor
-from xmckit_pecos.training import Training
+from xmckit_pecos.labels.report import tree_exhibits
+from xmckit_pecos.labels.tree import LabelTree, tree_of_clusters
+from xmckit_pecos.linear import calibration as calibrating
+from xmckit_pecos.linear import isolation, matrices
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.options import Training
+from xmckit_pecos.linear.storage import PostProcessor
+from xmckit_pecos.search.copies import scores_of_labels
 from xmckit_pecos.tree import COUNTS, Branching, LinearParams, build_tree, leaves_facts, over_pseudo_labels
-from xmckit_pecos.tree_exhibits import tree_exhibits
 
 MODEL, STATE = "model", "state.json"
 JUDGED = 5  # labels of a row whose probabilities are judged
@@ -209,7 +209,7 @@ class XRLinearHead(Configured):
         tree = tree.only(counts[tree.label_of] > 0)
         self._counts = None if indexes else counts
         with context.progress("training the linear models"):
-            model = apart.train(
+            model = isolation.train(
                 X,
                 over_pseudo_labels(Y, tree),
                 tree,

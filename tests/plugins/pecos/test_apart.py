@@ -18,9 +18,10 @@ from scipy.sparse import csr_matrix
 pytest.importorskip("pecos")
 
 from pecos_problems import every_label
-from xmckit_pecos import apart, bridge
-from xmckit_pecos.label_tree import grouped
-from xmckit_pecos.training import Training
+from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.linear import bridge
+from xmckit_pecos.linear import isolation as apart
+from xmckit_pecos.linear.options import Training
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -30,7 +31,7 @@ from xmckit import Context, DataError, PluginError, UsageError, pipeline, store
 PREPARED = "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
 DIES = PREPARED + "os.kill(os.getpid(), {})"
 SEGFAULTS_IN_PECOS = PREPARED + (
-    "from xmckit_pecos import apart, bridge; "
+    "from xmckit_pecos.linear import bridge, isolation as apart; "
     "bridge.train = lambda *given, **more: os.kill(os.getpid(), 11); "
     "apart.serve()"
 )
@@ -122,7 +123,7 @@ def test_what_python_raises_there_is_raised_here(tmp_path, monkeypatch):
 def test_nothing_is_left_alone_when_its_parent_is_killed(tmp_path):
     """The parent waits for a child that would sleep for minutes."""
     sleeps = PREPARED + (
-        "import time; from xmckit_pecos import apart; "
+        "import time; from xmckit_pecos.linear import isolation as apart; "
         "apart._work = lambda place: (place.parent / 'child').write_text(str(os.getpid())) and time.sleep(300); "
         "apart.serve()"
     )
@@ -241,7 +242,7 @@ def test_a_crash_in_this_process_has_words_and_goes_on(recipe, tmp_path):
     """What a user sees without `isolated`: where Python was, and when the run goes on, that it ended in PECOS."""
     crash = (
         "import json, os, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-        "from xmckit_pecos import bridge\n"
+        "from xmckit_pecos.linear import bridge\n"
         "bridge.train = lambda *given, **more: os.abort()\n"
         "import xmckit; xmckit.run(sys.argv[2], root=sys.argv[3])"
     )
@@ -250,7 +251,7 @@ def test_a_crash_in_this_process_has_words_and_goes_on(recipe, tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in ended.stderr
-    assert "apart.py" in ended.stderr
+    assert "isolation.py" in ended.stderr
     (stopped,) = (tmp_path / "runs" / "recipe").iterdir()
     assert xmckit.find_run(stopped, tmp_path).status == "killed"
     result = xmckit.run(stopped / "resolved.toml", root=tmp_path / "runs", resume=stopped)

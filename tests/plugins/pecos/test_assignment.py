@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix, kron
 from scipy.sparse import eye as identity
-from xmckit_pecos import assignment
-from xmckit_pecos.assignment import Meaning, Placed, Reached
+from xmckit_pecos.labels import assignment
+from xmckit_pecos.labels.assignment import Meaning, Placed, Reached
 
 seeds = st.integers(0, 2**32 - 1)
 

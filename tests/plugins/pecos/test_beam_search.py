@@ -14,12 +14,12 @@ from scipy.sparse import csc_matrix, csr_matrix, random
 pytest.importorskip("pecos")
 
 from pecos.core import ScipyCompressedSparseAllocator
-from xmckit_pecos import beam_search
-from xmckit_pecos.bridge import clib  # importing it mends PECOS
-from xmckit_pecos.copies import scores_of_labels
-from xmckit_pecos.label_tree import grouped
-from xmckit_pecos.model import Model
-from xmckit_pecos.model_files import LEVELS, POST_PROCESSORS, ModelLevel
+from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.linear.bridge import clib  # importing it mends PECOS
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.storage import LEVELS, POST_PROCESSORS, ModelLevel
+from xmckit_pecos.search import beam as beam_search
+from xmckit_pecos.search.copies import scores_of_labels
 
 from xmckit import DataError, UsageError
 

@@ -22,10 +22,10 @@ from pecos.utils import smat_util
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
-from xmckit_pecos import bridge, matrices
-from xmckit_pecos.label_tree import LabelTree, grouped, tree_of_clusters
-from xmckit_pecos.model import Model
-from xmckit_pecos.training import Training
+from xmckit_pecos.labels.tree import LabelTree, grouped, tree_of_clusters
+from xmckit_pecos.linear import bridge, matrices
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.options import Training
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -49,7 +49,7 @@ def same_weights(ours: Model, theirs: XLinearModel) -> bool:
 
 def test_only_the_bridge_imports_pecos():
     folder = Path(xmckit_pecos.__file__).parent
-    sources = {file.name: file.read_text("utf-8") for file in folder.glob("*.py")}
+    sources = {file.name: file.read_text("utf-8") for file in folder.rglob("*.py")}
     importing = {name for name, text in sources.items() if re.search(r"^\s*(import|from) pecos", text, re.M)}
     assert importing == {"bridge.py"}
 
@@ -220,7 +220,7 @@ def test_one_leaf_needs_no_matcher():
 
 
 def test_results_do_not_depend_on_threads(monkeypatch):
-    for module in (bridge, xmckit_pecos.model):
+    for module in (bridge, xmckit_pecos.linear.model):
         monkeypatch.setattr(module, "worthwhile", lambda threads, *_: threads)  # small data would get one
     train = every_label()
     tree, training = tree_for(train), Training(negatives="tfn+man")

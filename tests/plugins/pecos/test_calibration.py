@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
-from xmckit_pecos import calibration
+from xmckit_pecos.linear import calibration
 
 FLOATS = st.floats(-20, 15, width=32)
 

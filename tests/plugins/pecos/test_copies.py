@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pecos_problems import problem
 from scipy.sparse import csr_matrix
-from xmckit_pecos.copies import scores_of_labels
-from xmckit_pecos.neighbours import similarities
+from xmckit_pecos.labels.neighbours import similarities
+from xmckit_pecos.search.copies import scores_of_labels
 
 
 @settings(deadline=None)
@@ -36,7 +36,7 @@ def test_a_label_has_the_mean_score_of_its_copies_in_front_or_that_of_its_best(s
 
 @pytest.mark.parametrize("dense", [False, True])
 def test_labels_are_near_when_their_rows_are(dense, monkeypatch):
-    monkeypatch.setattr("xmckit_pecos.neighbours.LABELS_AT_ONCE", 7)
+    monkeypatch.setattr("xmckit_pecos.labels.neighbours.LABELS_AT_ONCE", 7)
     train = problem(rows=80, labels=30)
     X, Y = train.matrix.toarray(), train.Y.toarray() != 0
     weights = Y / np.sqrt(np.maximum(Y.sum(axis=1, keepdims=True), 1))

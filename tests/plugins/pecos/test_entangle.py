@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 
 pytest.importorskip("pecos")
 
-from xmckit_pecos.entangle import Entangled, entangled
+from xmckit_pecos.entangled import Entangled, entangled
 
 import xmckit
 from xmckit import DataError, Dataset, Groups, Split, make_context, pipeline

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 pytest.importorskip("pecos")
 
 from scipy.sparse import csr_matrix
-from xmckit_pecos.commands import index
-from xmckit_pecos.neighbours import similarities, visitors
+from xmckit_pecos.cli import index
+from xmckit_pecos.labels.neighbours import similarities, visitors
 
 import xmckit
 from xmckit import UsageError

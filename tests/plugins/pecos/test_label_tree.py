@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xmckit_pecos.label_tree import FILE, LEAF_NAMES, LabelTree, grouped, read_tree, tree_of_clusters
+from xmckit_pecos.labels.tree import FILE, LEAF_NAMES, LabelTree, grouped, read_tree, tree_of_clusters
 
 from xmckit import DataError, StorageError
 

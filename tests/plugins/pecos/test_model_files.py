@@ -16,10 +16,10 @@ pytest.importorskip("pecos")
 from pecos.xmc import HierarchicalMLModel, MLModel
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label
-from xmckit_pecos import bridge
-from xmckit_pecos.label_tree import grouped
-from xmckit_pecos.model import Model
-from xmckit_pecos.training import Training
+from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.linear import bridge
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.options import Training
 
 from xmckit import StorageError, XmckitError
 

@@ -13,10 +13,13 @@ pytest.importorskip("pecos")
 from pecos_problems import every_label, problem
 from pydantic import ValidationError
 from test_assignment import objectives, random_problem
-from xmckit_pecos import apart, assignment, bridge, matrices, overlap
-from xmckit_pecos.label_tree import grouped
+from xmckit_pecos import overlap
+from xmckit_pecos.labels import assignment
+from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.linear import bridge, matrices
+from xmckit_pecos.linear import isolation as apart
+from xmckit_pecos.linear.options import TOLERANCE, Training
 from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, moved
-from xmckit_pecos.training import TOLERANCE, Training
 from xmckit_pecos.tree import TreeIndexer, over_pseudo_labels
 from xmckit_pecos.xrlinear import XRLinearHead
 

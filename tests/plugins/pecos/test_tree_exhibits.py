@@ -9,8 +9,8 @@ from xmckit.exhibits import Branch, Histogram, Outline, Table, stored_all
 
 pytest.importorskip("pecos")
 
-from xmckit_pecos.label_tree import LabelTree, grouped
-from xmckit_pecos.tree_exhibits import tree_exhibits
+from xmckit_pecos.labels.report import tree_exhibits
+from xmckit_pecos.labels.tree import LabelTree, grouped
 
 
 def leaves_below(branch: Branch) -> list[Branch]:

@@ -11,7 +11,7 @@ pytest.importorskip("pecos")
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos_problems import every_label, problem
 from pydantic import ValidationError
-from xmckit_pecos.label_tree import grouped
+from xmckit_pecos.labels.tree import grouped
 from xmckit_pecos.tree import TreeIndex, TreeIndexer, _emptiest, build_tree
 
 from xmckit import Context, DataError, Split, StorageError, UsageError

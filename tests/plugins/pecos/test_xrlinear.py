@@ -14,8 +14,8 @@ pytest.importorskip("pecos")
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
-from xmckit_pecos.calibration import calibration_error, logits
-from xmckit_pecos.label_tree import grouped
+from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.linear.calibration import calibration_error, logits
 from xmckit_pecos.tree import TreeIndex, TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 

@@ -1,4 +1,4 @@
-"""The first half of a step of `beam_search`: the margins of what is below the nodes that rows reached."""
+"""The first half of a step of `beam`: the margins of what is below the nodes that rows reached."""
 
 from __future__ import annotations
 

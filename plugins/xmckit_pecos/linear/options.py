@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from xmckit_pecos.model_files import PostProcessor
+from xmckit_pecos.linear.storage import PostProcessor
 
 Negatives = Literal["tfn", "man", "tfn+man"]
 Loss = Literal["squared-hinge", "hinge"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from xmckit.exhibits import Branch, Cell, Exhibit, Outline, Table, leaf_exhibits
-from xmckit_pecos.label_tree import LabelTree
+from xmckit_pecos.labels.tree import LabelTree
 
 MOST_CHILDREN = 16
 MOST_NODES = 300

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xmckit import Matrix
     from xmckit.exhibits import Branch
     from xmckit.runs import Run
-    from xmckit_pecos.label_tree import LabelTree
+    from xmckit_pecos.labels.tree import LabelTree
 
 BARS = 12  # lines of the histogram of leaf sizes
 WIDTH = 40
@@ -50,7 +50,7 @@ def show(
     """
     from xmckit import find_run
     from xmckit.data.saved import load_label_names
-    from xmckit_pecos.label_tree import LabelTree
+    from xmckit_pecos.labels.tree import LabelTree
 
     found = find_run(run, Path(root))
     stage, folder = _tree_folder(found, index_name)
@@ -72,7 +72,7 @@ def _tree_folder(run: Run, wanted: str | None) -> tuple[str, Path]:
     """(stage, folder) of the run's tree: of an index, or of a head that built its own."""
     from xmckit import UsageError
     from xmckit.errors import nearest
-    from xmckit_pecos.label_tree import FILE
+    from xmckit_pecos.labels.tree import FILE
 
     trees: dict[str, tuple[str, Path]] = {}
     for stage in run.manifest["stages"]:
@@ -90,7 +90,7 @@ def _tree_folder(run: Run, wanted: str | None) -> tuple[str, Path]:
 def _label(name: str, names: Sequence[str]) -> int:
     from xmckit import UsageError
     from xmckit.errors import nearest
-    from xmckit_pecos.label_tree import label_number
+    from xmckit_pecos.labels.tree import label_number
 
     if name in names:
         return names.index(name)
@@ -134,7 +134,7 @@ def _nodes(run: Run, tree: LabelTree, names: Sequence[str], most: int) -> dict[s
     """The upper nodes, as many as a report shows, each with the names of its labels that most training rows have."""
     import numpy as np
 
-    from xmckit_pecos.tree_exhibits import outline
+    from xmckit_pecos.labels.report import outline
 
     def told(branches: Sequence[Branch]) -> list[dict[str, Any]]:
         return [
@@ -240,7 +240,7 @@ def _label_facts(
     """The leaves of a label with the nearest of their labels and the rows that get there; the nearest of all labels."""
     import numpy as np
 
-    from xmckit_pecos.neighbours import similarities, visitors
+    from xmckit_pecos.labels.neighbours import similarities, visitors
 
     X, Y = run.training_rows(stage)
     counts = np.bincount(Y.indices, minlength=Y.shape[1])
@@ -288,8 +288,8 @@ def _label_facts(
 def _routed(folder: Path, X: Matrix) -> csr_matrix:
     """The leaves that rows reach, as many as are searched for a shortlist."""
     from xmckit import store
-    from xmckit_pecos.label_tree import LabelTree
-    from xmckit_pecos.model import Model
+    from xmckit_pecos.labels.tree import LabelTree
+    from xmckit_pecos.linear.model import Model
     from xmckit_pecos.tree import MATCHER, reached_leaves
     from xmckit_pecos.xrlinear import MODEL
 

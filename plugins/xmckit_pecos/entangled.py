@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix
 from xmckit import Configured, Context, DataError, Dataset, Groups, Matrix, Params, Spec, Split
 from xmckit.data.model import as_csr
 from xmckit.params import KindOf
-from xmckit_pecos import apart
+from xmckit_pecos.linear import isolation
 
 Difficulty = Literal["easy", "medium", "hard"]
 SUBSETS = 32  # labels that a stretch of the medium order makes
@@ -96,7 +96,7 @@ def similar_first(X: Matrix, Y: csr_matrix, context: Context, draw: int) -> np.n
     if not len(seen):
         raise DataError("no training row has a label: nothing says which labels are similar")
     depth, seed = int(math.log2(len(seen))), context.seed_for("entangled", "tree", draw)
-    codes = apart.leaf_codes(X, as_csr(Y[:, seen]), depth, seed, context, isolated=False)
+    codes = isolation.leaf_codes(X, as_csr(Y[:, seen]), depth, seed, context, isolated=False)
     return np.concatenate([seen[np.argsort(codes, kind="stable")], unseen])
 
 

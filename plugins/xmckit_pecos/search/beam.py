@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix
 
-from xmckit_pecos.beam_margins import by_feature, packed, row_margins
-from xmckit_pecos.beam_ranking import (
+from xmckit_pecos.search.margins import by_feature, packed, row_margins
+from xmckit_pecos.search.ranking import (
     HINGE,
     LOG_HINGE,
     LOG_SIGMOID,

@@ -9,10 +9,10 @@ from scipy.sparse import csr_matrix
 
 from xmckit import DataError, Matrix, UsageError
 from xmckit.data.model import as_csr
-from xmckit_pecos import beam_search
-from xmckit_pecos.label_tree import LabelTree
-from xmckit_pecos.matrices import features, worthwhile
-from xmckit_pecos.model_files import POST_PROCESSORS, ModelLevel, read_model, write_model
+from xmckit_pecos.labels.tree import LabelTree
+from xmckit_pecos.linear.matrices import features, worthwhile
+from xmckit_pecos.linear.storage import POST_PROCESSORS, ModelLevel, read_model, write_model
+from xmckit_pecos.search import beam as beam_search
 
 
 class Model:

@@ -1,4 +1,4 @@
-"""The second half of a step of `beam_search`: from margins to scores, and the best of these."""
+"""The second half of a step of `beam`: from margins to scores, and the best of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one place that knows PECOS (libpecos 1.2.8), its forms of matrices and its quirks; `model_files` knows its files.
+"""The one place that knows PECOS (libpecos 1.2.8), its forms of matrices and its quirks; `storage` knows its files.
 
 What is guarded here, each with a test of its own:
 - `pecos.xmc.xtransformer` and `pecos.xmr.reranker` are never imported: they do not import beside new libraries.
@@ -7,8 +7,8 @@ What is guarded here, each with a test of its own:
 - A label in two clusters trains, but its stored model frees memory twice when it is loaded for prediction, which ends
   the process. Clusters come from a `LabelTree`, in which a node has one parent, and stored files are checked.
 - PECOS's loader for prediction ends the process when a file is not as it expects, and its models in Python are ten
-  times slower. It is not used: `beam_search` gives the same scores in less time than either, without PECOS. Files of a
-  saved model are read and checked by `model_files`, and nothing in them is unpickled or executed.
+  times slower. It is not used: `search.beam` gives the same scores in less time than either, without PECOS. Files of a
+  saved model are read and checked by `storage`, and nothing in them is unpickled or executed.
 - Some products take every processor of the machine unless each call is told its threads.
 """
 
@@ -25,11 +25,11 @@ from pecos.utils import smat_util
 from scipy.sparse import csc_matrix, csr_matrix, issparse
 
 from xmckit import Matrix, UsageError
-from xmckit_pecos.label_tree import LabelTree
-from xmckit_pecos.matrices import features, worthwhile
-from xmckit_pecos.model import Model
-from xmckit_pecos.model_files import ModelLevel
-from xmckit_pecos.training import Training
+from xmckit_pecos.labels.tree import LabelTree
+from xmckit_pecos.linear.matrices import features, worthwhile
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.options import Training
+from xmckit_pecos.linear.storage import ModelLevel
 
 
 def _mend(module: Any) -> None:

@@ -29,13 +29,16 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Context, DataError, Matrix, PluginError, UsageError, XmckitError, store
 from xmckit_pecos import PECOS
-from xmckit_pecos.label_tree import LabelTree
-from xmckit_pecos.matrices import features
-from xmckit_pecos.model import Model
-from xmckit_pecos.training import Training
+from xmckit_pecos.labels.tree import LabelTree
+from xmckit_pecos.linear.matrices import features
+from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.options import Training
 
 NOTE, LAST_WORDS = "pecos-at-work.json", "pecos-last-words.txt"
-SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_pecos import apart; apart.serve()"
+SERVE = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from xmckit_pecos.linear.isolation import serve; serve()"
+)
 _EXCHANGE, _JOB, _RESULT, _ERROR = "pecos-files-", "job.json", "result", "error.json"
 _ERRORS: dict[str, type[XmckitError]] = {kind.__name__: kind for kind in (DataError, UsageError)}
 _ADVICE = {
@@ -108,7 +111,7 @@ def _leaf_codes(X: Matrix, Y: csr_matrix, depth: int, seed: int, threads: int) -
 def _bridge() -> Any:
     """PECOS, which only training needs."""
     try:
-        from xmckit_pecos import bridge
+        from xmckit_pecos.linear import bridge
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pecos":
             raise
