@@ -163,7 +163,7 @@ class Study:
         self.write()
 
     def _fit(self, cell: Cell) -> dict[str, Any]:
-        from xmckit_eagle.miml import MIMLHead
+        from xmckit_eagle.miml.head import MIMLHead
 
         import xmckit
 

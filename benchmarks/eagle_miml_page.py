@@ -77,7 +77,7 @@ def write(found: dict[str, Any]) -> None:
 
 
 def page(found: dict[str, Any]) -> Iterator[str]:
-    from xmckit_eagle.miml import MIMLParams
+    from xmckit_eagle.miml.head import MIMLParams
 
     defaults = {name: field.default for name, field in MIMLParams.model_fields.items()}
     yield ABOUT.format(**defaults).rstrip("\n")

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
-from xmckit_eagle.kernels import assign
+from xmckit_eagle.assign.choice import assign
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "eagle_simulation.json"

@@ -32,9 +32,9 @@ import numpy as np
 from memory import apart, resident
 from numba import njit
 from scipy.sparse import csr_matrix, load_npz
-from xmckit_eagle.kernels import assign
-from xmckit_eagle.normalise import idf_rows
-from xmckit_eagle.rows import add_row, dot_row
+from xmckit_eagle.assign.choice import assign
+from xmckit_eagle.assign.normalise import idf_rows
+from xmckit_eagle.assign.rows import add_row, dot_row
 
 THREADS = 2
 STEPS, STEP = 20, 0.1

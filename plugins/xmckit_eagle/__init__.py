@@ -25,7 +25,7 @@ def xmckit_label_preprocessors() -> Iterator[xmckit.Component]:
 def xmckit_heads() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "miml",
-        "xmckit_eagle.miml:MIMLHead",
+        "xmckit_eagle.miml.head:MIMLHead",
         summary="Learns from bags of rows: Deep-MIML, or co-attention between rows and labels.",
     )
 
@@ -34,6 +34,6 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
 def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "labels",
-        "xmckit_eagle.commands:labels",
+        "xmckit_eagle.cli:labels",
         summary="Show which rows of a group were given its labels, and how clear the choice was.",
     )

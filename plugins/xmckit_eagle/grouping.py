@@ -12,8 +12,8 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import Configured, Context, Groups, Matrix, Params, Split, UsageError
 from xmckit.data.model import as_csr
-from xmckit_eagle.normalise import squared_lengths
-from xmckit_eagle.rows import add_row, clear_row, dot_row
+from xmckit_eagle.assign.normalise import squared_lengths
+from xmckit_eagle.assign.rows import add_row, clear_row, dot_row
 
 PASSES = 8  # of 2-means, at most, for one split
 

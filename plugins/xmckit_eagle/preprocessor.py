@@ -14,11 +14,11 @@ from scipy.sparse import csr_matrix
 from xmckit import Configured, Context, DataError, Groups, HeadSpec, Params, Split, store
 from xmckit.data.model import as_csr
 from xmckit.exhibits import Exhibit
-from xmckit_eagle.assignment_exhibits import assignment_exhibits
-from xmckit_eagle.judging import check_head
-from xmckit_eagle.kernels import Choice, check_sound
-from xmckit_eagle.normalise import normalised, zero_rows
-from xmckit_eagle.placing import place
+from xmckit_eagle.assign.choice import Choice, check_sound
+from xmckit_eagle.assign.cross_fitting import check_head
+from xmckit_eagle.assign.normalise import normalised, zero_rows
+from xmckit_eagle.assign.steps import place
+from xmckit_eagle.exhibits import assignment_exhibits
 
 ASSIGNMENTS = "assignments.npz"
 PAPER = {
@@ -112,7 +112,7 @@ class EagleParams(Params):
 
 
 class Eagle(Configured):
-    """Shen et al. (2020), Algorithms 1 and 2, and what does better: see the parameters and `placing`.
+    """Shen et al. (2020), Algorithms 1 and 2, and what does better: see the parameters and `assign.steps`.
 
     Rows in groups lose the labels they had and get those that their groups give them; rows in no group keep their
     own. A label of a group without rows, or whose rows have no features at all, cannot be placed: `facts` counts them.

@@ -36,8 +36,7 @@ from xmckit_pecos.linear.options import Training
 
 NOTE, LAST_WORDS = "pecos-at-work.json", "pecos-last-words.txt"
 SERVE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from xmckit_pecos.linear.isolation import serve; serve()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_pecos.linear.isolation import serve; serve()"
 )
 _EXCHANGE, _JOB, _RESULT, _ERROR = "pecos-files-", "job.json", "result", "error.json"
 _ERRORS: dict[str, type[XmckitError]] = {kind.__name__: kind for kind in (DataError, UsageError)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from xmckit_eagle.assignment_exhibits import SHOWN, assignment_exhibits
-from xmckit_eagle.kernels import Choice
+from xmckit_eagle.assign.choice import Choice
+from xmckit_eagle.exhibits import SHOWN, assignment_exhibits
 
 from xmckit import Groups
 from xmckit.exhibits import Histogram, Label, Table, stored_all

@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from scipy.sparse import csr_matrix
-from xmckit_eagle.commands import _number, labels
+from xmckit_eagle.cli import _number, labels
 
 import xmckit
 from xmckit import UsageError

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from xmckit_eagle.candidates import candidates
+from xmckit_eagle.assign.candidates import candidates
+from xmckit_eagle.assign.choice import assign
+from xmckit_eagle.assign.cross_fitting import head_judge
 from xmckit_eagle.grouping import as_membership, group_labels
-from xmckit_eagle.judging import head_judge
-from xmckit_eagle.kernels import assign
 from xmckit_eagle.preprocessor import Eagle
 
 import xmckit
@@ -133,7 +133,7 @@ def test_margins_are_the_heads_scores():
 
 
 def test_what_a_head_does_not_list_is_below_what_it_lists(monkeypatch):
-    from xmckit_eagle import judging
+    from xmckit_eagle.assign import cross_fitting as judging
 
     monkeypatch.setattr(judging, "LISTED", 2)
     monkeypatch.setattr(judging, "ROWS_AT_ONCE", 48)  # as many as are asked about at once, so that `shown` has folds
@@ -146,7 +146,7 @@ def test_what_a_head_does_not_list_is_below_what_it_lists(monkeypatch):
 
 
 def test_whatever_the_scale_of_the_scores(monkeypatch):
-    from xmckit_eagle import judging
+    from xmckit_eagle.assign import cross_fitting as judging
 
     monkeypatch.setattr(judging, "LISTED", 2)
     _, found = judgement(planted())
@@ -217,7 +217,7 @@ def test_a_round_that_does_not_help_changes_nothing(params):
 
 
 def test_rows_are_asked_about_block_by_block(monkeypatch):
-    from xmckit_eagle import judging
+    from xmckit_eagle.assign import cross_fitting as judging
 
     train = planted(1, groups=30)
     _, whole = judgement(train)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, load_npz
 from scipy.sparse import random as sparse_random
-from xmckit_eagle.kernels import assign
-from xmckit_eagle.normalise import normalised
+from xmckit_eagle.assign.choice import assign
+from xmckit_eagle.assign.normalise import normalised
 
 import xmckit
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 from scipy.special import softmax
-from xmckit_eagle import miml
-from xmckit_eagle.miml import MIMLHead, label_embeddings, unit_rows
-from xmckit_eagle.miml_network import (
+from xmckit_eagle.miml import head as miml
+from xmckit_eagle.miml.head import MIMLHead, label_embeddings, unit_rows
+from xmckit_eagle.miml.network import (
     Bags,
     ConceptLayer,
     FixedEmbeddings,
@@ -150,7 +150,7 @@ def test_large_inputs_are_scored_in_parts(monkeypatch):
     layer, x = random_layer(0.0), torch.rand(9, 7)
     with torch.no_grad():
         whole = layer.instances(x, Threads())
-        monkeypatch.setattr("xmckit_eagle.miml_network.CONCEPTS_AT_ONCE", 2 * 15)
+        monkeypatch.setattr("xmckit_eagle.miml.network.CONCEPTS_AT_ONCE", 2 * 15)
         assert torch.allclose(layer.instances(x, Threads()), whole)
 
 

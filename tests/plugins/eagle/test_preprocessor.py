@@ -7,8 +7,8 @@ import pytest
 import xmckit_eagle
 from pydantic import ValidationError
 from scipy.sparse import csr_matrix
-from xmckit_eagle.kernels import assign
-from xmckit_eagle.normalise import idf_rows, normalised
+from xmckit_eagle.assign.choice import assign
+from xmckit_eagle.assign.normalise import idf_rows, normalised
 from xmckit_eagle.preprocessor import Eagle, read_assignments
 
 import xmckit

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from xmckit_eagle.candidates import Candidates, candidates, standardised
-from xmckit_eagle.coverage import cover
+from xmckit_eagle.assign.candidates import Candidates, candidates, standardised
+from xmckit_eagle.assign.choice import assign
+from xmckit_eagle.assign.coverage import cover
+from xmckit_eagle.assign.refine import refine
 from xmckit_eagle.grouping import as_membership, group_labels
-from xmckit_eagle.kernels import assign
 from xmckit_eagle.preprocessor import Eagle
-from xmckit_eagle.refinement import refine
 
 import xmckit
 
@@ -103,7 +103,7 @@ def test_workers_dense_rows_and_seeds():
 
 
 def test_a_round_that_recognises_held_out_groups_less_often_is_dropped(monkeypatch):
-    from xmckit_eagle import refinement
+    from xmckit_eagle.assign import refine as refinement
 
     train = planted(5, groups=20)
     these = ranked(train)

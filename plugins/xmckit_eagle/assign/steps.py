@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from xmckit import Context, Groups, Matrix, Split
-from xmckit_eagle.candidates import Candidates, candidates, standardised
-from xmckit_eagle.coverage import cover
-from xmckit_eagle.judging import head_judge
-from xmckit_eagle.kernels import Choice, assign
-from xmckit_eagle.refinement import improve, refine
+from xmckit_eagle.assign.candidates import Candidates, candidates, standardised
+from xmckit_eagle.assign.choice import Choice, assign
+from xmckit_eagle.assign.coverage import cover
+from xmckit_eagle.assign.cross_fitting import head_judge
+from xmckit_eagle.assign.refine import improve, refine
 
 # The margin at which a row is e times as likely as the runner-up: for cosines, and for refined scores, whose spread
 # over the rows of a label's groups is about 1.

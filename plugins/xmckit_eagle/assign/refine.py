@@ -8,7 +8,7 @@ the choice is made anew, and so on.
 
 Whether a round was worth it is judged without any row's label: after training on a choice, how often does a group that
 was held out, with its best row, beat as many rows drawn from groups without the label? A choice that lowers this share
-is dropped, and the rounds end. `improve` is that loop; `judging` has another judge for it.
+is dropped, and the rounds end. `improve` is that loop; `cross_fitting` has another judge for it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import Matrix
 from xmckit.data.model import as_csr
-from xmckit_eagle.candidates import Candidates, standardised
-from xmckit_eagle.normalise import squared_lengths
-from xmckit_eagle.rows import add_row, clear_rows, dot_row, fetch_row
+from xmckit_eagle.assign.candidates import Candidates, standardised
+from xmckit_eagle.assign.normalise import squared_lengths
+from xmckit_eagle.assign.rows import add_row, clear_rows, dot_row, fetch_row
 
 PARTS = 128  # labels are handed to the threads in about so many parts of equal work
 COST = 0.3  # of a wrong side; all of these were tuned on the data sets of docs/eagle.md

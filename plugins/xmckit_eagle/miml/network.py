@@ -25,7 +25,7 @@ from xmckit import DataError, Matrix
 from xmckit.data.model import as_csr
 from xmckit.nn import Batch, FeatureTable, Targets, Threads, linear
 from xmckit.nn.batches import as_batch
-from xmckit_eagle.kernels import check_sound
+from xmckit_eagle.assign.choice import check_sound
 
 # Entries of V₁ at a time where no gradient is needed.
 CONCEPTS_AT_ONCE = 1 << 24

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from xmckit_eagle.rows import add_row, clear_row, clear_rows, dot_row
+from xmckit_eagle.assign.rows import add_row, clear_row, clear_rows, dot_row
 
 TIE = 1e-10  # scores closer than this, for rows of unit length, are equal
 NOTHING = 1e-9  # a squared length below this share of what it was made of is zero

@@ -8,7 +8,7 @@ import numpy as np
 
 from xmckit import Groups
 from xmckit.exhibits import Cell, Exhibit, Histogram, Label, Table
-from xmckit_eagle.kernels import Choice
+from xmckit_eagle.assign.choice import Choice
 
 SHOWN = 60  # assignments by name: a third each of the surest, of the middle and of the least sure
 BINS = 20

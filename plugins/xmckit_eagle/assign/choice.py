@@ -13,9 +13,9 @@ from scipy.sparse import csc_matrix, csr_matrix, issparse
 
 from xmckit import DataError, Matrix, UsageError
 from xmckit.data.model import as_csr
-from xmckit_eagle.normalise import squared_lengths
-from xmckit_eagle.rows import group_products, products_with_sum
-from xmckit_eagle.score_space import NOTHING, LabelGroups, Members, Rules, make_scratch, place_labels
+from xmckit_eagle.assign.algorithm1 import NOTHING, LabelGroups, Members, Rules, make_scratch, place_labels
+from xmckit_eagle.assign.normalise import squared_lengths
+from xmckit_eagle.assign.rows import group_products, products_with_sum
 
 PARTS = 128  # labels are handed to the threads in about so many parts of equal work
 MOST = int(np.iinfo(np.int64).max)

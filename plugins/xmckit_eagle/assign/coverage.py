@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from xmckit_eagle.candidates import Candidates
+from xmckit_eagle.assign.candidates import Candidates
 
 
 def cover(these: Candidates, chosen: np.ndarray, row_count: int) -> tuple[np.ndarray, int]:

@@ -1,7 +1,7 @@
 """A head for bags of rows (multi-instance multi-label learning), after section 6 of Shen et al. (2020).
 
 It learns from groups whose labels are known as a whole and ranks labels for groups or for single rows. The networks are
-in `miml_network`; label embeddings come from the algorithm that gives labels to rows (`kernels`). Meant for up to some
+in `network`; label embeddings come from the algorithm that gives labels to rows (`assign.choice`). Meant for up to some
 thousands of labels: with more, let the label preprocessor `eagle` give labels to rows, and any head learn from those.
 """
 
@@ -24,8 +24,8 @@ from xmckit.nn.threads import threads
 from xmckit.nn.training import without_stored_zeros
 from xmckit.protocols import LabelIndex
 from xmckit.sparse.topk import topk_dense
-from xmckit_eagle.kernels import assign, check_sound
-from xmckit_eagle.miml_network import (
+from xmckit_eagle.assign.choice import assign, check_sound
+from xmckit_eagle.miml.network import (
     BagBatch,
     Bags,
     ConceptLayer,

@@ -2,7 +2,7 @@
 the other folds, and scores the rows of the groups that it has not seen.
 
 It lists a row's best labels only: a label that is not among them scores one less than the least score listed. Whether
-held-out groups are recognised is asked as in `refinement`: does the best row of the group beat as many rows drawn from
+held-out groups are recognised is asked as in `refine`: does the best row of the group beat as many rows drawn from
 groups without the label? The drawn rows are of the same fold, so that the head has seen none of them either.
 """
 
@@ -20,8 +20,8 @@ from scipy.sparse import csr_matrix, diags
 from xmckit import Context, Spec, Split, TopK, UsageError
 from xmckit.context import silent
 from xmckit.data.model import as_csr
-from xmckit_eagle.candidates import Candidates
-from xmckit_eagle.refinement import FOLDS, Judgement
+from xmckit_eagle.assign.candidates import Candidates
+from xmckit_eagle.assign.refine import FOLDS, Judgement
 
 LISTED = 1000  # labels that the head names for a row: a group's labels should be among them
 ROWS_AT_ONCE = 1 << 13
@@ -41,7 +41,7 @@ def check_head(spec: Spec, context: Context) -> None:
 def head_judge(
     train: Split, these: Candidates, spec: Spec, *, context: Context, advance: Callable[[float], None]
 ) -> Callable[[np.ndarray], Judgement]:
-    """For `refinement.improve`; `train` has groups, and rows in none keep their labels. A call advances by 1."""
+    """For `refine.improve`; `train` has groups, and rows in none keep their labels. A call advances by 1."""
     assert train.groups is not None
     membership = train.groups.membership
     of_groups = as_csr(membership @ (train.groups.labels > 0).astype(np.float32))

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
-from xmckit_eagle.kernels import Choice
+from xmckit_eagle.assign.choice import Choice
 
 SORTED = 16  # more candidates of a pair than this are found by sorting, fewer one by one
 
