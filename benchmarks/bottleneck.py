@@ -68,7 +68,7 @@ def radii(cell: Cell) -> dict[str, Any]:
     import numpy as np
     from scipy.sparse import csr_matrix
     from xmckit_argmax.verifier import ArgmaxVerifier
-    from xmckit_heads.fourier import Grid, matrix
+    from xmckit_heads.dft.fourier import Grid, matrix
 
     from xmckit import LinearDecision, make_context
 

@@ -4,7 +4,7 @@
 
 Everything is float32 and computes the same B × n logits from B × (2k+1) inputs, then the gradient for the inputs from
 a given B × n slope:
-  dft     `xmckit_heads.fourier.dft_logits`
+  dft     `xmckit_heads.dft.fourier.dft_logits`
   dense   x·Wᵀ with the explicit matrix, fixed: no gradient for W
   irfft   torch.fft.irfft of the coefficients padded to a length of 2-3-5-smooth N ≥ n, cut to n
   memory  writes B × n numbers and reads them once: what no method can beat with the logits of all rows in memory
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from xmckit_heads.fourier import Grid, dft_logits, matrix
+from xmckit_heads.dft.fourier import Grid, dft_logits, matrix
 
 from xmckit.context import cpu_count
 from xmckit.nn.threads import threads

@@ -23,7 +23,7 @@ from numba import njit
 from scipy.sparse import coo_matrix, csr_matrix, load_npz
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import eigsh
-from xmckit_heads.ordering import cooccurrence_order, cyclic_runs, join_paths, label_order, sign_rank_bound
+from xmckit_heads.dft.ordering import cooccurrence_order, cyclic_runs, join_paths, label_order, sign_rank_bound
 
 import xmckit
 from xmckit.data.model import as_csr

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from xmckit_heads.lml_operator import lml, lml_loss
+from xmckit_heads.lml.operator import lml, lml_loss
 
 from xmckit.context import cpu_count
 from xmckit.nn import Targets

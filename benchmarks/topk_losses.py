@@ -93,7 +93,7 @@ def sorted_entropy(x: Any, true: Any, k: int) -> Any:
 def run_cell(cell: Cell) -> dict[str, Any]:
     import torch
     from lml import Bracketing
-    from xmckit_heads.lml_operator import lml_loss
+    from xmckit_heads.lml.operator import lml_loss
 
     from xmckit.nn import Targets, truncated_topk_entropy_and_slope
 

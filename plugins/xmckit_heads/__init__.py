@@ -16,12 +16,12 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
     )
     yield xmckit.Component(
         "dft",
-        "xmckit_heads.dft:DFTHead",
+        "xmckit_heads.dft.head:DFTHead",
         summary="DFT layer: fixed waves that put every sparse label set within reach, and learned slack columns.",
     )
     yield xmckit.Component(
         "lml",
-        "xmckit_heads.lml:LMLHead",
+        "xmckit_heads.lml.head:LMLHead",
         summary="Limited multi-label projection: labels compete for k places; for recall at k with labels missing.",
     )
     yield xmckit.Component(

@@ -19,7 +19,7 @@ from xmckit.nn import (
     softmax_cross_entropy_and_slope,
     truncated_topk_entropy_and_slope,
 )
-from xmckit_heads.lml_operator import lml_loss_and_slope
+from xmckit_heads.lml.operator import lml_loss_and_slope
 
 LossName: TypeAlias = Literal["bce", "lml", "topk-entropy", "softmax"]
 # (logits, targets) → the sum over rows; the logits become its derivative

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from xmckit_heads import fourier
-from xmckit_heads.fourier import Grid, dft_logits, learned_angles, learned_rows, matrix
-from xmckit_heads.fourier_subset import dft_logits_at
+from xmckit_heads.dft import fourier
+from xmckit_heads.dft.fourier import Grid, dft_logits, learned_angles, learned_rows, matrix
+from xmckit_heads.dft.subset import dft_logits_at
 
 from xmckit.errors import UsageError
 from xmckit.nn.threads import threads

@@ -11,8 +11,9 @@ from scipy.sparse import csr_matrix
 
 torch = pytest.importorskip("torch")
 
-from xmckit_heads import lml_operator, lml_vectorised  # noqa: E402
-from xmckit_heads.lml_operator import lml, lml_csr, lml_csr_loss, lml_loss, lml_loss_and_slope  # noqa: E402
+from xmckit_heads.lml import fallback as lml_vectorised  # noqa: E402
+from xmckit_heads.lml import operator as lml_operator  # noqa: E402
+from xmckit_heads.lml.operator import lml, lml_csr, lml_csr_loss, lml_loss, lml_loss_and_slope  # noqa: E402
 
 from xmckit.errors import UsageError  # noqa: E402
 from xmckit.nn import Targets, Threads  # noqa: E402

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from xmckit_heads.ordering import cooccurrence_order, cyclic_runs, label_order, label_pairs, read_order, sign_rank_bound
+from xmckit_heads.dft.ordering import (
+    cooccurrence_order,
+    cyclic_runs,
+    label_order,
+    label_pairs,
+    read_order,
+    sign_rank_bound,
+)
 
 import xmckit
 

@@ -26,7 +26,7 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
 
-from xmckit_heads.lml_careful import NO_STEP, gauss_step, positives
+from xmckit_heads.lml.careful import NO_STEP, gauss_step, positives
 
 BLOCK = 256
 LANES = 32

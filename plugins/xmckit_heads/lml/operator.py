@@ -33,9 +33,7 @@ import torch
 
 from xmckit.errors import UsageError
 from xmckit.nn import Targets, Threads
-from xmckit_heads import lml_careful as careful
-from xmckit_heads import lml_kernels as kernels
-from xmckit_heads import lml_vectorised as vectorised
+from xmckit_heads.lml import careful, fallback, kernels
 
 # entries worth a thread's while
 PIECE = 1 << 16
@@ -134,7 +132,7 @@ def lml_csr_loss(
 def _project(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     rows, width = math.prod(x.shape[:-1]), x.shape[-1]
     if x.device.type != "cpu":
-        return vectorised.project(x.reshape(rows, width), k.reshape(rows)).to(x.dtype).reshape(x.shape)
+        return fallback.project(x.reshape(rows, width), k.reshape(rows)).to(x.dtype).reshape(x.shape)
     y, _ = _projected(x, _even(rows, width, x), k, *_tail(None, rows, x))
     return y.reshape(x.shape)
 
@@ -217,7 +215,7 @@ def _project_csr(
     if values.device.type == "cpu":
         return _projected(values, indptr, k, count, logit)
     padded = _Padded(values, indptr, count, logit)
-    y = vectorised.project(padded.x, k, padded.times)
+    y = fallback.project(padded.x, k, padded.times)
     return y[:, 1:][padded.filled].to(values.dtype), torch.where(count > 0, y[:, 0], 0.0)
 
 
@@ -337,7 +335,7 @@ def _loss_and_slopes(
     if values.device.type != "cpu":
         padded = _Padded(values.reshape(-1), indptr, count, logit)
         places = (targets.rows, padded.place_of(targets.labels), pairs[2])
-        loss, slope, of_k = vectorised.log_loss_and_slopes(padded.x, k, padded.times, places)
+        loss, slope, of_k = fallback.log_loss_and_slopes(padded.x, k, padded.times, places)
         flat = slope[:, 1:][padded.filled]
         return flat.to(values.dtype), loss.to(values.dtype), of_k, slope[:, 0]
     x = _computable(values)

@@ -12,7 +12,7 @@ from numba import njit
 
 from xmckit.errors import UsageError
 from xmckit.nn import Threads
-from xmckit_heads.fourier import BLOCK, Grid, check_columns, matrix_on, row_chunks
+from xmckit_heads.dft.fourier import BLOCK, Grid, check_columns, matrix_on, row_chunks
 
 
 def dft_logits_at(x: torch.Tensor, slots: torch.Tensor, grid: Grid, threads: Threads | None = None) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The LML projection in torch operations only, all rows at once: for devices that the numba kernels do not know.
 
-The same search as in `lml_careful`, in float64 throughout.
+The same search as in `careful`, in float64 throughout.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def log_loss_and_slopes(
 
 
 class _Rows:
-    """What `lml_careful` finds out about a row, for all rows at once."""
+    """What `careful` finds out about a row, for all rows at once."""
 
     def __init__(self, x: torch.Tensor, k: torch.Tensor, times: torch.Tensor | None):
         self.x, self.k = x.double(), k.double()
@@ -118,7 +118,7 @@ class _Rows:
 def _gauss_step(
     f: torch.Tensor, h0: torch.Tensor, h1: torch.Tensor, h2: torch.Tensor, h3: torch.Tensor
 ) -> torch.Tensor:
-    """As in `lml_careful`, with NaN for no step."""
+    """As in `careful`, with NaN for no step."""
     spread = h0 * h2 - h1 * h1
     p, q = (h0 * h3 - h1 * h2) / spread, (h1 * h3 - h2 * h2) / spread
     a, b = f * q + (p * h0 - h1), f * p + h0

@@ -22,9 +22,9 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Alternating, Context, DataError, DataPath, Params, Split, UsageError
 from xmckit.nn import Chosen, Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead, rows_of
-from xmckit_heads.fourier import Grid, dft_logits, learned_rows, matrix, matrix_on
+from xmckit_heads.dft.fourier import Grid, dft_logits, learned_rows, matrix, matrix_on
+from xmckit_heads.dft.ordering import checked_position, cyclic_runs, label_order, read_order
 from xmckit_heads.losses import LossName, chunked_loss, linear_loss_named, loss_named
-from xmckit_heads.ordering import checked_position, cyclic_runs, label_order, read_order
 
 
 class DFTParams(ThresholdParams, RankingParams):

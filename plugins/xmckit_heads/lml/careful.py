@@ -1,6 +1,6 @@
 """The careful solver of the LML projection: any row, any number, float64 throughout.
 
-See `lml_kernels` for the search. Here every step keeps a bracket that shrinks, the threshold is kept as two numbers so
+See `kernels` for the search. Here every step keeps a bracket that shrinks, the threshold is kept as two numbers so
 that large logits lose nothing, and sums that have to be exact are compensated. Rows are slices of one flat array; a row
 may have a tail, `many` further labels that all have the logit `tail`.
 """
@@ -68,7 +68,7 @@ def _survey(x, start, stop, many, tail):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _moments(x, start, stop, many, tail, centre, shift):  # type: ignore[no-untyped-def]
-    """As `_moments` of `lml_kernels`, at z = (x − centre) + shift; and the smallest z ≥ 0 and the largest z < 0.
+    """As `_moments` of `kernels`, at z = (x − centre) + shift; and the smallest z ≥ 0 and the largest z < 0.
 
     The excess is summed with compensation: over three million equal terms plain sums drift by more than is allowed.
     """
@@ -276,7 +276,7 @@ def loss(  # type: ignore[no-untyped-def]
     x, indptr, ks, counts, tails, pairs, labels, factors, tolerance,
     values, slope, losses, k_slope, tail_slope, done, first, last,
 ):  # fmt: skip
-    """As `lml_kernels.loss`, for the rows that are not done."""
+    """As `kernels.loss`, for the rows that are not done."""
     for row in range(first, last):
         if pairs[row] == pairs[row + 1]:
             slope[indptr[row] : indptr[row + 1]] = 0.0
