@@ -54,7 +54,7 @@ def model(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("missing")
     site = folder / "site"
     site.mkdir()
-    toys = (request.path.parent / "assets" / "toy_plugin.py").read_text()
+    toys = (request.path.parents[1] / "assets" / "toy_plugin.py").read_text()
     (site / "toy_for_missing.py").write_text(toys)
     files = {}
     for kind, source in SOURCES.items():

@@ -21,7 +21,7 @@ from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
 from xmckit.runs import Run, find_run, find_runs
 
-TOY = Path(__file__).with_name("assets") / "toy_plugin.py"
+TOY = Path(__file__).parents[1] / "assets" / "toy_plugin.py"
 
 BASE = """
     title = "A <small> recipe"

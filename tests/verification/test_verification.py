@@ -25,7 +25,7 @@ from xmckit.runs import find_runs
 from xmckit.verification import verify as verification
 from xmckit.verification.verify import content_sha256, verify
 
-ASSETS = Path(__file__).with_name("assets")
+ASSETS = Path(__file__).parents[1] / "assets"
 
 
 class FixedHead:

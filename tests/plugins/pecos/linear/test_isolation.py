@@ -132,7 +132,7 @@ def test_nothing_is_left_alone_when_its_parent_is_killed(tmp_path):
             sys.executable,
             "-c",
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pathlib import Path\n"
-            "from test_apart import trained, apart, Context\n"
+            "from test_isolation import trained, apart, Context\n"
             "apart.SERVE = sys.argv[2]\n"
             "trained(Context(folder=Path(sys.argv[3])))",
             json.dumps([*sys.path, os.path.dirname(__file__)]),

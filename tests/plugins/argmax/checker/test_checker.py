@@ -33,7 +33,7 @@ from xmckit.registry import Registry
 from xmckit.verification import verify as verification
 from xmckit.verification.verify import content_sha256, verify
 
-ORACLE = Path(__file__).parents[2] / "assets" / "brute_force_plugin.py"
+ORACLE = Path(__file__).parents[3] / "assets" / "brute_force_plugin.py"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Makes the helpers of this folder importable from the folders below."""
