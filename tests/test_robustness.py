@@ -19,9 +19,10 @@ from xmckit import pipeline, store
 from xmckit.cli.common import printable
 from xmckit.cli.tables import print_table
 from xmckit.errors import DataError, PluginError, RecipeError, StorageError, UsageError
+from xmckit.pipeline.cache import empty_cache
 from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
-from xmckit.runs import Run, empty_cache, find_runs, provenance
+from xmckit.runs import Run, find_runs, provenance
 
 TOY = (Path(__file__).with_name("assets") / "toy_plugin.py").read_text().partition("annotations\n")[2]
 DATA = """
@@ -43,7 +44,7 @@ VERIFIED = SHORTLISTED + '    [verify]\n    use = "one-dimension"\n'
 @pytest.fixture(autouse=True)
 def _no_report(monkeypatch):
     """Drawing takes most of a small run's time and is not what these tests are about."""
-    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    monkeypatch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_damaged_stage_is_made_again(recipe, tmp_path, damage):
     damage(cached(root, "data"))
     again = pipeline.run(recipe(POPULAR), root=root)
     assert again.metrics == first.metrics
-    assert not again.run.manifest["stages"][0]["reused"]
+    assert not again.run.stages[0].reused
     damage(again.run.stage_folder("data"))
     resumed = pipeline.run(recipe(POPULAR), root=root, resume=again.path)
     assert resumed.metrics == first.metrics
@@ -363,7 +364,7 @@ def test_a_loaded_ensemble_ranks_as_its_run_did(plugin, recipe, tmp_path):
     expected = store.read_arrays(run.path / "predictions.npz")
     assert np.array_equal(found.indices, expected["indices"])
     assert np.array_equal(found.scores, expected["scores"])
-    run.run.update(stages=[stage for stage in run.run.manifest["stages"] if stage["name"] != "head-popularity"])
+    run.run.update(stages=[stage for stage in run.run.stages if stage.name != "head-popularity"])
     with pytest.raises(UsageError, match="1 of 2 heads"):
         xmckit.load(run.path, registry=registry)
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from xmckit.errors import DataError, UsageError
-from xmckit.pipeline import DEFAULT_ROOT
 from xmckit.registry import Registry, make_context
-from xmckit.runs import Run, find_run
+from xmckit.runs import DEFAULT_ROOT, Run, find_run, is_ensemble
 from xmckit.runs.extensions import is_extension, read_extension
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def load(
     model with the labels that were added.
     """
     context = make_context(workers=workers, registry=registry)
-    if not isinstance(run, Run) and (Path(run) / "ensemble.json").is_file():
+    if not isinstance(run, Run) and is_ensemble(Path(run)):
         return _load_combined(Path(run), context)
     if not isinstance(run, Run) and is_extension(Path(run)):
         return _load_extended(Path(run), context)
@@ -219,7 +218,7 @@ def _load_extended(folder: Path, context: Context) -> Model:
             f"with `xmckit search {folder}`, but not predicted"
         )
     model = _load_run(extension.run, context)
-    uses = [stage["identity"]["use"] for stage in extension.run.head_stages]
+    uses = [stage.use for stage in extension.run.head_stages]
     heads = [model.context.load("head", uses[head], extension.head_folder(head)) for head in extension.heads]
     return replace(
         model,
@@ -229,23 +228,21 @@ def _load_extended(folder: Path, context: Context) -> Model:
     )
 
 
-def _load_run(folder: Run, context: Context) -> Model:
-    from xmckit.data.saved import load_label_names
-
-    context = folder.explaining(context)
-    trained = folder.head_stages
-    heads = [
-        context.load("head", record["identity"]["use"], folder.path / record["folder"] / "head") for record in trained
-    ]
-    asked = max(folder.manifest.get("heads", 1), 1)
-    if len(heads) < asked:
-        found = f"{len(heads)} of {asked} heads" if heads else "no trained head yet"
-        raise UsageError(f"{folder.path} has {found}: go on with `xmckit run --resume {folder.path}`")
-    seen = {folder.features_folder(record["name"]): record["name"] for record in trained}
-    loaded = {place: folder.load_featurizer(of, context) for place, of in seen.items()}
-    names = load_label_names(folder.stage_folder("data"))
-    kept = {
-        key: folder.manifest[name] for key, name in (("top", "top"), ("rule", "ensemble")) if name in folder.manifest
-    }
-    featurizers = [loaded[folder.features_folder(record["name"])] for record in trained]
-    return Model(featurizers, heads, names, context, **kept)
+def _load_run(run: Run, context: Context) -> Model:
+    context, manifest = run.explain_missing(context), run.manifest
+    trained = run.head_stages
+    heads = [run.load_head(stage, context) for stage in trained]
+    expected = max(manifest.heads or 1, 1)
+    if len(heads) < expected:
+        state = f"{len(heads)} of {expected} heads" if heads else "no trained head yet"
+        raise UsageError(f"{run.path} has {state}: go on with `xmckit run --resume {run.path}`")
+    seen = [run.features_stage(stage.name) for stage in trained]
+    featurizers = {name: run.load_featurizer(name, context) for name in seen}
+    chosen: dict[str, Any] = {"top": manifest.top, "rule": manifest.ensemble}
+    return Model(
+        [featurizers[name] for name in seen],
+        heads,
+        run.label_names(),
+        context,
+        **{name: value for name, value in chosen.items() if value is not None},
+    )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from xmckit.errors import StorageError
+from xmckit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -289,3 +289,19 @@ def link_file(source: Path, target: Path) -> None:
     finally:
         # Replacing a name by another name of the same file does nothing and leaves both.
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Hold the lock file `path` during the block; UsageError with the text `busy` if another process holds it."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UsageError(busy) from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -64,11 +64,7 @@ def _stage(run: Run, wanted: str | None) -> tuple[str, Path]:
     from xmckit.errors import nearest
     from xmckit_eagle.preprocessor import ASSIGNMENTS
 
-    stages = {
-        stage["name"].removeprefix("labels-"): run.path / stage["folder"]
-        for stage in run.manifest["stages"]
-        if stage["name"].startswith("labels-")
-    }
+    stages = {stage.section: run.path / stage.folder for stage in run.label_stages}
     stages = {name: folder for name, folder in stages.items() if (folder / "preprocessor" / ASSIGNMENTS).is_file()}
     if not stages:
         raise UsageError(

@@ -42,7 +42,7 @@ class Searched:
         path = Path(name)
         extension = read_extension(path) if is_extension(path) else None
         run = extension.run if extension is not None else find_run(name, root)
-        return cls(run, extension, run.explaining(make_context()))
+        return cls(run, extension, run.explain_missing(make_context()))
 
     @property
     def path(self) -> Path:
@@ -62,10 +62,9 @@ class Searched:
     def index_names(self) -> list[str]:
         """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
         names = []
-        for stage in self.run.manifest["stages"]:
-            name, identity = stage["name"], stage["identity"]
-            if name.startswith("index-") and identity["use"] == USE and identity["params"]["embeddings"] != "head":
-                names.append(name.removeprefix("index-"))
+        for stage in self.run.index_stages:
+            if stage.use == USE and stage.identity["params"]["embeddings"] != "head":
+                names.append(stage.section)
         return names
 
     @property
@@ -76,7 +75,7 @@ class Searched:
 
     def features(self, texts: Sequence[str]) -> Matrix:
         """Texts as the index sees them."""
-        featurizer = self.run.load_featurizer(self.index_stage, self.context)
+        featurizer = self.run.load_featurizer(self.run.features_stage(self.index_stage), self.context)
         try:
             return featurizer.transform(Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts), context=self.context)
         except DataError as error:
@@ -87,7 +86,7 @@ class Searched:
         if self.extension is not None and self.extension.indexes:
             return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
         if names := self.index_names():
-            return self._loaded(self.run.stage_folder(f"index-{names[0]}") / "index")
+            return self._loaded(self.run.index_folder(names[0]))
         X, Y = self.run.training_rows()
         entries = X.nnz if hasattr(X, "nnz") else X.size
         if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:

@@ -75,11 +75,11 @@ def _tree_folder(run: Run, wanted: str | None) -> tuple[str, Path]:
     from xmckit_pecos.labels.tree import FILE
 
     trees: dict[str, tuple[str, Path]] = {}
-    for stage in run.manifest["stages"]:
-        kind, _, name = stage["name"].partition("-")
-        place = run.path / stage["folder"] / kind
+    for stage in run.stages:
+        kind, _, name = stage.name.partition("-")
+        place = run.path / stage.folder / kind
         if kind in ("index", "head") and (place / FILE).is_file():
-            trees.setdefault(name, (stage["name"], place))
+            trees.setdefault(name, (stage.name, place))
     if not trees:
         raise UsageError(f'{run.path} has no label tree: it comes with [index] use = "tree" or a head such as xrlinear')
     if wanted is not None and wanted not in trees:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 import xmckit
-from xmckit import DataError, RecipeError, StorageError, UsageError, pipeline, store
-from xmckit.analysis.combine import ABOUT, combine_runs
+from xmckit import DataError, RecipeError, StorageError, UsageError, store
+from xmckit.analysis.combine import combine_runs
 from xmckit.cli.ensemble import ensemble
 from xmckit.cli.predict import predict
 from xmckit.components.ensembles import combine_rankings, combine_sets
@@ -20,6 +20,7 @@ from xmckit.data.saved import load_dataset
 from xmckit.recipe import load_recipe
 from xmckit.records import TopK
 from xmckit.runs import Run
+from xmckit.runs.layout import ENSEMBLE
 
 RULES = ("average", "rank", "softmax")
 ROWS = [
@@ -46,7 +47,7 @@ POPULAR = '[[head]]\nuse = "popularity"\n'
 
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
-    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    monkeypatch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def run_of(folder, name, text, *sets):
 @pytest.fixture(scope="module")
 def runs(folder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "write_report", lambda run: None)
+        patch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
         return [
             run_of(folder, "narrow", DATA + BSL.format("narrow", 4)),
             run_of(folder, "wide", DATA + BSL.format("wide", 8) + POPULAR),
@@ -103,7 +104,7 @@ def test_another_rule_scores_again_and_trains_nothing(folder):
     text = DATA + BSL.format("narrow", 4) + BSL.format("wide", 8)
     run_of(folder, "rules", text, "seed=7")
     run = run_of(folder, "rules", text, "seed=7", "ensemble.rule=softmax")
-    assert [stage["name"] for stage in run.manifest["stages"] if not stage["reused"]] == ["score"]
+    assert [stage.name for stage in run.stages if not stage.reused] == ["score"]
 
 
 @pytest.mark.parametrize(
@@ -163,13 +164,13 @@ def test_the_command_prints_every_run_and_keeps_what_predict_takes(runs, folder,
 
 def test_an_ensemble_knows_when_its_runs_are_gone(runs, tmp_path):
     combine_runs(runs, "average").save(tmp_path / "kept")
-    about = store.read_json(tmp_path / "kept" / ABOUT)
+    about = store.read_json(tmp_path / "kept" / ENSEMBLE)
     for entry, message in (({"path": "../nowhere"}, "not there any more"), ({"identity": "0"}, "another run now")):
         changed = {**about, "runs": [{**about["runs"][0], **entry}, *about["runs"][1:]]}
-        store.write_json(tmp_path / "kept" / ABOUT, changed)
+        store.write_json(tmp_path / "kept" / ENSEMBLE, changed)
         with pytest.raises(UsageError, match=message):
             xmckit.load(tmp_path / "kept")
-    store.write_json(tmp_path / "kept" / ABOUT, {**about, "format": 9})
+    store.write_json(tmp_path / "kept" / ENSEMBLE, {**about, "format": 9})
     with pytest.raises(StorageError, match="expected format 1"):
         xmckit.load(tmp_path / "kept")
 
@@ -189,8 +190,8 @@ def test_an_ensemble_knows_when_its_runs_are_gone(runs, tmp_path):
 )
 def test_a_damaged_ensemble_names_its_file(runs, tmp_path, damage, message):
     combine_runs(runs, "average").save(tmp_path / "kept")
-    about = store.read_json(tmp_path / "kept" / ABOUT)
-    store.write_json(tmp_path / "kept" / ABOUT, {**about, **damage})
+    about = store.read_json(tmp_path / "kept" / ENSEMBLE)
+    store.write_json(tmp_path / "kept" / ENSEMBLE, {**about, **damage})
     with pytest.raises(StorageError, match=rf"ensemble\.json.*{message}"):
         xmckit.load(tmp_path / "kept")
 

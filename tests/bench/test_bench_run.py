@@ -142,9 +142,10 @@ def test_a_cell_that_asks_for_something_else_is_run_again(folder, suite, first):
 
 
 def test_two_sittings_do_not_share_a_folder(folder, suite, first):
-    from xmckit.bench.runner import _locked
-
-    with _locked(folder / "work"), pytest.raises(UsageError, match="being worked on by another process"):
+    with (
+        store.locked(folder / "work" / ".lock", ""),
+        pytest.raises(UsageError, match="being worked on by another process"),
+    ):
         run_suite(suite, folder / "work", registry=default_registry())
 
 

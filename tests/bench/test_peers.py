@@ -9,6 +9,7 @@ from scipy.sparse import csr_matrix
 from xmckit import PluginError, UsageError
 from xmckit.bench import child
 from xmckit.bench.peers import PEERS, Pecos, best_of_blocks, peer_class, seen_labels
+from xmckit.runs import StageRecord
 
 NEEDED = {
     "pecos": "pecos", "napkinxc": "napkinxc", "libmultilabel": "liblinear", "scikit-learn": "sklearn",
@@ -93,10 +94,9 @@ def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_pa
 
 
 def test_processor_time_of_stages_that_another_cell_ran_counts():
+    kinds = [("dataset", True), ("featurizer", True), ("head", True), ("score", False)]
     stages = [
-        {"name": "data", "reused": True, "cpu_seconds": 1.0},
-        {"name": "features", "reused": True, "cpu_seconds": 2.0},
-        {"name": "head-bsl", "reused": True, "cpu_seconds": 4.0},
-        {"name": "score", "reused": False, "cpu_seconds": 8.0},
+        StageRecord("name", "key", {"kind": kind}, 0.0, 0, "folder", reused, cpu_seconds=2.0**place)
+        for place, (kind, reused) in enumerate(kinds)
     ]
     assert child.cpu_spent_before(stages) == 4.0

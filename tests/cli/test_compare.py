@@ -55,7 +55,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     (folder / "rows.jsonl").write_text("\n".join(json.dumps({"text": text, "labels": labels}) for text, labels in ROWS))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "write_report", lambda run: None)
+        patch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
         run_of(folder, "good", BSL)
         run_of(folder, "poor", RECIPE + 'use = "popularity"\n')
         shorter = "\n".join(json.dumps({"text": text, "labels": labels}) for text, labels in ROWS[:-6])
@@ -275,7 +275,7 @@ def test_json_has_everything(call, folder):
     assert {one["metric"] for one in found["differences"]} == {
         f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 2)
     }
-    assert found["checksums"] == newest(folder, "good").manifest["data"]
+    assert found["checksums"] == newest(folder, "good").manifest.data
 
 
 def test_other_rows_are_refused(call):

@@ -133,17 +133,17 @@ def test_the_width_of_stored_rows_is_known_without_reading_them(matrix, tmp_path
     (tmp_path / "train").mkdir()
     X, Y = matrix(np.eye(3, 5, dtype=np.float32)), csr_matrix((3, 2))
     save_split(Split(X=X, Y=Y), tmp_path / "train")
-    found = feature_rows(SimpleNamespace(stage_folder=lambda name: tmp_path))
+    found = feature_rows(SimpleNamespace(train_folder=tmp_path / "train"))
     assert found == FeatureRows(5, dense=matrix is not csr_matrix)
     (tmp_path / "train" / "X0.npz").write_bytes(b"damage")
     with pytest.raises(StorageError, match="damaged"):
-        feature_rows(SimpleNamespace(stage_folder=lambda name: tmp_path))
+        feature_rows(SimpleNamespace(train_folder=tmp_path / "train"))
     for name in ("texts", "blocks"):
         (tmp_path / name / "train").mkdir(parents=True)
     save_split(Split(X=None, Y=Y, texts=["a"] * 3), tmp_path / "texts" / "train")
     save_split(Split(X={"A": X, "B": X}, Y=Y), tmp_path / "blocks" / "train")
     for name in ("texts", "blocks"):
-        assert feature_rows(SimpleNamespace(stage_folder=lambda stage, name=name: tmp_path / name)) is None
+        assert feature_rows(SimpleNamespace(train_folder=tmp_path / name / "train")) is None
 
 
 def test_answers_as_a_table_and_as_json(of_texts, tmp_path):

@@ -17,8 +17,7 @@ from xmckit.nn import head as torch_head
 from xmckit.nn.shortlist import Indexes, _others, batch_candidates, pair_logits, rows_of
 from xmckit.nn.threads import Threads
 from xmckit.nn.thresholds import Histogram
-from xmckit.pipeline import _for_one_head
-from xmckit.runs import Stage
+from xmckit.pipeline.stages.index import IndexStage
 from xmckit.testing.problems import small_problem
 
 QUICK = {"epochs": 3, "learning_rate": 0.05, "encoder": {"use": "sparse-linear", "width": 40}}
@@ -489,17 +488,20 @@ def test_the_names_of_indexes_that_are_stored(context, tmp_path):
 
 
 def test_an_index_over_a_heads_vectors_is_not_shared(tmp_path):
-    def stage(space):
-        def restore(folder):
+    class Restored(IndexStage):
+        folder = tmp_path
+
+        def __init__(self, space):
+            self.space, self.section = space, None
+
+        def restore(self, folder):
             index = Given(3, [0])
-            index.query_space = space
+            index.query_space = self.space
             return index
 
-        return Stage("index", "key", tmp_path, {}, restore)
-
-    of_heads, of_inputs = stage("head"), stage("input")
-    assert _for_one_head(of_heads) is not _for_one_head(of_heads)
-    assert _for_one_head(of_inputs) is _for_one_head(of_inputs)
+    of_heads, of_inputs = Restored("head"), Restored("input")
+    assert of_heads.index_for_head() is not of_heads.index_for_head()
+    assert of_inputs.index_for_head() is of_inputs.index_for_head()
 
 
 def test_counting_logits_of_candidates_in_any_order():

@@ -47,7 +47,7 @@ LINE = 11  # of the class
 @pytest.fixture
 def bad_head(tmp_path, monkeypatch):
     """Run a recipe with a head of this body; the error that it gives, and the plugin's file."""
-    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    monkeypatch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
     file = tmp_path / "bad_plugin.py"
 
     def error_of(body: str) -> str:
@@ -263,7 +263,7 @@ METRIC = {"kind": "metric", "section": '[[score.metrics]]\nuse = "bad"'}
 )
 def test_every_kind_is_named(tmp_path, monkeypatch, of, body, expected, line):
     """`line` counts from the class: where it raised, or the class itself."""
-    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    monkeypatch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
     file, recipe = tmp_path / "bad_others.py", tmp_path / "bad.toml"
     source = textwrap.dedent(OTHERS).replace("{kind}", of["kind"])
     file.write_text(source + textwrap.indent(body, "    ") + "\n")

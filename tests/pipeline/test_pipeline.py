@@ -81,11 +81,11 @@ def registry(tmp_path):
 
 
 def stage_names(result):
-    return [record["name"] for record in result.run.manifest["stages"]]
+    return [record.name for record in result.run.stages]
 
 
 def reused(result):
-    return {record["name"] for record in result.run.manifest["stages"] if record["reused"]}
+    return {record.name for record in result.run.stages if record.reused}
 
 
 def leftovers(root):
@@ -126,7 +126,7 @@ def test_popularity_is_scored_as_counted_by_hand(write_recipe, tmp_path):
     from xmckit.data.saved import load_dataset
 
     dataset = load_dataset(result.run.stage_folder("data"))
-    train = result.run.manifest["stages"]
+    train = result.run.stages
     assert train
     predictions = store.read_arrays(result.path / "predictions.npz", "indices")["indices"]
     truth = dataset.test.Y.toarray() > 0
@@ -177,7 +177,7 @@ def test_a_second_run_takes_every_stage_from_the_cache_and_a_copy_repeats_it(wri
     assert reused(second) == set(stage_names(second))
     anew = pipeline.run(first.path / "resolved.toml", root=tmp_path / "elsewhere", registry=registry)
     assert reused(anew) == set()
-    assert anew.run.manifest["name"] == "small"
+    assert anew.run.manifest.name == "small"
     content = {result.path: (result.path / "metrics.json").read_bytes() for result in (first, second, anew)}
     assert len(set(content.values())) == 1
     arrays = [store.read_arrays(result.path / "predictions.npz") for result in (first, anew)]
@@ -249,11 +249,11 @@ def test_a_head_is_fitted_anew_when_a_file_that_it_reads_has_changed(write_recip
 def test_a_plan_writes_nothing_and_knows_the_cache(write_recipe, tmp_path):
     root = tmp_path / "runs"
     recipe = load_recipe(write_recipe(POPULAR))
-    assert [step["cached"] for step in pipeline.plan(recipe, root=root)] == [False] * 4
+    assert [step.cached for step in pipeline.plan(recipe, root=root)] == [False] * 4
     assert not root.exists()
     pipeline.run(recipe, root=root)
     changed = load_recipe(write_recipe(POPULAR), sets=["seed=9"])
-    assert [step["cached"] for step in pipeline.plan(changed, root=root)] == [True, True, False, False]
+    assert [step.cached for step in pipeline.plan(changed, root=root)] == [True, True, False, False]
 
 
 def failing(write_recipe, tmp_path):
@@ -291,14 +291,14 @@ def test_a_failed_run_keeps_what_is_finished_and_goes_on(write_recipe, tmp_path,
         pipeline.run(recipe, root=root, registry=Registry(files=[plugin]))
     (stopped,) = find_runs(root)
     assert stopped.status == "failed"
-    assert "not today" in stopped.manifest["error"]
+    assert "not today" in stopped.manifest.error
     assert leftovers(root) == []
     plugin.write_text(whole)
     sys.modules.pop("toy_plugin", None)
     done = pipeline.run(recipe, root=root, registry=Registry(files=[plugin]), resume=stopped.path)
     assert done.path == stopped.path
     assert done.run.status == "done"
-    assert "error" not in done.run.manifest
+    assert done.run.manifest.error is None
     assert reused(done) == {"data", "features"}
 
 
@@ -346,7 +346,7 @@ def test_runs_are_found_by_folder_name_and_recipe(write_recipe, tmp_path):
     with pytest.raises(UsageError, match=r"no run 'smal' .*did you mean 'small'\?"):
         find_run("smal", root)
     for run in (first.run, second.run):
-        store.write_json(run.path / "manifest.json", {**run.manifest, "status": "failed"})
+        store.write_json(run.path / "manifest.json", {**run.manifest.to_json(), "status": "failed"})
     with pytest.raises(
         UsageError, match=rf"no run of 'small' .* is done; the newest is failed: {second.path} .*--resume"
     ):
@@ -403,7 +403,7 @@ def test_a_stopped_run_resumes(write_recipe, tmp_path, request, how, status, cod
     assert json.loads(done.stdout)["run"] == str(stopped.path)
     (finished,) = find_runs(root)
     assert finished.status == "done"
-    assert {stage["name"] for stage in finished.manifest["stages"] if stage["reused"]} == {"data", "features"}
+    assert {stage.name for stage in finished.stages if stage.reused} == {"data", "features"}
     assert leftovers(root) == []
     assert not list(root.rglob("half"))
 

@@ -57,16 +57,16 @@ def parts():
 
 
 def names(result):
-    return [stage["name"] for stage in result.run.manifest["stages"]]
+    return [stage.name for stage in result.run.stages]
 
 
 def test_a_run_trains_its_indexes_and_heads_on_all_rows(write, tmp_path):
     again = pipeline.run(write(RECIPE), root=tmp_path / "runs")
     assert names(again) == ["data", "features", "part-index-tree", "index-tree", "head-xrlinear", "head-bsl", "score"]
     parted = pipeline.run(write(RECIPE.replace("refit = true", "")), root=tmp_path / "runs")
-    stages = {stage["name"]: stage for stage in parted.run.manifest["stages"]}
-    assert stages["index-tree"]["reused"]  # it is what the other run decided with
-    assert not stages["head-bsl"]["reused"]
+    stages = {stage.name: stage for stage in parted.run.stages}
+    assert stages["index-tree"].reused  # it is what the other run decided with
+    assert not stages["head-bsl"].reused
 
     # On all rows from the start, for as many epochs as were best, a head is what refit made of it.
     history = json.loads((again.run.stage_folder("head-bsl") / "head" / "state.json").read_text())["history"]

@@ -123,7 +123,7 @@ def same(one, other):
 
 
 def names(run):
-    return [stage["name"] for stage in run.manifest["stages"]]
+    return [stage.name for stage in run.stages]
 
 
 def test_each_has_a_stage_and_the_run_says_who_sees_it(run):
@@ -131,7 +131,7 @@ def test_each_has_a_stage_and_the_run_says_who_sees_it(run):
         "data", "features-words", "features-letters", "index-large", "index-small", "head-linear", "head-shortlisted",
         "score", "verify",
     ]  # fmt: skip
-    assert run.manifest["features"] == {
+    assert run.manifest.features == {
         "labels": "features-words",
         "index-large": "features-words",
         "index-small": "features-letters",
@@ -146,11 +146,11 @@ def test_one_table_of_features_leaves_a_run_as_it_was(folder):
     text = DATA + WORDS.replace("[[features]]", "[features]").replace('name = "words"\n', "")
     plain = run_of(folder, "plain", text + '[head]\nuse = "popularity"\n')
     assert names(plain) == ["data", "features", "head-popularity", "score"]
-    assert "features" not in plain.manifest
-    stages = {stage["name"]: stage for stage in plain.manifest["stages"]}
-    assert stages["head-popularity"]["identity"]["inputs"] == [stages["features"]["key"]]
+    assert plain.manifest.features is None
+    stages = {stage.name: stage for stage in plain.stages}
+    assert stages["head-popularity"].identity["inputs"] == [stages["features"].key]
     order = ["data", "features", "head-popularity"]
-    assert stages["score"]["identity"]["inputs"] == [stages[name]["key"] for name in order]
+    assert stages["score"].identity["inputs"] == [stages[name].key for name in order]
     assert "\n[features]\n" in (plain.path / "resolved.toml").read_text()
 
 
@@ -199,12 +199,12 @@ def test_it_is_the_ensemble_of_the_runs_with_one_of_the_features(run, folder, te
         for place, name in enumerate(views)
     ]
     assert same(predictions(both.path), combine_rankings(heads, 5, rule))
-    keys = {stage["name"]: stage["key"] for stage in both.manifest["stages"]}
+    keys = {stage.name: stage.key for stage in both.stages}
     for name, shared in {
         "words": ["index-large", "head-linear"],
         "letters": ["index-small", "head-shortlisted"],
     }.items():
-        single = {stage["name"]: stage["key"] for stage in alone[name].manifest["stages"]}
+        single = {stage.name: stage.key for stage in alone[name].stages}
         assert keys[f"features-{name}"] == single["features"]
         assert [keys[stage] for stage in shared] == [single[stage] for stage in shared]
 
@@ -290,8 +290,8 @@ def test_label_stages_see_the_first_features_and_all_heads_the_same_rows(folder)
         assert store.read_json(place / "labels.json")["width"] == wide[name]
     train, turned = load_dataset(run.stage_folder("data")).train, run.training_rows("head-words")[1]
     assert (turned != train.Y[::-1]).nnz == 0
-    keys = {stage["name"]: stage["key"] for stage in run.manifest["stages"]}
-    inputs = {stage["name"]: stage["identity"].get("inputs") for stage in run.manifest["stages"]}
+    keys = {stage.name: stage.key for stage in run.stages}
+    inputs = {stage.name: stage.identity.get("inputs") for stage in run.stages}
     assert inputs["head-letters"] == [keys["labels-turn"]]
     assert inputs["head-words"] == [keys["labels-turn"], keys["features-words"]]
 
@@ -303,7 +303,7 @@ class Stopped(Exception):
 @pytest.mark.parametrize("last", ["features-words", "features-letters", "index-small", "head-linear"])
 def test_a_run_that_was_stopped_goes_on(run, folder, tmp_path, last):
     def stop(record):
-        if record["name"] == last:
+        if record.name == last:
             raise Stopped
 
     with pytest.raises(Stopped):
@@ -313,11 +313,11 @@ def test_a_run_that_was_stopped_goes_on(run, folder, tmp_path, last):
         xmckit.load(stopped)
     result = xmckit.run(folder / "two.toml", root=tmp_path, resume=stopped)
     assert same(predictions(result.path), predictions(run.path))
-    assert result.run.manifest["features"] == run.manifest["features"]
+    assert result.run.manifest.features == run.manifest.features
     kept = names(Run.open(stopped))[: names(run).index(last) + 1]
-    assert [stage["name"] for stage in result.run.manifest["stages"] if stage["reused"]] == kept
+    assert [stage.name for stage in result.run.stages if stage.reused] == kept
     again = xmckit.run(result.path / "resolved.toml", root=tmp_path)
-    assert all(stage["reused"] for stage in again.run.manifest["stages"])
+    assert all(stage.reused for stage in again.run.stages)
 
 
 @pytest.mark.parametrize("assignments", ["train", "validation"])
@@ -394,7 +394,7 @@ def test_the_report_names_both(run):
 def test_the_plan_has_both(folder):
     (folder / "two.toml").write_text(TWO + VERIFY)
     steps = pipeline.plan(load_recipe(folder / "two.toml"), root=folder / "runs")
-    assert [step["stage"] for step in steps][1:3] == ["features-words", "features-letters"]
+    assert [step.stage for step in steps][1:3] == ["features-words", "features-letters"]
 
 
 def test_a_head_whose_features_cannot_take_texts(tmp_path, call):

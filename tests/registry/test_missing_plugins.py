@@ -69,7 +69,7 @@ def model(tmp_path_factory, request):
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(site)
-        patch.setattr(pipeline, "write_report", lambda run: None)
+        patch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
         everything = Registry(files=[files["featurizer"], files["indexer"]])
         assert not everything.problems
         run = pipeline.run(folder / "small.toml", root=folder / "runs", registry=everything).run

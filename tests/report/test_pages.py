@@ -26,7 +26,7 @@ from xmckit.report.run_report import told_once
 from xmckit.report.suite_page import suite_page
 from xmckit.report.tables import Cell, Column, Table, metric_tables, texts
 from xmckit.report.texts import number, short, size, visible
-from xmckit.runs import Run
+from xmckit.runs import Run, StageRecord
 
 OWN_TAGS = {
     *("html", "head", "meta", "title", "link", "style", "script", "body", "header", "nav", "main", "section", "footer"),
@@ -163,8 +163,7 @@ def test_an_empty_text_is_said_to_be_one(run: pipeline.Result, tmp_path: Path) -
 
 
 def test_only_a_run_with_stages_from_the_cache_has_a_column_about_it() -> None:
-    stage = {"name": "data", "seconds": 1.0, "cpu_seconds": 1.0, "peak_bytes": 1 << 20, "bytes": 9, "identity": {}}
-    fresh, reused = {**stage, "reused": False}, {**stage, "reused": True}
+    fresh, reused = (StageRecord("data", "key", {}, 1.0, 1 << 20, "stages/0-data", one) for one in (False, True))
     for records, told in (([fresh, fresh], False), ([fresh, reused], True)):
         table = stages(records)[1]
         assert ("from the cache" in [column.title for column in table.columns]) is told

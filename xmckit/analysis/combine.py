@@ -22,13 +22,12 @@ from xmckit import store
 from xmckit.components.ensembles import combine_rankings, combine_sets
 from xmckit.components.metrics import RankingMetrics, SetMetrics
 from xmckit.data.model import Dataset, as_csr
-from xmckit.data.saved import load_dataset
 from xmckit.errors import DataError, UsageError
 from xmckit.recipe import ENSEMBLE
 from xmckit.records import Combining, Evaluation, TopK
-from xmckit.runs import Run
+from xmckit.runs import Run, is_run, layout
 
-ABOUT, FORMAT = "ensemble.json", 1
+FORMAT = 1  # of ensemble.json
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,17 @@ class Combined:
         runs = [
             {
                 "path": Path(os.path.relpath(member.run.path, folder)).as_posix(),
-                "identity": member.run.manifest["identity"],
+                "identity": member.run.manifest.identity,
                 "top": member.topk.k,
             }
             for member in self.members
         ]
         with store.atomic_folder(folder, exclusive=True) as fresh:
-            store.write_arrays(fresh / "predictions.npz", {"indices": self.topk.indices, "scores": self.topk.scores})
+            store.write_arrays(fresh / layout.PREDICTIONS, {"indices": self.topk.indices, "scores": self.topk.scores})
             if self.sets is not None:
-                store.write_csr(fresh / "sets.npz", self.sets)
-            store.write_json(fresh / "metrics.json", self.metrics)
-            store.write_json(fresh / ABOUT, {"format": FORMAT, "rule": self.rule, "runs": runs})
+                store.write_csr(fresh / layout.SETS, self.sets)
+            store.write_json(fresh / layout.METRICS, self.metrics)
+            store.write_json(fresh / layout.ENSEMBLE, {"format": FORMAT, "rule": self.rule, "runs": runs})
 
 
 def check_new(folder: Path) -> None:
@@ -92,7 +91,7 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
     topk = combine_rankings([member.topk for member in members], max(member.topk.k for member in members), rule)
     kept = [member.sets for member in members if member.sets is not None]
     sets = combine_sets(kept) if len(kept) == len(members) else None
-    first = store.read_json(runs[0].path / "metrics.json")
+    first = runs[0].metrics()
     outputs = [(ENSEMBLE, "ensemble", topk, sets)]
     named = zip(distinct_names(runs), members, strict=True)
     outputs += [(name, "run", member.topk, member.sets) for name, member in named]
@@ -114,10 +113,10 @@ def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
     found = []
     for entry in about["runs"]:
         path = folder.resolve() / entry["path"]
-        if not (path / "manifest.json").is_file():
+        if not is_run(path):
             raise UsageError(f"{folder} combines the run {path}, which is not there any more")
         run = Run.open(path)
-        if run.manifest["identity"] != entry.get("identity"):
+        if run.manifest.identity != entry.get("identity"):
             raise UsageError(f"{folder} combines the run {path}, where there is another run now")
         found.append((run, entry["top"]))
     return about["rule"], found
@@ -125,17 +124,17 @@ def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
 
 def _about(folder: Path) -> dict[str, Any]:
     """The content of ensemble.json, where it is what `Combined.save` writes."""
-    about = store.read_json(folder / ABOUT)
+    about = store.read_json(folder / layout.ENSEMBLE)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise store.damaged(folder / ABOUT, f"expected format {FORMAT}")
+        raise store.damaged(folder / layout.ENSEMBLE, f"expected format {FORMAT}")
     if about.get("rule") not in get_args(Combining):
-        raise store.damaged(folder / ABOUT, f"expected a rule, one of {', '.join(get_args(Combining))}")
+        raise store.damaged(folder / layout.ENSEMBLE, f"expected a rule, one of {', '.join(get_args(Combining))}")
     runs = about.get("runs")
     if not isinstance(runs, list) or len(runs) < 2 or not all(isinstance(entry, dict) for entry in runs):
-        raise store.damaged(folder / ABOUT, "expected two runs or more")
+        raise store.damaged(folder / layout.ENSEMBLE, "expected two runs or more")
     for entry in runs:
         if not isinstance(entry.get("path"), str) or type(entry.get("top")) is not int or entry["top"] < 1:
-            raise store.damaged(folder / ABOUT, "expected the path of each run, and how many labels it lists")
+            raise store.damaged(folder / layout.ENSEMBLE, "expected the path of each run, and how many labels it lists")
     return about
 
 
@@ -145,7 +144,7 @@ def check_done(runs: Sequence[Run]) -> None:
         if run.path in {other.path for other in runs[:place]}:
             raise UsageError(f"{run.path} is there twice: it would only count twice")
     for run in runs:
-        if run.status != "done":
+        if not run.is_done:
             raise UsageError(f"{run.path} is {run.status}, not done: go on with `xmckit run --resume {run.path}`")
 
 
@@ -155,18 +154,14 @@ def common_data(runs: Sequence[Run], done: str) -> Dataset:
     `done` says in an error what is to be done with the runs.
     """
     first, *others = runs
-    key = _data_key(first)
-    dataset = load_dataset(first.stage_folder("data"))
+    key = first.stage(layout.DATA).key
+    dataset = first.dataset()
     for run in others:
-        if _data_key(run) != key:
-            other = load_dataset(run.stage_folder("data"))
+        if run.stage(layout.DATA).key != key:
+            other = run.dataset()
             if differs := _difference(dataset, other):
                 raise DataError(f"{run.path} cannot be {done} with {first.path}: {differs}")
     return dataset
-
-
-def _data_key(run: Run) -> str:
-    return next(str(record["key"]) for record in run.manifest["stages"] if record["name"] == "data")
 
 
 def _difference(one: Dataset, other: Dataset) -> str:
@@ -212,25 +207,23 @@ def _unlike(one: csr_matrix, other: csr_matrix) -> int | None:
 
 def member_of(run: Run, dataset: Dataset) -> Member:
     """A run with its predictions, which must be of the test rows of `dataset`."""
-    arrays = store.read_arrays(run.path / "predictions.npz", "indices", "scores")
-    topk = TopK(arrays["indices"], arrays["scores"])
+    topk, file = run.predictions(), run.path / layout.PREDICTIONS
     shape = (dataset.test.rows, topk.indices.shape[-1] if topk.indices.ndim else 0)
     if not shape[1] or topk.indices.shape != shape or topk.scores.shape != shape:
-        raise store.damaged(run.path / "predictions.npz", f"expected the best labels of {dataset.test.rows} rows")
+        raise store.damaged(file, f"expected the best labels of {dataset.test.rows} rows")
     if topk.indices.dtype != np.int32 or topk.scores.dtype != np.float32:
-        raise store.damaged(run.path / "predictions.npz", "expected labels as int32 and scores as float32")
+        raise store.damaged(file, "expected labels as int32 and scores as float32")
     if topk.indices.size and not -1 <= topk.indices.min() <= topk.indices.max() < dataset.labels:
-        raise store.damaged(run.path / "predictions.npz", f"a label is not one of the {dataset.labels}")
-    kept = run.path / "sets.npz"
-    sets = store.read_csr(kept) if kept.is_file() else None
+        raise store.damaged(file, f"a label is not one of the {dataset.labels}")
+    sets = run.predicted_sets()
     if sets is not None and sets.shape != dataset.test.Y.shape:
-        raise store.damaged(kept, f"expected label sets of size {dataset.test.Y.shape}")
+        raise store.damaged(run.path / layout.SETS, f"expected label sets of size {dataset.test.Y.shape}")
     return Member(run, topk, sets)
 
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
     """The names of the recipes; with the folder's name where two runs are of the same one."""
-    recipes = [str(run.manifest["name"]) for run in runs]
+    recipes = [run.name for run in runs]
     return [
         name if recipes.count(name) == 1 else f"{name}/{run.path.name}" for name, run in zip(recipes, runs, strict=True)
     ]

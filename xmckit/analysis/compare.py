@@ -22,7 +22,7 @@ from xmckit.analysis.combine import check_done, common_data, distinct_names, mem
 from xmckit.components.metrics import RowScores, inverse_propensity, row_scores
 from xmckit.data.model import Dataset
 from xmckit.errors import DataError, UsageError
-from xmckit.runs import Run
+from xmckit.runs import Metrics, Run
 from xmckit.runs.layout import DEFAULT_ORIGIN, ORIGINS
 
 if sys.version_info >= (3, 11):
@@ -162,7 +162,7 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
         raise UsageError("a comparison needs two runs or more")
     check_done(runs)
     dataset = common_data(runs, "compared")
-    first = store.read_json(runs[0].path / "metrics.json")
+    first = runs[0].metrics()
     constants = (first["propensity"]["A"], first["propensity"]["B"])
     scores = [score_rows(member_of(run, dataset).topk, dataset, first["k"], constants) for run in runs]
     systems = [
@@ -170,9 +170,9 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
             name=name,
             metrics={**_own_metrics(run, first), **rows.totals},
             cost=cost_of(run),
-            title=run.manifest.get("title", ""),
+            title=run.manifest.title or "",
             path=run.path,
-            seed=run.manifest.get("seed"),
+            seed=run.manifest.seed,
         )
         for name, run, rows in zip(distinct_names(runs), runs, scores, strict=True)
     ]
@@ -182,23 +182,23 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
         rows=dataset.test.rows,
         labels=dataset.labels,
         propensity=first["propensity"],
-        checksums=runs[0].manifest.get("data", {}),
+        checksums=runs[0].manifest.data or {},
         systems=tuple(
             System(**{**vars(system), "intervals": intervals})
             for system, intervals in zip(systems, found.intervals, strict=True)
         ),
         metrics=scores[0].names,
         differences=found.differences,
-        recipes=recipe_differences([run.path / "resolved.toml" for run in runs]),
+        recipes=recipe_differences([run.resolved_recipe for run in runs]),
         draws=draws,
         level=level,
         seed=seed,
     )
 
 
-def _own_metrics(run: Run, first: Mapping[str, Any]) -> dict[str, float]:
+def _own_metrics(run: Run, first: Metrics) -> dict[str, float]:
     """What a run was scored with, but for what other propensities than those of the first run were used for."""
-    found = store.read_json(run.path / "metrics.json")
+    found = run.metrics()
     same = all(found["propensity"][name] == first["propensity"][name] for name in ("A", "B"))
     own: dict[str, float] = found["results"][0]["metrics"]
     return {name: value for name, value in own.items() if same or not name.startswith("PS")}
@@ -213,14 +213,13 @@ def score_rows(topk: Any, dataset: Dataset, ks: Sequence[int], constants: tuple[
 
 def cost_of(run: Run) -> Cost:
     """Of all stages, whoever ran them first: a stage that came from the cache costs what it cost then."""
-    stages = run.manifest["stages"]
-    model = [stage for stage in stages if stage["name"].startswith(("index-", "head-"))]
+    stages = run.stages
     return Cost(
-        seconds=sum(stage["seconds"] for stage in stages),
-        cpu_seconds=sum(stage.get("cpu_seconds", 0.0) for stage in stages),
-        peak_bytes=max((stage["peak_bytes"] for stage in stages), default=0),
-        bytes=sum(stage.get("bytes", 0) for stage in model),
-        stages={stage["name"]: stage["seconds"] for stage in stages},
+        seconds=sum(stage.seconds for stage in stages),
+        cpu_seconds=sum(stage.cpu_seconds for stage in stages),
+        peak_bytes=max((stage.peak_bytes for stage in stages), default=0),
+        bytes=sum(stage.bytes for stage in stages if stage.is_model),
+        stages={stage.name: stage.seconds for stage in stages},
     )
 
 

@@ -22,7 +22,7 @@ from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import DataError
 from xmckit.records import Evaluation, TopK
-from xmckit.runs import Run, find_run
+from xmckit.runs import Run, find_run, is_ensemble, layout
 from xmckit.runs.extensions import is_extension, read_extension
 from xmckit.sparse.parse import Grammar
 
@@ -35,7 +35,7 @@ BLOCK = 4096
 def training_run(run: str | Path, root: Path) -> Run:
     """The run whose training rows a model has: that run itself, the one it extends, or the first that it combines."""
     folder = Path(run)
-    if (folder / "ensemble.json").is_file():
+    if is_ensemble(folder):
         return members_of(folder)[1][0][0]
     if is_extension(folder):
         return read_extension(folder).run
@@ -52,7 +52,7 @@ class FeatureRows:
 
 def feature_rows(run: Run) -> FeatureRows | None:
     """The rows of the run's data; None where they are texts, or several blocks side by side."""
-    folder = run.stage_folder("data") / "train"
+    folder = run.train_folder
     if not store.read_json(folder / "split.json").get("one_matrix"):
         return None
     path = folder / "X0.npz"
@@ -251,10 +251,10 @@ def evaluate(
     if not labelled.split.Y.nnz:
         raise DataError(f"{labelled.name}: no row has a label, so there is nothing to score by")
     matched = match(labelled, model.label_names)
-    scored = store.read_json(run.path / "metrics.json")
+    scored = run.metrics()
     total, known = int(matched.truth.shape[1]), len(model.label_names)
-    train = store.read_csr(run.stage_folder("data") / "train" / "Y.npz")
-    top = max(int(run.manifest.get("top", 0)), *scored["k"])
+    train = store.read_csr(run.train_folder / "Y.npz")
+    top = max(run.manifest.top or 0, *scored["k"])
     topk, sets = _predicted(model, labelled.split, top, context)
     evaluation = Evaluation(
         topk=topk,
@@ -282,8 +282,8 @@ def evaluate(
 
 def _measures(run: Run, context: Context) -> list[Any]:
     """The metrics that the run was scored by."""
-    score = next(record for record in run.manifest["stages"] if record["name"] == "score")
-    metrics = [part for part in score["identity"]["components"] if part["kind"] == "metric"]
+    components = run.stage(layout.SCORE).identity["components"]
+    metrics = [part for part in components if part["kind"] == "metric"]
     return [context.resolve("metric", part["use"])(**part["params"]) for part in metrics]
 
 

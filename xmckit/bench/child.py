@@ -15,6 +15,7 @@ from typing import Any
 
 from xmckit import store
 from xmckit.errors import XmckitError
+from xmckit.runs import StageRecord
 from xmckit.runs.resources import Measured
 
 NOT_INSTALLED, ERROR = "not installed", "error"
@@ -51,33 +52,30 @@ def _run(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def run_recipe(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from xmckit import pipeline
     from xmckit.analysis.compare import cost_of, score_rows
-    from xmckit.data.saved import load_dataset
     from xmckit.model import load
     from xmckit.recipe import load_recipe
-    from xmckit.records import TopK
     from xmckit.registry import registry_from_environment
 
     registry = registry_from_environment([Path(file) for file in job["plugins"]])
     recipe = load_recipe(folder / "cell.toml", sets=job["changes"], registry=registry)
     result = pipeline.run(recipe, root=Path(job["root"]), registry=registry)
-    run, stages = result.run, result.run.manifest["stages"]
-    dataset = load_dataset(run.stage_folder("data"))
-    arrays = store.read_arrays(run.path / "predictions.npz", "indices", "scores")
+    run, stages = result.run, result.run.stages
+    dataset = run.dataset()
     constants = (result.metrics["propensity"]["A"], result.metrics["propensity"]["B"])
-    _keep_rows(folder, score_rows(TopK(arrays["indices"], arrays["scores"]), dataset, job["k"], constants))
+    _keep_rows(folder, score_rows(run.predictions(), dataset, job["k"], constants))
     model = load(run, workers=job["threads"], registry=registry)
-    sees = [run.features_folder(one["name"]) for one in run.head_stages]
-    first = run.features_folder()
-    features = {place: test_features(place, dataset) for place in {first, *sees}}
+    sees = [run.features_stage(one.name) for one in run.head_stages]
+    first = run.features_stage()
+    features = {name: run.test_features(name, dataset) for name in {first, *sees}}
     return {
         "metrics": result.metrics["results"][0]["metrics"],
-        "train_seconds": round(sum(one["seconds"] for one in stages if _is_training(one["name"])), 3),
-        "predict_seconds": _better_of_two(lambda: _rank(model, [features[place] for place in sees], max(job["k"]))),
+        "train_seconds": round(sum(one.seconds for one in stages if one.is_training), 3),
+        "predict_seconds": _better_of_two(lambda: _rank(model, [features[name] for name in sees], max(job["k"]))),
         "bytes": cost_of(run).bytes,
         "cpu_seconds": cpu_spent_before(stages),
-        "peak_bytes": max(one["peak_bytes"] for one in stages if not (one["reused"] and _is_input(one["name"]))),
-        "versions": run.manifest["versions"],
-        "prints": run.manifest["data"],
+        "peak_bytes": max(one.peak_bytes for one in stages if not (one.reused and one.is_input)),
+        "versions": run.manifest.versions,
+        "prints": run.manifest.data,
         "data": facts_of(dataset, features[first]),
         "propensity": list(constants),
         "run": str(run.path),
@@ -89,14 +87,13 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     from xmckit.analysis.compare import score_rows
     from xmckit.bench.peers import peer_class
     from xmckit.components.metrics import inverse_propensity, rank_metrics
-    from xmckit.data.saved import load_dataset
     from xmckit.runs import Run
     from xmckit.runs.provenance import library_versions
 
     run = Run.open(Path(job["baseline"]))
-    dataset = load_dataset(run.stage_folder("data"))
+    dataset = run.dataset()
     train, Y = run.training_rows()
-    test = test_features(run.features_folder(), dataset)
+    test = run.test_features(run.features_stage(), dataset)
     peer = peer_class(job["use"])(**job["options"])
     model = folder / "model"
     model.mkdir()
@@ -115,17 +112,10 @@ def run_peer(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "predict_seconds": _better_of_two(lambda: peer.predict(test, depth)),
         "bytes": peer.size(),
         "versions": {**library_versions(), **_versions(peer.distributions)},
-        "prints": run.manifest["data"],
+        "prints": run.manifest.data,
         "data": facts_of(dataset, test),
         "propensity": job["propensity"],
     }
-
-
-def test_features(features: Path, dataset: Any) -> Any:
-    """The features of the test rows, from the folder of their stage."""
-    if store.read_json(features / "features.json")["as_in_data"]:
-        return dataset.test.matrix
-    return store.read_matrix(features / "X.tst.npz")
 
 
 def facts_of(dataset: Any, X: Any) -> dict[str, int]:
@@ -147,17 +137,9 @@ def _rank(model: Any, seen: Sequence[Any], k: int) -> None:
             head.predict(X[start : start + BLOCK], deep)
 
 
-def cpu_spent_before(stages: Sequence[Mapping[str, Any]]) -> float:
+def cpu_spent_before(stages: Sequence[StageRecord]) -> float:
     """What another cell of the suite spent on stages of this one; the input is the same for all, and nobody's."""
-    return float(sum(one["cpu_seconds"] for one in stages if one["reused"] and not _is_input(one["name"])))
-
-
-def _is_input(stage: str) -> bool:
-    return stage in ("data", "features") or stage.startswith("features-")
-
-
-def _is_training(stage: str) -> bool:
-    return stage.startswith(("labels-", "part-index-", "index-", "head-"))
+    return float(sum(one.cpu_seconds for one in stages if one.reused and not one.is_input))
 
 
 def _better_of_two(work: Callable[[], Any]) -> float:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from xmckit.bench.suite import BASELINE, Suite
 from xmckit.errors import RecipeError, UsageError, XmckitError
 from xmckit.recipe import Section, load_section
 from xmckit.registry import Registry, make_context
-from xmckit.runs import provenance, utc_now
+from xmckit.runs import provenance
+from xmckit.runs.run import utc_now
 
 DONE, FAILED = "done", "failed"
 NO_DATA, CRASHED, PAST_LIMIT, NO_BASELINE = "no data", "crashed", "past its limit", "no baseline"
@@ -90,7 +91,7 @@ def run_suite(
     spread = registry.resolve("executor", executor)()
     work.mkdir(parents=True, exist_ok=True)
     until = time.time() + 60 * minutes
-    with _locked(work):
+    with store.locked(work / ".lock", f"{work} is being worked on by another process; wait for it or stop it"):
         wanted = _wanted(suite, work, seeds, only)
         names = {cell.data.name for cell in wanted}
         sources = {data.name: _find(data, suite, registry, roots) for data in suite.data if data.name in names}
@@ -104,22 +105,6 @@ def run_suite(
             for job, outcome in zip(batch, spread.map(_Work(announce), batch, workers=jobs), strict=True):
                 _note(summary, job.cell.key, outcome)
     return summary
-
-
-@contextlib.contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Keep a second sitting from working on the same cells."""
-    try:
-        import fcntl
-    except ImportError:  # no file locks on this system; two sittings in one folder are then the user's to avoid
-        yield
-        return
-    with open(work / ".lock", "w") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{work} is being worked on by another process; wait for it or stop it") from None
-        yield
 
 
 def _wanted(suite: Suite, work: Path, seeds: Sequence[int], only: Sequence[str]) -> list[Cell]:

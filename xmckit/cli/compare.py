@@ -28,14 +28,13 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
     A difference is significant where a paired bootstrap over test rows says so, after Holm's correction. It is one
     between these models: trained with another seed, each would be another.
     """
-    from xmckit.analysis.combine import ABOUT
     from xmckit.analysis.compare import compare_runs
     from xmckit.cli.progress import TerminalProgress
     from xmckit.errors import UsageError
-    from xmckit.runs import find_run
+    from xmckit.runs import find_run, is_ensemble
 
     for run in runs:
-        if (Path(run) / ABOUT).is_file():
+        if is_ensemble(Path(run)):
             raise UsageError(f"{run} is an ensemble of runs, not a run: name the runs themselves")
     found = [find_run(run, Path(root)) for run in runs]
     with TerminalProgress(quiet=common.quiet()) as progress, progress("comparing runs"):

@@ -101,8 +101,10 @@ def recipes(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 def runs(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """Recipes that have runs, which stand for the newest one, and run folders."""
+    from xmckit.runs.layout import MANIFEST
+
     root = Path(ctx.params.get("root") or "runs")
-    folders = sorted(manifest.parent for manifest in root.glob("[!.]*/[!.]*/manifest.json"))
+    folders = sorted(manifest.parent for manifest in root.glob(f"[!.]*/[!.]*/{MANIFEST}"))
     for name in dict.fromkeys(folder.parent.name for folder in folders):
         yield CompletionItem(name, help="its newest run")
     for folder in folders:

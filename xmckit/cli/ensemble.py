@@ -30,17 +30,17 @@ def ensemble(
     runs: tuple[str, ...], rule: Combining, output: str | None, workers: int, root: str, as_json: bool
 ) -> None:
     """Combine finished runs on the same data: RUN is a run folder, or a recipe's name for its newest run."""
-    from xmckit.analysis.combine import ABOUT, check_new, combine_runs
+    from xmckit.analysis.combine import check_new, combine_runs
     from xmckit.cli.progress import TerminalProgress
     from xmckit.cli.tables import print_metrics
     from xmckit.context import cpu_count
     from xmckit.errors import UsageError
-    from xmckit.runs import find_run
+    from xmckit.runs import find_run, is_ensemble
 
     if output is not None:
         check_new(Path(output))
     for run in runs:
-        if (Path(run) / ABOUT).is_file():
+        if is_ensemble(Path(run)):
             raise UsageError(f"{run} is an ensemble of runs, not a run: name the runs themselves, all at once")
     found = [find_run(run, Path(root)) for run in runs]
     with TerminalProgress(quiet=common.quiet()) as progress, progress("combining predictions"):

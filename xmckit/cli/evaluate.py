@@ -54,9 +54,7 @@ def evaluate(
         context = make_context(progress=progress, registry=registry)
         rows = _labelled(source, part, params, data_folders, feature_rows(trained), context)
         model = load(run, root=root, registry=registry)
-        name = (
-            Path(run).name if Path(run).is_dir() and trained.path != Path(run).resolve() else trained.manifest["name"]
-        )
+        name = Path(run).name if Path(run).is_dir() and trained.path != Path(run).resolve() else trained.name
         metrics = score(model, trained, rows, name=name, context=context)
     if as_json:
         common.print_json(metrics)

@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from xmckit.context import Bar
+from xmckit.runs import StageRecord
 
 
 class _Count(MofNCompleteColumn):
@@ -73,7 +74,7 @@ class TerminalProgress:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def stage_done(self, record: dict[str, Any]) -> None:
+    def stage_done(self, record: StageRecord) -> None:
         """The line that stays: what finished, what it cost."""
-        cost = "reused" if record["reused"] else f"{record['seconds']:.1f} s, {record['peak_bytes'] / 2**20:.0f} MiB"
-        self.console.print(f"[green]✓[/] {record['name']:<24} [dim]{cost}[/]")
+        cost = "reused" if record.reused else f"{record.seconds:.1f} s, {record.peak_bytes / 2**20:.0f} MiB"
+        self.console.print(f"[green]✓[/] {record.name:<24} [dim]{cost}[/]")

@@ -60,7 +60,7 @@ def run(
 
     if resume is not None:
         stopped = find_run(resume, Path(root))
-        source = loaded(recipe) if recipe else loaded(stopped.path / "resolved.toml")
+        source = loaded(recipe) if recipe else loaded(stopped.resolved_recipe)
         _finish(_execute(source, stopped.root, resume=stopped), as_json)
     elif sweeps:
         assert recipe is not None
@@ -105,21 +105,19 @@ def _finish(result: Result, as_json: bool) -> None:
         )
         return
     print_metrics(result.metrics)
-    for verdict in _verdict_lines(result.path / "verdicts.json"):
+    for verdict in _verdict_lines(result.run):
         click.echo(verdict)
     for warning in result.warnings:
         click.echo(f"note: {warning}", err=True)
     click.echo(f"report: {result.report}")
 
 
-def _verdict_lines(path: Path) -> list[str]:
+def _verdict_lines(run: Run) -> list[str]:
     """What was proved about each head, if anything was asked."""
-    from xmckit import store
-
-    if not path.is_file():
+    if not run.has_verdicts:
         return []
     lines = []
-    for result in store.read_json(path)["results"]:
+    for result in run.verdicts()["results"]:
         scope = "" if result["scope"] == "full" else ", with each row's candidates"
         if not result["verifiable"]:
             lines.append(f"{result['head']}: not verifiable, its decision is not one linear layer")
@@ -142,11 +140,9 @@ def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
     with TerminalProgress(quiet=common.quiet()) as progress:
         steps = pipeline.plan(recipe, root=root, registry=common.get_registry(), progress=progress)
     if as_json:
-        common.print_json(steps)
+        common.print_json([step.to_json() for step in steps])
         return
-    rows = [
-        [step["stage"], step["use"], "cached" if step["cached"] else "to run", _short(step["params"])] for step in steps
-    ]
+    rows = [[step.stage, step.use, "cached" if step.cached else "to run", _short(step.params)] for step in steps]
     print_table([*rows, ["report", "", "to run", ""]], ["stage", "component", "", "parameters"], left=4)
 
 
@@ -164,18 +160,18 @@ def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_ru
     from xmckit.runs import find_runs
 
     cells = [(changes, loaded(source, *changes)) for changes in parse_sweep(list(sweeps))]
-    done = [run for run in find_runs(root) if run.status == "done"]
+    done = [run for run in find_runs(root) if run.is_done]
     rows: list[dict[str, Any]] = []
     for number, (changes, recipe) in enumerate(cells, start=1):
         identity = store.canonical_sha256(recipe.resolved())
         steps = pipeline.plan(recipe, root=root, registry=common.get_registry())
-        same = [run for run in done if run.manifest["identity"] == identity and pipeline.is_current(run, steps)]
+        same = [run for run in done if run.manifest.identity == identity and pipeline.is_current(run, steps)]
         finished = same[-1] if same else None
         cell: dict[str, Any] = {"set": list(changes)}
         if dry_run:
             cell["done"] = finished is not None
         elif finished is not None:
-            cell |= {"run": str(finished.path), "skipped": True, **store.read_json(finished.path / "metrics.json")}
+            cell |= {"run": str(finished.path), "skipped": True, **finished.metrics()}
         else:
             if not common.quiet():
                 click.echo(f"[{number}/{len(cells)}] {' '.join(changes)}", err=True)

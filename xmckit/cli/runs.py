@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,24 +24,23 @@ def runs() -> None:
 @common.json_option
 def ls(root: str, as_json: bool) -> None:
     """List the runs, oldest first."""
-    from xmckit import store
     from xmckit.errors import StorageError
     from xmckit.runs import find_runs
 
-    found = []
+    found: list[dict[str, Any]] = []
     for run in find_runs(Path(root)):
-        status, metrics = run.status, {}
+        status, metrics = run.status, None
         if status == "done":
             try:
-                metrics = store.read_json(run.path / "metrics.json")
+                metrics = run.metrics()
             except StorageError:
                 status = "damaged"
         found.append(
             {
                 "run": str(run.path),
-                "recipe": run.manifest["name"],
+                "recipe": run.name,
                 "status": status,
-                "created": run.manifest["created"],
+                "created": run.manifest.created,
                 "metrics": metrics["results"][0]["metrics"] if metrics else {},
             }
         )
@@ -65,28 +65,22 @@ def ls(root: str, as_json: bool) -> None:
 @common.json_option
 def show(run: str, root: str, as_json: bool) -> None:
     """Show the results and the stages of RUN."""
-    from xmckit import store
     from xmckit.cli.tables import print_metrics, print_table
     from xmckit.runs import find_run
 
     found = find_run(run, Path(root))
-    metrics = store.read_json(found.path / "metrics.json") if (found.path / "metrics.json").is_file() else None
+    metrics = found.metrics() if found.has_metrics else None
     if as_json:
         common.print_json(
-            {"run": str(found.path), "status": found.status, "manifest": found.manifest, "metrics": metrics}
+            {"run": str(found.path), "status": found.status, "manifest": found.manifest.to_json(), "metrics": metrics}
         )
         return
     click.echo(f"{found.path}: {found.status}")
-    if found.manifest.get("error"):
-        click.echo(found.manifest["error"])
+    if found.manifest.error:
+        click.echo(found.manifest.error)
     rows = [
-        [
-            stage["name"],
-            f"{stage['seconds']:.1f}",
-            f"{stage['peak_bytes'] / 2**20:.0f}",
-            "yes" if stage["reused"] else "",
-        ]
-        for stage in found.manifest["stages"]
+        [stage.name, f"{stage.seconds:.1f}", f"{stage.peak_bytes / 2**20:.0f}", "yes" if stage.reused else ""]
+        for stage in found.stages
     ]
     print_table(rows, ["stage", "seconds", "peak MiB", "reused"])
     if metrics:
@@ -109,8 +103,8 @@ def report(run: str, root: str, as_json: bool) -> None:
 
     found = find_run(run, Path(root))
     check_done([found])
-    if not (found.stage_folder("score") / "insights.json").is_file():
-        raise UsageError(f"{found.path} keeps less than a report needs: run {found.path / 'resolved.toml'} again")
+    if not found.can_report:
+        raise UsageError(f"{found.path} keeps less than a report needs: run {found.resolved_recipe} again")
     path = write_report(found)
     if as_json:
         common.print_json({"report": str(path)})
@@ -123,7 +117,8 @@ def report(run: str, root: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def clean(root: str, yes: bool) -> None:
     """Delete the cache of finished stages. Runs keep their own files; later runs compute anew."""
-    from xmckit.runs import CACHE, empty_cache
+    from xmckit.pipeline.cache import empty_cache
+    from xmckit.runs.layout import CACHE
 
     cache = Path(root) / CACHE
     if not cache.is_dir():

@@ -156,11 +156,10 @@ def _asked(
 ) -> tuple[Split, dict[str, Matrix]]:
     """The label sets in question, and the rows' features for each head whose candidates follow from them."""
     from xmckit.data.model import Split
-    from xmckit.data.saved import load_dataset
 
     if assignments not in ("test", "train"):
         return _split_of(assignments, model.label_names, context), {}
-    dataset = load_dataset(run.stage_folder("data"))
+    dataset = run.dataset()
     split = dataset.test if assignments == "test" else dataset.train
     shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
     X = dict(zip(run.head_names, model.all_features(split), strict=True)) if shortlisted else {}

@@ -16,11 +16,10 @@ from scipy.sparse import csr_matrix, issparse
 from xmckit import store
 from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
-from xmckit.protocols import Featurizer
 from xmckit.records import Evaluation, TopK
 
 if TYPE_CHECKING:
-    from xmckit.context import Context
+    pass
 
 
 def checked_dataset(dataset: Any, use: str) -> Dataset:
@@ -172,14 +171,3 @@ def check_saved(folder: Path, who: str) -> None:
         for name, tensor in store.read_tensors(file).items():
             if tensor.is_floating_point() and bool(tensor.isnan().any()):
                 raise PluginError(f"{who} saved {file.name} with a value in {name} that is not a number")
-
-
-def label_rows(dataset: Dataset, featurizer: Featurizer, X: Matrix, context: Context) -> Matrix | None:
-    """A feature row for each label: label features as wide as `X`, or names as the featurizer sees them; else None."""
-    own = dataset.label_features
-    if own is not None and own.shape[1] == X.shape[1]:
-        return own
-    if dataset.label_names is None or dataset.train.texts is None:
-        return None
-    texts = Split(X=None, Y=csr_matrix((dataset.labels, 0)), texts=list(dataset.label_names))
-    return featurizer.transform(texts, context=context)

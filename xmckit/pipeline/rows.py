@@ -1,110 +1,111 @@
-"""Rows as the stages of a run see them: with each of the recipe's features, and made when they are first asked for."""
+"""Rows as the stages of a run see them: with each of the recipe's features, and read at first use."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from xmckit.runs import Stage
+from scipy.sparse import csr_matrix
+
+from xmckit.context import Context
+from xmckit.data.model import Dataset, Matrix, Split, carve_validation
 
 if TYPE_CHECKING:
-    from xmckit.context import Context
-    from xmckit.data.model import Dataset, Matrix, Split
+    from xmckit.pipeline.stage import Stage
+    from xmckit.pipeline.stages.features import FeaturesStage
+    from xmckit.pipeline.stages.index import IndexStage
+    from xmckit.pipeline.stages.labels import LabelsStage
+    from xmckit.protocols import Featurizer
 
-Value = TypeVar("Value")
 
+class TrainingRows:
+    """All training rows with one of the recipe's features, after the last label stage."""
 
-class Lazy(Generic[Value]):
-    """A value that is made when it is first asked for: a run whose later stages are all cached reads nothing."""
-
-    def __init__(self, make: Callable[[], Value]):
-        self._make = make
-        self._value: list[Value] = []
+    def __init__(self, data: Stage[Dataset], features: FeaturesStage, relabelled: LabelsStage | None, context: Context):
+        self.data, self.features, self.relabelled, self._context = data, features, relabelled, context
 
     @property
-    def value(self) -> Value:
-        if not self._value:
-            self._value.append(self._make())
-        return self._value[0]
+    def keys(self) -> list[str]:
+        """The keys of the stages that the rows come from."""
+        if self.relabelled is None:
+            return [self.features.key]
+        return [self.relabelled.key, *([] if self._already_relabelled else [self.features.key])]
+
+    @property
+    def _already_relabelled(self) -> bool:
+        """Whether the label stages saw these features; the labels they give hold for all features."""
+        return self.relabelled is not None and self.relabelled.features is self.features
+
+    @cached_property
+    def split(self) -> Split:
+        if self.relabelled is not None and self._already_relabelled:
+            return self.relabelled.value
+        source = self.data.value.train if self.relabelled is None else self.relabelled.value
+        return replace(source, X=self.features.value.train)
+
+    @cached_property
+    def label_rows(self) -> Matrix | None:
+        """A feature row for each label, where there can be one."""
+        fitted = self.features.value
+        return _label_rows(self.data.value, fitted.featurizer, fitted.train, self._context)
 
 
-def nothing() -> Lazy[None]:
-    return Lazy(lambda: None)
+class FitRows:
+    """The rows that indexes and heads are fitted on: all, or all but a validation share."""
 
+    def __init__(self, rows: TrainingRows, validation_share: float | None, context: Context):
+        self.rows, self._share, self._context = rows, validation_share, context
 
-@dataclass(frozen=True)
-class Featured:
-    """A fitted featurizer, and what it made of the rows."""
+    @property
+    def keys(self) -> list[str]:
+        return self.rows.keys
 
-    featurizer: Any
-    train: Matrix
-    test: Matrix
+    @property
+    def share(self) -> list[Any]:
+        """What decides which rows are kept for validation, for a stage's identity."""
+        return [] if self._share is None else [self._share, self._context.seed]
 
+    @property
+    def train(self) -> Split:
+        return self._parts[0]
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows to train on, the validation rows beside them, and which share of all rows these are.
+    @property
+    def validation(self) -> Split | None:
+        return self._parts[1]
 
-    `keys` are the stages that they come from; `labels` has a feature row for each label, where there can be one.
-    """
+    @cached_property
+    def _parts(self) -> tuple[Split, Split | None]:
+        if self._share is None:
+            return self.rows.split, None
+        # The same rows are taken with each of the features.
+        return carve_validation(self.rows.split, self._share, self._context.rng("validation"))
 
-    keys: Sequence[str]
-    train: Lazy[Split]
-    labels: Lazy[Matrix | None]
-    validation: Lazy[Any] = field(default_factory=nothing)
-    share: Sequence[Any] = ()
-
-    def carved(self, share: float, context: Context) -> Rows:
-        """Without a validation share. The same rows are taken whatever features they have."""
-        from xmckit.data.model import carve_validation
-
-        parts = Lazy(lambda: carve_validation(self.train.value, share, context.rng("validation")))
-        return replace(
-            self,
-            train=Lazy(lambda: parts.value[0]),
-            validation=Lazy(lambda: parts.value[1]),
-            share=[share, context.seed],
+    def fit_context(self, context: Context, kind: str, position: int) -> Context:
+        """Return the context for the `position`-th component of a kind that is fitted on these rows."""
+        return context.using(
+            seed=context.seed_for(kind, position),
+            validation=self.validation,
+            label_names=self.rows.data.value.label_names,
+            label_rows=lambda: self.rows.label_rows,
         )
 
 
 @dataclass(frozen=True)
-class Fit:
+class FitInputs:
     """Rows with each of the features, and the indexes that were built on them."""
 
-    rows: Mapping[str, Rows]
-    indexes: Sequence[Stage[Any]]
+    rows: Mapping[str, FitRows]
+    indexes: Sequence[IndexStage]
 
 
-def training_rows(
-    data: Stage[Dataset],
-    features: Mapping[str, Stage[Featured]],
-    relabelled: tuple[str, Lazy[Split]] | None,
-    context: Context,
-) -> dict[str, Rows]:
-    """The training rows with each of the features. Of `relabelled`, key and rows after the label stages, which saw the
-    first features, the labels are those of all.
-    """
-    from xmckit.pipeline.output_checks import label_rows
-
-    first = next(iter(features))
-
-    def seen(name: str, stage: Stage[Featured]) -> Rows:
-        labels = Lazy(lambda: label_rows(data.value, stage.value.featurizer, stage.value.train, context))
-        if relabelled is None:
-            return Rows([stage.key], Lazy(lambda: replace(data.value.train, X=stage.value.train)), labels)
-        key, train = relabelled
-        if name == first:
-            return Rows([key], train, labels)
-        return Rows([key, stage.key], Lazy(lambda: replace(train.value, X=stage.value.train)), labels)
-
-    return {name: seen(name, stage) for name, stage in features.items()}
-
-
-def test_rows(data: Stage[Dataset], features: Mapping[str, Stage[Featured]]) -> dict[str, Lazy[Split]]:
-    """The test rows with each of the features."""
-
-    def seen(stage: Stage[Featured]) -> Lazy[Split]:
-        return Lazy(lambda: replace(data.value.test, X=stage.value.test))
-
-    return {name: seen(stage) for name, stage in features.items()}
+def _label_rows(dataset: Dataset, featurizer: Featurizer, X: Matrix, context: Context) -> Matrix | None:
+    """Return the data's label features if they are as wide as `X`, else the labels' names through the featurizer."""
+    own = dataset.label_features
+    if own is not None and own.shape[1] == X.shape[1]:
+        return own
+    if dataset.label_names is None or dataset.train.texts is None:
+        return None
+    texts = Split(X=None, Y=csr_matrix((dataset.labels, 0)), texts=list(dataset.label_names))
+    return featurizer.transform(texts, context=context)

@@ -10,6 +10,7 @@ from typing import Any
 from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
 from xmckit.report.tables import Cell, Column, Table, count, figure, share, texts
 from xmckit.report.texts import number, seconds, size
+from xmckit.runs import StageRecord
 
 SYSTEMS_SHOWN = 5
 K = Axis("k", whole=True)
@@ -238,12 +239,12 @@ def training(heads: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return charts
 
 
-def stages(records: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], Table]:
+def stages(records: Sequence[StageRecord]) -> tuple[list[Chart], Table]:
     """Time and memory of each stage."""
-    reused = [bool(record["reused"]) for record in records]
-    said = [seconds(record["seconds"]) + (", taken from the cache" if record["reused"] else "") for record in records]
-    time = [(record["name"], record["seconds"], text) for record, text in zip(records, said, strict=True)]
-    memory = [(record["name"], record["peak_bytes"] / 2**20, size(record["peak_bytes"])) for record in records]
+    reused = [bool(record.reused) for record in records]
+    said = [seconds(record.seconds) + (", taken from the cache" if record.reused else "") for record in records]
+    time = [(record.name, record.seconds, text) for record, text in zip(records, said, strict=True)]
+    memory = [(record.name, record.peak_bytes / 2**20, size(record.peak_bytes)) for record in records]
     grey = "Grey: taken from the cache; this is what it cost when it was made." if any(reused) else ""
     charts = [
         bar_chart("time", "Where the time went", time, Axis("seconds"), grey, reused),
@@ -251,13 +252,13 @@ def stages(records: Sequence[Mapping[str, Any]]) -> tuple[list[Chart], Table]:
     ]
     rows = [
         [
-            Cell(record["name"]),
-            Cell(record["identity"].get("use", "")),
-            figure(record["seconds"], f"{record['seconds']:.2f}"),
-            figure(record["cpu_seconds"], f"{record['cpu_seconds']:.2f}"),
-            figure(record["peak_bytes"], f"{record['peak_bytes'] / 2**20:,.0f}"),
-            figure(record["bytes"], f"{record['bytes'] / 2**20:,.1f}"),
-            *([Cell("yes" if record["reused"] else "")] if any(reused) else []),
+            Cell(record.name),
+            Cell(record.use),
+            figure(record.seconds, f"{record.seconds:.2f}"),
+            figure(record.cpu_seconds, f"{record.cpu_seconds:.2f}"),
+            figure(record.peak_bytes, f"{record.peak_bytes / 2**20:,.0f}"),
+            figure(record.bytes, f"{record.bytes / 2**20:,.1f}"),
+            *([Cell("yes" if record.reused else "")] if any(reused) else []),
         ]
         for record in records
     ]

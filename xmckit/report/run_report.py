@@ -20,8 +20,7 @@ from xmckit.report.page import render
 from xmckit.report.shown import told
 from xmckit.report.tables import Cell, Column, Table, count, metric_tables, texts
 from xmckit.report.texts import percent, seconds, short, size
-from xmckit.runs import Run
-from xmckit.runs.layout import DEFAULT_ORIGIN, ORIGINS
+from xmckit.runs import Run, StageRecord, layout
 
 SCOPES = {"full": "full layer", "shortlist": "with each row's candidates"}
 MOST_SETS, LABELS_OF_A_SET, MOST_VERDICT_CARDS = 100, 20, 3
@@ -33,33 +32,29 @@ STATUSES = ("argmaxable", "unargmaxable", "unresolved")
 def write_report(run: Run) -> Path:
     """Write `plots/*.svg` and `report.html` of a finished run; return the report's path."""
     page = _page(run)
-    (run.path / "plots").mkdir(exist_ok=True)
+    (run.path / layout.PLOTS).mkdir(exist_ok=True)
     for chart in _all_charts(page):
-        store.write_text(run.path / "plots" / f"{chart.name}.svg", chart.standalone)
-    path = run.path / "report.html"
-    store.write_text(path, render("run.html.j2", **page))
-    return path
+        store.write_text(run.path / layout.PLOTS / f"{chart.name}.svg", chart.standalone)
+    store.write_text(run.report, render("run.html.j2", **page))
+    return run.report
 
 
 def _page(run: Run) -> dict[str, Any]:
     """Everything that the template shows."""
-    score = run.stage_folder("score")
-    metrics = store.read_json(run.path / "metrics.json")
-    insights = store.read_json(score / "insights.json")
-    heads = store.read_json(run.path / "facts.json")
+    metrics, insights, heads = run.metrics(), run.diagnostics(), run.head_facts()
     indexes = run.index_facts()
     name_of = _namer(run)
     calibration, calibration_table = run_charts.calibration(insights)
     probabilistic = insights["systems"][0]["calibration"] is not None
-    stage_charts, stage_table = run_charts.stages(run.manifest["stages"])
-    verdicts = _verdicts(run, name_of) if (run.path / "verdicts.json").is_file() else None
+    stage_charts, stage_table = run_charts.stages(run.stages)
+    verdicts = _verdicts(run, name_of) if run.has_verdicts else None
     told_heads = [told(told_once(head, indexes), "head", name_of) for head in heads]
     page = {
-        "title": run.manifest.get("title") or run.manifest["name"],
+        "title": run.manifest.title or run.name,
         "manifest": run.manifest,
         "run_name": run.path.name,
         "metrics": metrics,
-        "cards": [*_cards(metrics), *_verdict_cards(verdicts), _cost_card(run.manifest["stages"])],
+        "cards": [*_cards(metrics), *_verdict_cards(verdicts), _cost_card(run.stages)],
         "combined_by": COMBINED_BY.get(metrics.get("ensemble", "")),
         "tables": metric_tables(metrics["results"], [_system_name(result, metrics) for result in metrics["results"]]),
         "frequency": run_charts.by_frequency(insights),
@@ -68,7 +63,7 @@ def _page(run: Run) -> dict[str, Any]:
         "calibration_table": calibration_table,
         "probabilistic": probabilistic,
         "deepest": insights["k"],
-        "examples": _examples(store.read_json(score / "examples.json"), probabilistic),
+        "examples": _examples(run.examples(), probabilistic),
         "training": run_charts.training(heads),
         "label_stages": [
             told(stage, "labels", name_of) | {"agreement": stage["agreement"]} for stage in run.label_facts()
@@ -80,7 +75,7 @@ def _page(run: Run) -> dict[str, Any]:
         "features": _features(run),
         "stages": stage_charts,
         "stage_table": stage_table,
-        "recipe": short((run.path / "recipe.toml").read_text("utf-8"), LONGEST_RECIPE),
+        "recipe": short(run.recipe_text(), LONGEST_RECIPE),
         "origins": _origins(run),
         "repeat": _repeat(run),
     }
@@ -118,10 +113,8 @@ def _namer(run: Run) -> Callable[[int], str]:
     names: list[str] = []
 
     def name_of(label: int) -> str:
-        from xmckit.data.saved import load_label_names
-
         if not names:
-            names.extend(load_label_names(run.stage_folder("data")))
+            names.extend(run.label_names())
         return names[label]
 
     return name_of
@@ -155,10 +148,10 @@ def _verdict_cards(verdicts: Mapping[str, Any] | None) -> list[dict[str, str]]:
     ][:MOST_VERDICT_CARDS]
 
 
-def _cost_card(stages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    peak = max(stage["peak_bytes"] for stage in stages)
+def _cost_card(stages: Sequence[StageRecord]) -> dict[str, str]:
+    peak = max(stage.peak_bytes for stage in stages)
     return {
-        "value": seconds(sum(stage["seconds"] for stage in stages)),
+        "value": seconds(sum(stage.seconds for stage in stages)),
         "name": "for all stages",
         "beside": f"{size(peak)} of memory at most",
     }
@@ -188,7 +181,7 @@ def told_once(head: Mapping[str, Any], indexes: Sequence[Mapping[str, Any]]) -> 
 
 
 def _data(run: Run) -> dict[str, Any]:
-    told = store.read_json(run.stage_folder("data") / "description.json")
+    told = run.description()
     train, test = (dict(flat_facts(told.pop(part))) for part in ("train", "test"))
     rows = [[Cell(name), Cell(value), Cell(test.get(name, ""))] for name, value in train.items()]
     columns = [Column(""), Column("train", True), Column("test", True)]
@@ -198,14 +191,14 @@ def _data(run: Run) -> dict[str, Any]:
 def _features(run: Run) -> Table | None:
     """Which features there are and who sees them, where there are several."""
     sees: dict[str, list[str]] = defaultdict(list)
-    for stage, features in run.manifest.get("features", {}).items():
+    for stage, features in (run.manifest.features or {}).items():
         kind, _, name = stage.partition("-")
         if name or run.label_facts():
             sees[features].append(f"{kind} {name}" if name else "label stages")
     rows = []
     for features, by in sees.items():
-        told = store.read_json(run.stage_folder(features) / "features.json")
-        name = features.removeprefix("features-")
+        told = run.features_facts(features)
+        name = run.stage(features).section or features
         rows.append([texts(name), texts(told["use"]), count(told["columns"]), Cell("", names=by)])
     columns = [Column("features"), Column("component"), Column("columns", True), Column("seen by")]
     return Table("", columns, rows, fixed=True) if rows else None
@@ -213,10 +206,10 @@ def _features(run: Run) -> Table | None:
 
 def _origins(run: Run) -> tuple[Table, Table]:
     """Where each value of the recipe was written: those that somebody wrote, and the defaults."""
-    written = store.read_json(run.path / ORIGINS)
+    written = run.origins()
     columns = [Column("key"), Column("value"), Column("origin")]
     rows = [
-        (one["origin"] == DEFAULT_ORIGIN, [texts(one["key"]), texts(one["value"]), texts(one["origin"])])
+        (one["origin"] == layout.DEFAULT_ORIGIN, [texts(one["key"]), texts(one["value"]), texts(one["origin"])])
         for one in written
     ]
     own, defaults = ([row for default, row in rows if default is wanted] for wanted in (False, True))
@@ -225,17 +218,17 @@ def _origins(run: Run) -> tuple[Table, Table]:
 
 def _repeat(run: Run) -> dict[str, Any]:
     manifest = run.manifest
-    argv = manifest.get("argv") or []
+    argv = manifest.argv or []
     by_program = bool(argv) and Path(argv[0]).name in ("xmckit", "__main__.py", "xmckit.exe")
     machine = {
         name.removesuffix("_bytes"): f"{value // 2**20:,} MiB" if name == "memory_bytes" and value else value
-        for name, value in manifest.get("machine", {}).items()
+        for name, value in (manifest.machine or {}).items()
     }
-    versions = [[Cell(name), Cell(value)] for name, value in manifest.get("versions", {}).items()]
-    prints = [[texts(name), Cell(str(value))] for name, value in manifest.get("data", {}).items()]
+    versions = [[Cell(name), Cell(value)] for name, value in (manifest.versions or {}).items()]
+    prints = [[texts(name), Cell(str(value))] for name, value in (manifest.data or {}).items()]
     return {
         "command": shlex.join(["xmckit", *argv[1:]]) if by_program else None,
-        "machine": flat_facts({**machine, "workers": manifest.get("workers"), "seed": manifest.get("seed")}),
+        "machine": flat_facts({**machine, "workers": manifest.workers, "seed": manifest.seed}),
         "versions": Table("Versions", [Column("library"), Column("version")], versions),
         "data": Table("Checksums of the data", [Column("input"), Column("checksum")], prints) if prints else None,
     }
@@ -246,7 +239,7 @@ def _repeat(run: Run) -> dict[str, Any]:
 
 def _verdicts(run: Run, name_of: Callable[[int], str]) -> dict[str, Any]:
     """What the report says about verdicts: a line for each head and scope, and the sets that can never be output."""
-    verdicts: dict[str, Any] = store.read_json(run.path / "verdicts.json")
+    verdicts = run.verdicts()
     proved = [result for result in verdicts["results"] if result["verifiable"]]
     # Columns that only some verifiers and layers fill.
     also = [key for key in ("ideal", "eps") if any(any(result[key].values()) for result in proved)]
@@ -258,7 +251,9 @@ def _verdicts(run: Run, name_of: Callable[[int], str]) -> dict[str, Any]:
         )
         for result in proved
     ]
-    asked = store.read_arrays(run.stage_folder("verify") / "assignments.npz", "indices", "indptr") if proved else {}
+    asked = (
+        store.read_arrays(run.stage_folder(layout.VERIFY) / layout.ASSIGNMENTS, "indices", "indptr") if proved else {}
+    )
     never = [_never(result, asked, name_of) for result in proved if result["counts"]["unargmaxable"]]
     return {
         "proved": proved,

@@ -17,10 +17,10 @@ from typing import Any
 
 from xmckit import store
 from xmckit.errors import UsageError
-from xmckit.runs import Run
+from xmckit.runs import layout
+from xmckit.runs.run import Run, is_run
 
-ABOUT = "extension.json"
-FORMAT = 1
+FORMAT = 1  # of extension.json
 
 
 @dataclass(frozen=True)
@@ -41,30 +41,30 @@ class Extension:
 
 
 def is_extension(folder: Path) -> bool:
-    return (folder / ABOUT).is_file()
+    return (folder / layout.EXTENSION).is_file()
 
 
 def read_extension(folder: Path) -> Extension:
     """The extension in `folder`, or an error that says what is wrong with it."""
     folder = Path(folder).resolve()
-    about = store.read_json(folder / ABOUT)
+    about = store.read_json(folder / layout.EXTENSION)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise store.damaged(folder / ABOUT, f"expected format {FORMAT}")
+        raise store.damaged(folder / layout.EXTENSION, f"expected format {FORMAT}")
     kept = (about.get("labels"), about.get("heads"), about.get("indexes"))
     if not isinstance(about.get("run"), str) or not all(isinstance(part, list) for part in kept):
-        raise store.damaged(folder / ABOUT, "expected a run, labels, heads and indexes")
+        raise store.damaged(folder / layout.EXTENSION, "expected a run, labels, heads and indexes")
     path = folder / about["run"]
-    if not (path / "manifest.json").is_file():
+    if not is_run(path):
         raise UsageError(f"{folder} extends the run {path.resolve()}, which is not there any more")
     run = Run.open(path)
-    if run.manifest["identity"] != about.get("identity"):
+    if run.manifest.identity != about.get("identity"):
         raise UsageError(f"{folder} extends the run {path.resolve()}, where there is another run now")
     labels, heads, indexes = (part or [] for part in kept)
     if not all(isinstance(name, str) for name in [*labels, *indexes]):
-        raise store.damaged(folder / ABOUT, "expected names of labels and indexes")
+        raise store.damaged(folder / layout.EXTENSION, "expected names of labels and indexes")
     trained = len(run.head_stages)
     if not all(type(head) is int and 0 <= head < trained for head in heads):
-        raise store.damaged(folder / ABOUT, f"expected numbers of the run's {trained} heads")
+        raise store.damaged(folder / layout.EXTENSION, f"expected numbers of the run's {trained} heads")
     return Extension(folder, run, labels, heads, indexes)
 
 
@@ -79,7 +79,7 @@ def write_extension(
     about = {
         "format": FORMAT,
         "run": Path(os.path.relpath(run.path, folder)).as_posix(),
-        "identity": run.manifest["identity"],
+        "identity": run.manifest.identity,
         "labels": extension.labels,
         "heads": extension.heads,
         "indexes": extension.indexes,
@@ -89,5 +89,5 @@ def write_extension(
             for name, component in components.items():
                 (fresh / part / str(name)).mkdir(parents=True)
                 component.save(fresh / part / str(name))
-        store.write_json(fresh / ABOUT, about)
+        store.write_json(fresh / layout.EXTENSION, about)
     return extension

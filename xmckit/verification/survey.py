@@ -61,8 +61,7 @@ def _verified(
         folder.mkdir()
         judge = context.build("verifier", {"use": verifier, **verifier_params})
         summary = verify(folder, judge, [(name, head)], split, most=most, context=context)
-        results: list[dict[str, Any]] = summary["results"]
-        return results
+        return [dict(result) for result in summary["results"]]
 
 
 def _problem(labels: int, context: Context) -> tuple[Split, Split]:

@@ -33,6 +33,7 @@ from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.errors import PluginError, blaming
 from xmckit.protocols import Head, Verifier
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdict, Verdicts
+from xmckit.runs import HeadVerdicts, VerdictSummary, layout
 
 FORMAT = 1
 BLOCK = 512
@@ -50,7 +51,7 @@ def verify(
     most: int,
     uses: Mapping[str, str] = MappingProxyType({}),
     context: Context,
-) -> dict[str, Any]:
+) -> VerdictSummary:
     """Write the files above into `folder`; return the content of verdicts.json. `uses` are the heads' components.
 
     A head behind a shortlist (its `candidates(X)` is not None) is judged twice: the full layer, and what it can output
@@ -62,8 +63,8 @@ def verify(
         rows = np.sort(context.rng("verify").choice(len(rows), size=most, replace=False))
     asked = _pattern(split.Y[rows])
     output = _Output(folder)
-    output.write("assignments.npz", {**_csr_arrays(asked), "rows": rows})
-    results: list[dict[str, Any]] = []
+    output.write(layout.ASSIGNMENTS, {**_csr_arrays(asked), "rows": rows})
+    results: list[HeadVerdicts] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
         seen = X.get(name, None if split.X is None else split.matrix)
@@ -74,20 +75,21 @@ def verify(
                 continue
             stored = _decision_arrays(decision, name, asked.shape[1])
             allowed = None if seen is None else _candidates(head, seen[rows], asked.shape, name)
-        output.write(f"decision-{name}.npz", stored)
+        output.write(layout.decision_file(name), stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
         if allowed is not None:
             scopes["shortlist"] = allowed
-            output.write(f"candidates-{name}.npz", _csr_arrays(allowed))
+            output.write(layout.candidates_file(name), _csr_arrays(allowed))
         for scope, candidates in scopes.items():
             question = _Question(verifier, decision, content_sha256(stored), asked, candidates)
             answers = question.answers(f"verifying {name}, {scope}", context)
-            results.append(
-                {"head": name, "scope": scope, "verifiable": True, **_decision_facts(decision), **answers.facts(asked)}
-            )
+            result: HeadVerdicts = {"head": name, "scope": scope, "verifiable": True}
+            result.update(_decision_facts(decision))
+            result.update(answers.facts(asked))
+            results.append(result)
             proofs.update({f"{name}/{scope}/{key}": array for key, array in answers.proofs.items()})
-    output.write("certificates.npz", proofs)
-    summary = {
+    output.write(layout.CERTIFICATES, proofs)
+    summary: VerdictSummary = {
         "format": FORMAT,
         "verifier": {"name": type(verifier).__name__, "params": _params(verifier)},
         "assignments": len(rows),
@@ -95,7 +97,7 @@ def verify(
         "files": output.checksums,
         "results": results,
     }
-    store.write_json(folder / "verdicts.json", summary)
+    store.write_json(folder / layout.VERDICTS, summary)
     return summary
 
 
@@ -154,7 +156,7 @@ class _Answers:
     def counts(self, key: str = "status") -> dict[str, int]:
         return {status: sum(verdict[key] == status for verdict in self.verdicts) for status in STATUSES}
 
-    def facts(self, asked: csr_matrix) -> dict[str, Any]:
+    def facts(self, asked: csr_matrix) -> Any:
         """What a result says about all assignments together, and then about each."""
         counts = self.counts()
         margins = [verdict["margin"] for verdict in self.verdicts if verdict["margin"] is not None]
@@ -307,7 +309,7 @@ def _decision_arrays(decision: Any, head: str, labels: int) -> dict[str, np.ndar
     return arrays
 
 
-def _decision_facts(decision: LinearDecision) -> dict[str, Any]:
+def _decision_facts(decision: LinearDecision) -> Any:
     return {
         "rule": decision.rule,
         "labels": int(decision.W.shape[0]),

@@ -13,7 +13,7 @@ pytest.importorskip("pecos")
 from xmckit_pecos.entangled import Entangled, entangled
 
 import xmckit
-from xmckit import DataError, Dataset, Groups, Split, make_context, pipeline
+from xmckit import DataError, Dataset, Groups, Split, make_context
 
 BASE = {"use": "synthetic", "rows": 400, "test_rows": 60, "features": 200, "labels": 64, "topics": 8}
 
@@ -99,7 +99,7 @@ def test_weights_are_refused():
 
 
 def test_a_recipe_runs_on_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    monkeypatch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
     inner = ", ".join(f'{key} = "{value}"' if key == "use" else f"{key} = {value}" for key, value in BASE.items())
     (tmp_path / "mixed.toml").write_text(
         f'[data]\nuse = "entangled"\nsize = 4\ndifficulty = "easy"\nof = {{ {inner} }}\n[head]\nuse = "popularity"\n'

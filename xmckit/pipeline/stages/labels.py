@@ -1,43 +1,81 @@
-"""A label stage: new labels for the training rows, what is told about them, and how they agree with the data's own."""
+"""A label stage: new labels for the training rows, what is reported about them, and how they agree with the data's."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from scipy.sparse import csr_matrix
 
 from xmckit import exhibits, store
 from xmckit.context import Context
-from xmckit.data.model import Split
-from xmckit.data.saved import save_split
+from xmckit.data.model import Dataset, Split
+from xmckit.data.saved import load_split, save_split
 from xmckit.pipeline.output_checks import checked_facts, relabelled, untouched
-from xmckit.protocols import LabelPreprocessor
-from xmckit.runs.layout import LABELS_FACTS
+from xmckit.pipeline.setup import Setup
+from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stages.features import FeaturesStage
+from xmckit.runs import layout
 
 
-def relabel(
-    folder: Path, preprocessor: LabelPreprocessor, use: str, before: Split, own: csr_matrix, *, context: Context
-) -> Split:
-    """Write the new labels, labels.json and what the preprocessor saves into `folder`; return the relabelled rows.
+class LabelsStage(Stage[Split]):
+    """The `position`-th label stage. It sees the first features, and the labels of the label stage before it."""
 
-    `own` are the labels that the data itself has for the rows, which experiments compare with.
-    """
-    with untouched(f"label preprocessor {use}", before):
-        applied = preprocessor.apply(before, context=context)
-    after = relabelled(before, applied, use)
-    save_split(replace(after, X=None, texts=None, names=None), folder)
-    if hasattr(preprocessor, "save"):
-        (folder / "preprocessor").mkdir()
-        preprocessor.save(folder / "preprocessor")
-    facts = checked_facts(preprocessor.facts(), f"label preprocessor {use}") if hasattr(preprocessor, "facts") else {}
-    shown = exhibits.stored(preprocessor, use)
-    store.write_json(folder / LABELS_FACTS, {"facts": facts, "agreement": agreement(after.Y, own), "exhibits": shown})
-    return after
+    def __init__(
+        self,
+        setup: Setup,
+        position: int,
+        data: Stage[Dataset],
+        features: FeaturesStage,
+        before: LabelsStage | None,
+    ):
+        self._section = setup.recipe.labels[position]
+        super().__init__(setup, layout.LABELS_PREFIX + self._section.name, self._section)
+        self._position, self._data, self.features, self._before = position, data, features, before
+
+    @property
+    def _seed(self) -> int:
+        return self.setup.context.seed_for("labels", self._position)
+
+    @cached_property
+    def _rows_before(self) -> Split:
+        if self._before is not None:
+            return self._before.value
+        return replace(self._data.value.train, X=self.features.value.train)
+
+    def identity(self) -> dict[str, Any]:
+        source = self._before or self.features
+        return self.setup.identity(self._section, [source.key], seed=self._seed)
+
+    def produce(self, folder: Path, context: Context) -> Split:
+        preprocessor, use = self.setup.build(self._section), self._section.use
+        with untouched(f"label preprocessor {use}", self._rows_before):
+            output = preprocessor.apply(self._rows_before, context=context.using(seed=self._seed))
+        rows = relabelled(self._rows_before, output, use)
+        save_split(replace(rows, X=None, texts=None, names=None), folder)
+        if hasattr(preprocessor, "save"):
+            (folder / layout.PREPROCESSOR).mkdir()
+            preprocessor.save(folder / layout.PREPROCESSOR)
+        facts = (
+            checked_facts(preprocessor.facts(), f"label preprocessor {use}") if hasattr(preprocessor, "facts") else {}
+        )
+        record = {
+            "facts": facts,
+            "agreement": _agreement(rows.Y, self._data.value.train.Y),
+            "exhibits": exhibits.stored(preprocessor, use),
+        }
+        store.write_json(folder / layout.LABELS_RECORD, record)
+        return rows
+
+    def restore(self, folder: Path) -> Split:
+        stored = load_split(folder)
+        return replace(self._rows_before, Y=stored.Y, weights=stored.weights, groups=stored.groups)
 
 
-def agreement(Y: csr_matrix, own: csr_matrix) -> dict[str, float] | None:
-    """How the pairs of `Y` agree with those of `own`; None when one of them has no pairs."""
+def _agreement(Y: csr_matrix, own: csr_matrix) -> dict[str, float] | None:
+    """Compare the pairs of `Y` with those of `own`, the data's labels; None when one of them has no pairs."""
     if not Y.nnz or not own.nnz:
         return None
     common = int((Y != 0).multiply(own != 0).nnz)

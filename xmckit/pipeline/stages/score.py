@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
@@ -19,87 +19,152 @@ from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError, PluginError, blaming
 from xmckit.pipeline.diagnostics import examples, insights
 from xmckit.pipeline.output_checks import checked_facts, checked_ranking, checked_sets, untouched
+from xmckit.pipeline.setup import Setup
+from xmckit.pipeline.stage import Stage, keys_of
+from xmckit.pipeline.stages.features import FeaturesStage
+from xmckit.pipeline.stages.head import HeadStage
 from xmckit.protocols import Head
-from xmckit.recipe import ENSEMBLE, Recipe, Section
+from xmckit.recipe import ENSEMBLE, Section
 from xmckit.records import Evaluation, TopK
+from xmckit.runs import Metrics, layout, read_metrics
+from xmckit.runs.records import SystemMetrics
 
 BLOCK = 4096  # rows predicted between two steps of the progress bar
 
 
-def score(
-    folder: Path,
-    recipe: Recipe,
-    dataset: Dataset,
-    heads: Sequence[Head],
-    test_features: Sequence[Matrix],
-    baseline_features: tuple[Matrix, Matrix],
-    *,
-    build: Callable[[Section], Any],
-    context: Context,
-) -> dict[str, Any]:
-    """Write predictions.npz, sets.npz, metrics.json and what the report shows into `folder`; return the metrics.
+class _Output(NamedTuple):
+    """What one system predicts of the test rows; `probabilistic`: σ(score) is meant as a probability."""
 
-    `test_features` are those that each head sees; `baseline_features` are of the training and test rows.
-    """
-    outputs = [
-        (section.name, "head", *predict_blocks(head, section, X, recipe.score.top, dataset.labels, context))
-        for section, head, X in zip(recipe.heads, heads, test_features, strict=True)
-    ]
-    probabilistic = [_is_probabilistic(head) for head in heads]
-    if len(heads) > 1:
-        probabilistic.insert(0, recipe.ensemble == "average" and all(probabilistic))
-        topk = combine_rankings([output[2] for output in outputs], recipe.score.top, recipe.ensemble)
-        outputs.insert(0, (ENSEMBLE, "ensemble", topk, combine_sets([output[3] for output in outputs])))
-    model, model_sets = outputs[0][2:]
-    if recipe.score.baseline is not None:
-        section = recipe.score.baseline
-        baseline = build(section)
-        train = Split(X=baseline_features[0], Y=dataset.train.Y)
-        baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
-        answers = predict_blocks(baseline, section, baseline_features[1], recipe.score.top, dataset.labels, context)
-        outputs.append((section.use, "baseline", *answers))
-        probabilistic.append(_is_probabilistic(baseline))
+    name: str
+    role: str
+    ranking: TopK
+    sets: csr_matrix
+    probabilistic: bool
 
-    asked = recipe.score.propensity if recipe.score.propensity is not None else dataset.propensity
-    constants = propensity_constants("other" if asked is None else asked)
-    train_counts = np.bincount(dataset.train.Y.indices, minlength=dataset.labels).astype(np.int64)
-    measures = [build(section) for section in recipe.score.metrics]
-    results = []
-    for name, role, topk, sets in outputs:
-        evaluation = Evaluation(
-            topk=topk,
-            truth=dataset.test.Y,
-            train_counts=train_counts,
-            train_rows=dataset.train.rows,
-            propensity=constants,
-            sets=sets,
-            filtered=dataset.test.filter,
-            workers=context.workers,
+
+class ScoreStage(Stage[Metrics]):
+    """Scores the heads, their ensemble and the baseline."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        data: Stage[Dataset],
+        features: Mapping[str, FeaturesStage],
+        heads: Sequence[HeadStage],
+    ):
+        super().__init__(setup, layout.SCORE)
+        self._data, self._features, self._heads = data, features, heads
+        self._recipe = setup.recipe
+
+    def identity(self) -> dict[str, Any]:
+        recipe = self._recipe
+        sections = [*recipe.score.metrics, *([recipe.score.baseline] if recipe.score.baseline else [])]
+        return {
+            "kind": "score",
+            "inputs": keys_of(self._data, *self._features.values(), *self._heads),
+            "names": [section.name for section in recipe.heads],
+            "ensemble": recipe.ensemble if len(self._heads) > 1 else None,
+            "k": list(recipe.score.k),
+            "top": recipe.score.top,
+            "propensity": recipe.score.propensity,
+            "components": [self.setup.identity(section, []) for section in sections],
+        }
+
+    def produce(self, folder: Path, context: Context) -> Metrics:
+        dataset, deepest = self._data.value, max(self._recipe.score.k)
+        heads = [stage.value for stage in self._heads]
+        outputs = self._outputs(heads, context)
+        chosen = self._recipe.score.propensity
+        propensity = dataset.propensity if chosen is None else chosen
+        constants = propensity_constants("other" if propensity is None else propensity)
+        train_counts = np.bincount(dataset.train.Y.indices, minlength=dataset.labels).astype(np.int64)
+        metrics: Metrics = {
+            "dataset": dataset.name,
+            "rows": dataset.test.rows,
+            "labels": dataset.labels,
+            "k": list(self._recipe.score.k),
+            "propensity": {
+                "A": constants[0],
+                "B": constants[1],
+                "from": "default" if propensity is None else str(propensity),
+            },
+            **({"ensemble": self._recipe.ensemble} if len(heads) > 1 else {}),  # type: ignore[typeddict-item]
+            "results": self._results(outputs, train_counts, constants, context),
+        }
+        model = outputs[0]
+        store.write_arrays(
+            folder / layout.PREDICTIONS, {"indices": model.ranking.indices, "scores": model.ranking.scores}
         )
-        values: dict[str, float] = {}
-        for section, measure in zip(recipe.score.metrics, measures, strict=True):
-            with blaming(section.kind, section.use):
-                values.update(_measured(measure, evaluation, name))
-        results.append({"name": name, "role": role, "metrics": values})
-    metrics = {
-        "dataset": dataset.name,
-        "rows": dataset.test.rows,
-        "labels": dataset.labels,
-        "k": list(recipe.score.k),
-        "propensity": {"A": constants[0], "B": constants[1], "from": "default" if asked is None else str(asked)},
-        **({"ensemble": recipe.ensemble} if len(heads) > 1 else {}),
-        "results": results,
-    }
-    store.write_arrays(folder / "predictions.npz", {"indices": model.indices, "scores": model.scores})
-    store.write_csr(folder / "sets.npz", model_sets)
-    store.write_json(folder / "metrics.json", metrics)
-    store.write_json(folder / "facts.json", _facts(recipe.heads, heads, dataset.test.Y))
-    rankings = [(name, role, topk) for name, role, topk, _ in outputs]
-    deepest = max(recipe.score.k)
-    numbers = insights(rankings, dataset, train_counts, constants, deepest, probabilistic=probabilistic)
-    store.write_json(folder / "insights.json", numbers)
-    store.write_json(folder / "examples.json", examples(model, dataset, deepest, context))
-    return metrics
+        store.write_csr(folder / layout.SETS, model.sets)
+        store.write_json(folder / layout.METRICS, metrics)
+        store.write_json(folder / layout.HEAD_FACTS, _facts(self._recipe.heads, heads, dataset.test.Y))
+        numbers = insights(
+            [(output.name, output.role, output.ranking) for output in outputs],
+            dataset,
+            train_counts,
+            constants,
+            deepest,
+            probabilistic=[output.probabilistic for output in outputs],
+        )
+        store.write_json(folder / layout.DIAGNOSTICS, numbers)
+        store.write_json(folder / layout.EXAMPLES, examples(model.ranking, dataset, deepest, context))
+        return metrics
+
+    def restore(self, folder: Path) -> Metrics:
+        return read_metrics(folder)
+
+    def _outputs(self, heads: Sequence[Head], context: Context) -> list[_Output]:
+        """Predict the test rows with the model first: the ensemble if there are several heads; the baseline is last."""
+        recipe, labels, top = self._recipe, self._data.value.labels, self._recipe.score.top
+        outputs = []
+        for section, head in zip(recipe.heads, heads, strict=True):
+            X = self._features[recipe.seen_by(section)].value.test
+            predicted = predict_blocks(head, section, X, top, labels, context)
+            outputs.append(_Output(section.name, "head", *predicted, _is_probabilistic(head)))
+        if len(outputs) > 1:
+            ranking = combine_rankings([output.ranking for output in outputs], top, recipe.ensemble)
+            sets = combine_sets([output.sets for output in outputs])
+            probabilistic = recipe.ensemble == "average" and all(output.probabilistic for output in outputs)
+            outputs.insert(0, _Output(ENSEMBLE, "ensemble", ranking, sets, probabilistic))
+        if recipe.score.baseline is not None:
+            outputs.append(self._baseline(recipe.score.baseline, context))
+        return outputs
+
+    def _baseline(self, section: Section, context: Context) -> _Output:
+        features, data = self._features[self._recipe.features[0].name].value, self._data.value
+        baseline = self.setup.build(section)
+        train = Split(X=features.train, Y=data.train.Y)
+        baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
+        predicted = predict_blocks(baseline, section, features.test, self._recipe.score.top, data.labels, context)
+        return _Output(section.use, "baseline", *predicted, _is_probabilistic(baseline))
+
+    def _results(
+        self,
+        outputs: Sequence[_Output],
+        train_counts: np.ndarray,
+        propensity: tuple[float, float],
+        context: Context,
+    ) -> list[SystemMetrics]:
+        dataset, sections = self._data.value, self._recipe.score.metrics
+        measures = [self.setup.build(section) for section in sections]
+        results: list[SystemMetrics] = []
+        for output in outputs:
+            evaluation = Evaluation(
+                topk=output.ranking,
+                truth=dataset.test.Y,
+                train_counts=train_counts,
+                train_rows=dataset.train.rows,
+                propensity=propensity,
+                sets=output.sets,
+                filtered=dataset.test.filter,
+                workers=context.workers,
+            )
+            values: dict[str, float] = {}
+            for section, measure in zip(sections, measures, strict=True):
+                with blaming(section.kind, section.use):
+                    values.update(_measured(measure, evaluation, output.name))
+            results.append({"name": output.name, "role": output.role, "metrics": values})
+        return results
 
 
 def _is_probabilistic(head: Head) -> bool:

@@ -26,7 +26,7 @@ from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
 import xmckit
-from xmckit import Context, DataError, PluginError, UsageError, pipeline, store
+from xmckit import Context, DataError, PluginError, UsageError, store
 
 PREPARED = "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
 DIES = PREPARED + "os.kill(os.getpid(), {})"
@@ -217,7 +217,7 @@ RECIPE = """
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "write_report", lambda run: None)
+    monkeypatch.setattr("xmckit.pipeline.stages.report.write_report", lambda run: None)
     lines = [json.dumps({"text": text, "labels": labels}) for text, labels in ROWS * 8]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     (tmp_path / "recipe.toml").write_text(RECIPE)

@@ -1,0 +1,71 @@
+"""The one shape of all stages: what a stage depends on, what it makes, and how that is read back."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from xmckit.context import Context
+from xmckit.errors import blaming
+from xmckit.pipeline.blame import component_errors_explained
+from xmckit.pipeline.setup import Setup
+from xmckit.recipe import Section
+
+Value = TypeVar("Value")
+
+
+class Stage(ABC, Generic[Value]):
+    """A stage of a run. A subclass takes the stages that it reads in `__init__` and gives the three methods below.
+
+    `section` is the recipe's section whose component does the work; its errors are attributed to that component.
+    `key` and `folder` are set when the stage is done; before that only `identity` may be called. A stage that is not
+    `cached` writes into the run folder itself, every time.
+    """
+
+    key: str
+    folder: Path
+    cached: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup, name: str, section: Section | None = None):
+        self.setup, self.name, self.section = setup, name, section
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return everything that can change the output, as JSON: parameters, the keys of inputs, code, seeds.
+
+        Stages of equal identity are made once and then taken from the cache.
+        """
+
+    @abstractmethod
+    def produce(self, folder: Path, context: Context) -> Value:
+        """Do the work: write everything into the empty `folder`, and return what `restore` would read from it."""
+
+    @abstractmethod
+    def restore(self, folder: Path) -> Value:
+        """Read the value back from the folder of a finished stage."""
+
+    @functools.cached_property
+    def value(self) -> Value:
+        """What the stage made; read from its folder at first use, so that a run from the cache reads nothing."""
+        return self.fresh_value()
+
+    def fresh_value(self) -> Value:
+        """Read the value once more, for a reader that is going to change it."""
+        with self._attributed():  # a later stage, which reads this, is not at fault
+            return self.restore(self.folder)
+
+    def make(self, folder: Path, scratch: Path) -> None:
+        """Produce the value into `folder`; errors name the component. `scratch` is the component's own folder."""
+        with component_errors_explained(self.setup.registry), self._attributed():
+            self.value = self.produce(folder, self.setup.context.using(folder=scratch))
+
+    def _attributed(self) -> contextlib.AbstractContextManager[None]:
+        return blaming(self.section.kind, self.section.use) if self.section else contextlib.nullcontext()
+
+
+def keys_of(*stages: Stage[Any]) -> list[str]:
+    """Return the keys of finished stages, for the identity of one that reads them."""
+    return [stage.key for stage in stages]

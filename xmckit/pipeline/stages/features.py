@@ -1,0 +1,74 @@
+"""A features stage: fit a featurizer, and turn training and test rows into the matrix that the rest sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Dataset, Matrix, Split
+from xmckit.errors import DataError
+from xmckit.pipeline.output_checks import check_saved, checked_features, untouched
+from xmckit.pipeline.setup import Setup
+from xmckit.pipeline.stage import Stage
+from xmckit.recipe import Section
+from xmckit.runs import layout
+
+
+@dataclass(frozen=True)
+class FittedFeatures:
+    """A fitted featurizer, and the features that it gives training and test rows."""
+
+    featurizer: Any
+    train: Matrix
+    test: Matrix
+
+
+class FeaturesStage(Stage[FittedFeatures]):
+    def __init__(self, setup: Setup, section: Section, data: Stage[Dataset]):
+        self._alone = len(setup.recipe.features) == 1
+        name = layout.FEATURES if self._alone else layout.FEATURES_PREFIX + section.name
+        super().__init__(setup, name, section)
+        self._section, self._data = section, data
+
+    def identity(self) -> dict[str, Any]:
+        return self.setup.identity(self._section, [self._data.key], seed=self.setup.data_seed)
+
+    def produce(self, folder: Path, context: Context) -> FittedFeatures:
+        try:
+            return self._produce(folder, context.using(seed=self.setup.data_seed))
+        except DataError as error:
+            if self._alone:
+                raise
+            raise DataError(f"features {self._section.name}: {error}") from error
+
+    def _produce(self, folder: Path, context: Context) -> FittedFeatures:
+        featurizer, use, data = self.setup.build(self._section), self._section.use, self._data.value
+        with untouched(f"featurizer {use}", data.train):
+            featurizer.fit(data.train, context=context)
+
+        def features_of(split: Split) -> Matrix:
+            with untouched(f"featurizer {use}", split):
+                X = featurizer.transform(split, context=context)
+            return checked_features(X, split, use)
+
+        fitted = FittedFeatures(featurizer, features_of(data.train), features_of(data.test))
+        (folder / layout.FEATURIZER).mkdir()
+        featurizer.save(folder / layout.FEATURIZER)
+        check_saved(folder / layout.FEATURIZER, f"featurizer {use}")
+        as_in_data = fitted.train is data.train.X and fitted.test is data.test.X
+        record = {"use": use, "as_in_data": as_in_data, "columns": int(fitted.train.shape[1])}
+        store.write_json(folder / layout.FEATURES_RECORD, record)
+        if not as_in_data:
+            store.write_matrix(folder / layout.TRAIN_FEATURES, fitted.train)
+            store.write_matrix(folder / layout.TEST_FEATURES, fitted.test)
+        return fitted
+
+    def restore(self, folder: Path) -> FittedFeatures:
+        featurizer = self.setup.context.load("featurizer", self._section.use, folder / layout.FEATURIZER)
+        if store.read_json(folder / layout.FEATURES_RECORD)["as_in_data"]:
+            return FittedFeatures(featurizer, self._data.value.train.matrix, self._data.value.test.matrix)
+        files = (layout.TRAIN_FEATURES, layout.TEST_FEATURES)
+        return FittedFeatures(featurizer, *(store.read_matrix(folder / file) for file in files))

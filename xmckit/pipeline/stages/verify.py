@@ -1,0 +1,80 @@
+"""The verify stage: what each head's output layer can and cannot produce, with proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from xmckit.context import Context
+from xmckit.data.model import Dataset, Split
+from xmckit.errors import DataError
+from xmckit.pipeline.rows import FitRows
+from xmckit.pipeline.setup import Setup
+from xmckit.pipeline.stage import Stage, keys_of
+from xmckit.pipeline.stages.features import FeaturesStage
+from xmckit.pipeline.stages.head import HeadStage
+from xmckit.recipe import Section
+from xmckit.runs import VerdictSummary, layout, read_verdicts
+from xmckit.verification.verify import verify
+
+
+class VerifyStage(Stage[VerdictSummary]):
+    """Verifies the label sets of the train, validation or test rows, as the recipe says.
+
+    `fitted` are the rows that the heads were trained on last, `parts` those less the validation share.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        section: Section,
+        data: Stage[Dataset],
+        features: Mapping[str, FeaturesStage],
+        heads: Sequence[HeadStage],
+        fitted: Mapping[str, FitRows],
+        parts: Mapping[str, FitRows],
+    ):
+        super().__init__(setup, layout.VERIFY, section)
+        self._section, self._data, self._features, self._heads = section, data, features, heads
+        self._fitted, self._parts = fitted, parts
+        self._uses = {head.name: head.use for head in setup.recipe.heads}
+
+    def identity(self) -> dict[str, Any]:
+        return self.setup.identity(
+            self._section,
+            keys_of(self._data, *self._features.values(), *self._heads),
+            extra=dict(self._section.extra),
+            seed=self.setup.recipe.seed,
+            names=list(self._uses),
+        )
+
+    def produce(self, folder: Path, context: Context) -> VerdictSummary:
+        recipe = self.setup.recipe
+        rows = {head.name: self._rows(recipe.seen_by(head)) for head in recipe.heads}
+        first = rows[recipe.heads[0].name]
+        if first is None:
+            raise DataError("verify.assignments is 'validation', but too few rows were there to keep any for it")
+        return verify(
+            folder,
+            self.setup.build(self._section),
+            list(zip(self._uses, [head.value for head in self._heads], strict=True)),
+            first,
+            X={name: split.matrix for name, split in rows.items() if split is not None},
+            most=self._section.extra["most"],
+            uses=self._uses,
+            context=context,
+        )
+
+    def _rows(self, features: str) -> Split | None:
+        """Return the rows whose label sets are verified, with these features."""
+        assignments = self._section.extra["assignments"]
+        if assignments == "train":
+            return self._fitted[features].train
+        if assignments == "validation":
+            return self._parts[features].validation
+        return replace(self._data.value.test, X=self._features[features].value.test)
+
+    def restore(self, folder: Path) -> VerdictSummary:
+        return read_verdicts(folder)

@@ -1,0 +1,45 @@
+"""Find runs by folder or by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from xmckit.errors import StorageError, UsageError, nearest
+from xmckit.runs import layout
+from xmckit.runs.run import Run, is_run
+
+DEFAULT_ROOT = Path("runs")
+
+
+def find_runs(root: Path) -> list[Run]:
+    """Return every run below `root`, oldest first; other folders are skipped."""
+    runs = []
+    for manifest in sorted(root.glob(f"[!.]*/[!.]*/{layout.MANIFEST}"), key=lambda path: path.parent.name):
+        with contextlib.suppress(StorageError, UsageError):
+            runs.append(Run.open(manifest.parent))
+    return runs
+
+
+def find_run(name: str | os.PathLike[str], root: Path) -> Run:
+    """Return a run by its folder, by its folder's name below `root`, or the newest finished run of a recipe."""
+    path = Path(name)
+    for file, what in ((layout.EXTENSION, "a run with added labels"), (layout.ENSEMBLE, "several runs combined")):
+        if (path / file).is_file():
+            raise UsageError(f"{path} is {what}, not a run: name one of the runs that {file} in that folder lists")
+    if path.is_dir() and (is_run(path) or path.is_absolute()):
+        return Run.open(path)
+    runs = find_runs(root)
+    of_recipe = [run for run in runs if run.name == str(name)]
+    matches = [run for run in runs if run.path.name == str(name)] or [run for run in of_recipe if run.is_done]
+    if matches:
+        return matches[-1]
+    if of_recipe:
+        newest = of_recipe[-1]
+        raise UsageError(
+            f"no run of '{name}' below {root} is done; the newest is {newest.status}: {newest.path} "
+            f"(go on with: xmckit run --resume {newest.path})"
+        )
+    known = {run.name for run in runs} | {run.path.name for run in runs}
+    raise UsageError(f"no run '{name}' below {root}{nearest(str(name), known)}; `xmckit runs ls` lists the runs")
