@@ -16,9 +16,8 @@ import pytest
 
 import xmckit
 from xmckit import pipeline, store
-from xmckit.cli.common import printable
 from xmckit.cli.tables import print_table
-from xmckit.errors import DataError, PluginError, RecipeError, StorageError, UsageError
+from xmckit.errors import DataError, PluginError, RecipeError, StorageError, UsageError, printable
 from xmckit.pipeline.cache import empty_cache
 from xmckit.recipe import load_recipe
 from xmckit.registry import Registry

@@ -135,7 +135,7 @@ def component_reference(registry: Registry) -> str:
 
 def command_reference() -> str:
     """Every command with its arguments and options, from click."""
-    from xmckit.cli.common import global_options
+    from xmckit.cli.invocation import global_options
 
     lines = [
         "# Commands",
@@ -192,7 +192,7 @@ def walk_commands() -> Iterator[tuple[list[str], click.Command, click.Context]]:
 
 def own_options(command: click.Command) -> list[click.Option]:
     """Without those that every command takes."""
-    from xmckit.cli.common import global_options
+    from xmckit.cli.invocation import global_options
 
     everywhere = {name for option in global_options() for name in option.opts}
     return [

@@ -187,7 +187,8 @@ def test_completing_imports_nothing_heavy():
         "from click.shell_completion import ShellComplete\n"
         "ask = ShellComplete(xmckit, {}, 'xmckit', '_XMCKIT_COMPLETE').get_completions\n"
         "commands = ask([], '')\n"
-        "assert not [name for name in sys.modules if name.startswith('xmckit.cli.')][1:], 'a command was imported'\n"
+        "shared = {'xmckit.cli.invocation', 'xmckit.cli.options'}\n"
+        "assert {name for name in sys.modules if name.startswith('xmckit.cli.')} <= shared, 'a command was imported'\n"
         "assert commands and ask(['run'], '') and ask(['plugins', 'show'], '') and ask(['plugins', 'new'], '')\n"
         f"print([name for name in {heavy} if name in sys.modules])"
     )

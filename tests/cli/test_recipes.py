@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from xmckit.cli import common
+from xmckit.cli import invocation
 from xmckit.cli.recipes import recipes
 from xmckit.errors import PluginError, RecipeError, StorageError, UsageError
 from xmckit.params import Configured, Params
@@ -58,7 +58,7 @@ GOOD = '[data]\nuse = "toy"\n[head]\nuse = "mine"\n'
 def call(tmp_path, monkeypatch):
     """Run `xmckit recipes …` in an empty folder that holds one right and one wrong recipe."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(common, "get_registry", FakeRegistry)
+    monkeypatch.setattr(invocation, "get_registry", FakeRegistry)
     (tmp_path / "good.toml").write_text(GOOD)
     (tmp_path / "bad.toml").write_text(GOOD + "widht = 1\nwidth = true\n")
 

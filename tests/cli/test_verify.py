@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from scipy.sparse import csr_matrix, save_npz
 
 from xmckit import pipeline, registry, store
-from xmckit.cli import common
+from xmckit.cli import invocation
 from xmckit.cli.verify import _print_caveats, verify
 from xmckit.data.saved import load_label_names
 from xmckit.errors import DataError, RecipeError, UsageError, VerificationError
@@ -74,7 +74,7 @@ def call(monkeypatch, plugins):
 
     def invoke(*arguments):
         words = [*map(str, arguments), "--verifier", "brute-force"]
-        result = CliRunner().invoke(verify, words, obj=common.Call(files=plugins), standalone_mode=False)
+        result = CliRunner().invoke(verify, words, obj=invocation.Call(files=plugins), standalone_mode=False)
         invoke.printed = result.output
         if result.exception is not None:
             raise result.exception
@@ -252,7 +252,7 @@ def test_bad_options(call, run, arguments, error, message):
 
 
 def test_an_unknown_verifier(plugins, run):
-    state = common.Call(files=plugins)
+    state = invocation.Call(files=plugins)
     result = CliRunner().invoke(verify, [str(run), "--verifier", "bruteforce"], obj=state, standalone_mode=False)
     assert isinstance(result.exception, RecipeError)
     assert "did you mean 'brute-force'" in str(result.exception)

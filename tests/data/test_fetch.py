@@ -22,7 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from xmckit import store
-from xmckit.cli import common
+from xmckit.cli import invocation
 from xmckit.cli import xmckit as program
 from xmckit.data.catalogue import RECORD, Entry, Source, state, unfinished
 from xmckit.data.download import Patience, TransferError, check_address, download
@@ -516,7 +516,7 @@ def test_fetching_and_listing_by_command(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_download_says_what_is_kept(tmp_path, monkeypatch):
-    blocks, state = [b"x" * 1000], common.Call()
+    blocks, state = [b"x" * 1000], invocation.Call()
 
     def interrupted(answer):
         if blocks:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 from xmckit.errors import PluginError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             from xmckit.errors import nearest
 
-            common.get_registry(ctx)  # says so if the plugin that was to bring the command is broken
+            invocation.get_registry(ctx)  # says so if the plugin that was to bring the command is broken
             known = self.list_commands(ctx)
             ctx.fail(f"no command '{name}'{nearest(name, known)} (commands: {', '.join(known)})")
         return super().resolve_command(ctx, args)
@@ -67,7 +67,7 @@ def _with_all_below(ctx: click.Context, name: str) -> click.Command:
 
     One that cannot be there, or is broken, does not keep anybody from the others.
     """
-    registry = common.get_registry(ctx, tolerant=True)
+    registry = invocation.get_registry(ctx, tolerant=True)
     known = _summaries(ctx)
     command: click.Command = registry.resolve("command", name) if name in known else click.Group(name)
     below = {full.partition(".")[2]: full for full in known if full.startswith(f"{name}.")}
@@ -81,7 +81,7 @@ def _with_all_below(ctx: click.Context, name: str) -> click.Command:
         if not isinstance(command, click.Group) or own in taken:
             why = f"has a '{own}' of its own" if own in taken else "is a command, not a group of them"
             described = registry.component("command", full).described
-            common.tell_once(f"{common.styled('left out', fg='yellow')}: {described}: '{name}' {why}", ctx)
+            invocation.print_once(f"{options.styled('left out', fg='yellow')}: {described}: '{name}' {why}", ctx)
         else:
             taken[own] = _resolved(full, registry)
     if isinstance(group, click.Group):
@@ -105,13 +105,13 @@ def _resolved(name: str, registry: Registry) -> click.Command:
 
 
 def _summaries(ctx: click.Context) -> dict[str, str]:
-    return {command.name: command.summary for command in common.get_registry(ctx, tolerant=True).offered("command")}
+    return {command.name: command.summary for command in invocation.get_registry(ctx, tolerant=True).offered("command")}
 
 
 def accept_everywhere(command: click.Command) -> click.Command:
     """Let a command and all below it take `--plugin` and `-q`, wherever on the line they stand."""
     taken = {name for parameter in command.params for name in parameter.opts}
-    command.params += [option for option in common.global_options() if not taken & set(option.opts)]
+    command.params += [option for option in invocation.global_options() if not taken & set(option.opts)]
     if isinstance(command, click.Group):
         for child in command.commands.values():
             accept_everywhere(child)
@@ -121,7 +121,7 @@ def accept_everywhere(command: click.Command) -> click.Command:
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    params=common.global_options(),
+    params=invocation.global_options(),
     epilog="Start with: xmckit run quickstart",
 )
 @click.version_option(package_name="xmckit", prog_name="xmckit")
@@ -144,7 +144,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if "_XMCKIT_COMPLETE" in os.environ:
         _prepare_for_the_tab_key()
-    call = common.Call()
+    call = invocation.Call()
     try:
         # Without standalone mode click hands back the code of `ctx.exit(code)` instead of leaving with it.
         code = xmckit(standalone_mode=False, obj=call)
@@ -163,13 +163,13 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stop:
         told = str(stop.__cause__ or stop)  # click puts its own in the place of Python's
-        common.fail(f"interrupted: {told}" if told else "interrupted", 130, call.hints)
+        invocation.fail(f"interrupted: {told}" if told else "interrupted", 130, call.hints)
     except BrokenPipeError:
         # The same, noticed by us; nothing may be flushed any more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        explained = common.explain(error) or common.explain_fault(error, call)
+        explained = invocation.explain(error) or invocation.explain_fault(error, call)
         if explained is None:
             raise
-        common.fail(*explained, call.hints)
+        invocation.fail(*explained, call.hints)

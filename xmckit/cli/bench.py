@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 if TYPE_CHECKING:
     from xmckit.bench.results import Results
@@ -36,7 +36,7 @@ def _seeds(context: click.Context, parameter: click.Parameter, value: str | None
 
 @bench.command("run")
 @click.argument("suite", type=click.Path())
-@common.data_option
+@options.data_option
 @click.option("--seeds", callback=_seeds, metavar="0,1,2", help="Instead of the suite's.")
 @click.option("--executor", default="serial", show_default=True, help="What spreads cells; times want serial.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at the same time.")
@@ -49,7 +49,7 @@ def _seeds(context: click.Context, parameter: click.Parameter, value: str | None
     help="Only cells with this in their key; where it is repeated, with all of them.",
 )
 @_work_option
-@common.json_option
+@options.json_option
 def run(
     suite: str,
     data_folders: tuple[str, ...],
@@ -73,7 +73,7 @@ def run(
 
     if jobs > 1 and executor == "serial":
         raise click.UsageError("several --jobs need an executor that spreads them: --executor threads")
-    registry = common.get_registry()
+    registry = invocation.get_registry()
     found = load_suite(Path(suite), registry)
     folder = _work(found, work)
     _earlier(found)  # a file that cannot be gone on with is told before hours are spent
@@ -82,21 +82,21 @@ def run(
             found,
             folder,
             registry=registry,
-            roots=common.data_roots(data_folders),
+            roots=invocation.data_roots(data_folders),
             seeds=seeds,
             retry_failed=retry_failed,
             minutes=math.inf if minutes is None else minutes,
             executor=executor,
             jobs=jobs,
             only=only,
-            announce=functools.partial(_announce, common.quiet()),  # threads have no click context to ask
+            announce=functools.partial(_announce, invocation.quiet()),  # threads have no click context to ask
         )
     except KeyboardInterrupt:
-        common.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
+        invocation.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
         raise
     results, kept = _write(found, collect(found, folder, seeds))
     if as_json:
-        common.print_json({"summary": vars(summary), "kept": kept, **results.to_json()})
+        options.print_json({"summary": vars(summary), "kept": kept, **results.to_json()})
     else:
         _print(results)
         click.echo(
@@ -137,7 +137,7 @@ def _earlier(suite: Suite) -> Results | None:
     try:
         return read_results(suite.results)
     except StorageError:
-        common.hint_after_error(f"move {suite.results} away to begin anew")
+        invocation.hint_after_error(f"move {suite.results} away to begin anew")
         raise
 
 
@@ -162,7 +162,7 @@ def _write(suite: Suite, results: Results) -> tuple[Results, list[str]]:
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.option("--write", is_flag=True, help="Write a suite's results and its part of the page anew.")
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write one self-contained page.")
-@common.json_option
+@options.json_option
 def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: str | None, as_json: bool) -> None:
     """Print the results of SUITE (.toml), or those in RESULTS (.json), as tables."""
     from xmckit.bench.tables import markdown
@@ -177,7 +177,7 @@ def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: st
 
         write_suite(results, Path(html))
     if as_json:
-        common.print_json(results.to_json())
+        options.print_json(results.to_json())
     elif as_markdown:
         click.echo(markdown(results), nl=False)
     else:
@@ -191,7 +191,7 @@ def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
 
     if source.endswith(".json"):
         return read_results(Path(source)), None
-    suite = load_suite(Path(source), common.get_registry())
+    suite = load_suite(Path(source), invocation.get_registry())
     folder = _work(suite, work)
     if not (folder / "cells").is_dir() and suite.results is not None and suite.results.is_file():
         return read_results(suite.results), suite
@@ -243,7 +243,7 @@ def plot(suite: str, work: str | None, metric: str, output: str | None) -> None:
 @click.argument("after", metavar="B")
 @click.option("--work-a", type=click.Path(), metavar="DIR", help="Folder of cells, where A is a suite.")
 @click.option("--work-b", type=click.Path(), metavar="DIR", help="Folder of cells, where B is a suite.")
-@common.json_option
+@options.json_option
 def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_json: bool) -> None:
     """What got better, worse or slower from A to B: two suites (.toml) or results (.json).
 
@@ -258,7 +258,7 @@ def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_
         rows = {key: (kept[0][key], kept[1][key]) for key in kept[0].keys() & kept[1].keys()}
     found = changes(old, new, rows)
     if as_json:
-        common.print_json([vars(change) for change in found])
+        options.print_json([vars(change) for change in found])
         return
     _print_changes(found, new)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 from xmckit.errors import UsageError
 from xmckit.testing import Case, CheckResult, cases_named, summarise
 
@@ -51,7 +51,7 @@ def run(cases: Sequence[Case]) -> dict[str, list[CheckResult]]:
     from xmckit.cli.progress import TerminalProgress
 
     results: dict[str, list[CheckResult]] = {}
-    with TerminalProgress(quiet=common.quiet()) as progress:
+    with TerminalProgress(quiet=invocation.quiet()) as progress:
         for case in cases:
             results[case.name] = []
             with progress(f"checking {case.name}", total=len(case.checks)) as bar:
@@ -114,12 +114,12 @@ def show(results: Results, places: Mapping[str, Location], needs: Mapping[str, s
         print_table(rows, ["check", "result", "what was found", "s"], left=3, title=name)
         summary = summarise(found)
         colour = "green" if summary.ok else "red"
-        click.echo(f"{common.styled('kept' if summary.ok else 'broken', fg=colour, bold=True)}: {summary}")
+        click.echo(f"{options.styled('kept' if summary.ok else 'broken', fg=colour, bold=True)}: {summary}")
         if not summary.ok:
             click.echo(f"defined in {places[name].file}" + (f", line {places[name].line}" if places[name].line else ""))
         click.echo()
     for name, needed in needs.items():
-        click.echo(f"{common.styled('not checked', fg='yellow')}: {name} needs {needed}")
+        click.echo(f"{options.styled('not checked', fg='yellow')}: {name} needs {needed}")
     if len(results) + len(needs) > 1:
         broken = [name for name, found in results.items() if not summarise(found).ok]
         total = summarise(result for found in results.values() for result in found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 if TYPE_CHECKING:
     from xmckit.analysis.compare import Comparison
@@ -20,8 +20,8 @@ BEST, SAME = "*", "="
 @click.option("--html", type=click.Path(), metavar="FILE", help="Also write one self-contained page.")
 @click.option("--draws", type=click.IntRange(min=100), default=4000, show_default=True, help="Of the bootstrap.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the bootstrap.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@common.json_option
+@options.runs_option
+@options.json_option
 def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root: str, as_json: bool) -> None:
     """Compare finished runs on the same data: RUN is a run folder, or a recipe's name for its newest run.
 
@@ -37,14 +37,14 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
         if is_ensemble(Path(run)):
             raise UsageError(f"{run} is an ensemble of runs, not a run: name the runs themselves")
     found = [find_run(run, Path(root)) for run in runs]
-    with TerminalProgress(quiet=common.quiet()) as progress, progress("comparing runs"):
+    with TerminalProgress(quiet=invocation.quiet()) as progress, progress("comparing runs"):
         comparison = compare_runs(found, draws=draws, seed=seed)
         if html is not None:
             from xmckit.report import write_comparison
 
             write_comparison(comparison, Path(html))
     if as_json:
-        common.print_json({**comparison.to_json(), "html": html})
+        options.print_json({**comparison.to_json(), "html": html})
         return
     print_comparison(comparison)
     if html is not None:

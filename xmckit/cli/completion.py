@@ -17,7 +17,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from xmckit.cli import common
+from xmckit.cli import invocation
 
 PROGRAM = "xmckit"
 ASKED = f"_{PROGRAM.upper()}_COMPLETE"  # the variable by which a shell asks the program for names
@@ -120,7 +120,7 @@ def of_kind(kind: str) -> Names:
     """Components of one kind, by name."""
 
     def names(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-        for component in common.get_registry(ctx, tolerant=True).offered(kind):
+        for component in invocation.get_registry(ctx, tolerant=True).offered(kind):
             yield CompletionItem(component.name, help=component.summary)
 
     return names
@@ -135,7 +135,7 @@ def published(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 def components(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """NAME where one kind has it, KIND:NAME where several do, or where a kind was typed."""
-    found = common.get_registry(ctx, tolerant=True).all()
+    found = invocation.get_registry(ctx, tolerant=True).all()
     kinds = Counter(item.component.name for item in found)
     for item in found:
         full = ":" in incomplete or kinds[item.component.name] > 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 if TYPE_CHECKING:
     from xmckit.context import Context
@@ -29,14 +29,14 @@ def data() -> None:
 
 
 @data.command("ls")
-@common.data_option
-@common.json_option
+@options.data_option
+@options.json_option
 def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
     """List the data sets by name, whether they are there, and what else is below --data and XMCKIT_DATA."""
     from xmckit.errors import UsageError
 
-    registry = common.get_registry()
-    roots = common.data_roots(data_folders)
+    registry = invocation.get_registry()
+    roots = invocation.data_roots(data_folders)
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"{root} is not a folder")
@@ -53,7 +53,7 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
         if formats and str(path) not in taken:
             sets.append({"name": str(path), "kind": " or ".join(formats), "state": "there", "what": ""})
     if as_json:
-        common.print_json(sets)
+        options.print_json(sets)
         return
     from xmckit.cli.tables import print_table
 
@@ -95,7 +95,7 @@ def _published(roots: list[Path]) -> list[dict[str, Any]]:
 @click.option(
     "--timeout", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds to wait for a server."
 )
-@common.json_option
+@options.json_option
 def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
     """Download the published set NAME; a download that broke off is gone on with."""
     from xmckit.cli.progress import TerminalProgress
@@ -104,18 +104,18 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
     from xmckit.data.fetch import fetch as fetch_set
 
     entry = find_entry(name)
-    root = Path(folder).resolve() if folder else next(iter(common.data_roots()), Path("data").resolve())
+    root = Path(folder).resolve() if folder else next(iter(invocation.data_roots()), Path("data").resolve())
     try:
-        with TerminalProgress(quiet=common.quiet()) as progress:
+        with TerminalProgress(quiet=invocation.quiet()) as progress:
             done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_say)
     except KeyboardInterrupt:
         if kept := downloaded_bytes(root / entry.name):
-            common.hint_after_error(f"{kept:,} bytes are kept: the same command goes on with them")
+            invocation.hint_after_error(f"{kept:,} bytes are kept: the same command goes on with them")
         raise
     if as_json:
         facts = {"address": done.address, "bytes": done.bytes, "checked": done.checked}
         about = {"licence": entry.licence, "citation": entry.citation, "page": entry.page}
-        common.print_json(
+        options.print_json(
             {"name": entry.name, "folder": str(done.folder), "fetched": bool(done.address), **facts, **about}
         )
         return
@@ -123,21 +123,21 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
         click.echo(f"{entry.name} is there already")
     elif not done.checked:
         _say(f"no checksum of {entry.name} is published; that of what came is kept in {done.folder}")
-    if root not in common.data_roots():
+    if root not in invocation.data_roots():
         _say(f"it is found with --data {root}, or when XMCKIT_DATA names that folder")
     click.echo(f"licence: {entry.licence}\ncitation: {entry.citation}\n{done.folder}")
 
 
 def _say(message: str) -> None:
-    if not common.quiet():
+    if not invocation.quiet():
         click.echo(f"note: {message}", err=True)
 
 
 @data.command("info")
 @click.argument("source")
 @_param_option
-@common.data_option
-@common.json_option
+@options.data_option
+@options.json_option
 def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool) -> None:
     """Describe SOURCE, a data set's name or a file or folder: sizes, labels, tail, duplicates.
 
@@ -146,12 +146,12 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
     from xmckit.cli.progress import TerminalProgress
     from xmckit.data.describe import describe
 
-    facts = _of_absent_set(source, common.data_roots(data_folders))
+    facts = _of_absent_set(source, invocation.data_roots(data_folders))
     if facts is None:
-        with TerminalProgress(quiet=common.quiet()) as progress:
+        with TerminalProgress(quiet=invocation.quiet()) as progress:
             facts = describe(_read(source, params, data_folders, progress))
     if as_json:
-        common.print_json(facts)
+        options.print_json(facts)
         return
     from xmckit.cli.tables import print_table
     from xmckit.report.facts import flat_facts
@@ -180,14 +180,14 @@ def _of_absent_set(source: str, roots: list[Path]) -> dict[str, Any] | None:
 @click.argument("folder", type=click.Path())
 @click.option("--to", "target", required=True, help="The format to write: a reader that can write, such as npz or xmc.")
 @_param_option
-@common.data_option
+@options.data_option
 def convert(source: str, folder: str, target: str, params: tuple[str, ...], data_folders: tuple[str, ...]) -> None:
     """Write SOURCE into FOLDER in another format. FOLDER must not exist; it appears when it is complete."""
     from xmckit import store
     from xmckit.cli.progress import TerminalProgress
     from xmckit.errors import UsageError, nearest
 
-    registry = common.get_registry()
+    registry = invocation.get_registry()
     writers = [name for name in registry.names("reader") if hasattr(registry.resolve("reader", name), "write")]
     if target not in writers:
         raise UsageError(
@@ -199,7 +199,7 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
     above = next(parent for parent in destination.parents if parent.exists())
     if not above.is_dir():
         raise UsageError(f"{destination} cannot be a folder: {above} is a file")
-    with TerminalProgress(quiet=common.quiet()) as progress:
+    with TerminalProgress(quiet=invocation.quiet()) as progress:
         dataset = _read(source, params, data_folders, progress)
         with progress(f"writing {target}"), store.atomic_folder(destination) as temporary:
             registry.resolve("reader", target)().write(dataset, temporary)
@@ -230,7 +230,7 @@ def _section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]
 def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], progress: Any) -> Dataset:
     from xmckit.registry import make_context
 
-    context = make_context(progress=progress, registry=common.get_registry())
+    context = make_context(progress=progress, registry=invocation.get_registry())
     return read_dataset(source, params, data_folders, context)
 
 
@@ -240,8 +240,8 @@ def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, 
     from xmckit.recipe import load_section
     from xmckit.recipe.layers import merge, node_of, read_sets
 
-    registry = common.get_registry()
-    roots = common.data_roots(data_folders)
+    registry = invocation.get_registry()
+    roots = invocation.data_roots(data_folders)
     named = _section(source, registry.names("dataset"), roots)
     given = read_sets(params, "--param")
     values = merge(node_of(named, given.origin), given).plain()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 
 @click.command()
@@ -23,7 +23,7 @@ from xmckit.cli import common
     type=click.FloatRange(min=0.1),
     help="How long the import of a plugin, or of one of its components, may take.",
 )
-@common.json_option
+@options.json_option
 def doctor(time_limit: float, as_json: bool) -> None:
     """Check this installation: versions, GPU, compiler cache, and that every component can be imported.
 
@@ -34,10 +34,10 @@ def doctor(time_limit: float, as_json: bool) -> None:
     from xmckit.registry import found_plugins, registry_from_environment
     from xmckit.runs import provenance
 
-    probes = probe_all(found_plugins(common.plugin_files()), time_limit)
+    probes = probe_all(found_plugins(invocation.plugin_files()), time_limit)
     # What one plugin takes from another is seen only when they are loaded together.
     registry = registry_from_environment(
-        common.plugin_files(), faulty=[probe.faulty for probe in probes if probe.fault]
+        invocation.plugin_files(), faulty=[probe.faulty for probe in probes if probe.fault]
     )
     broken = [(name, error) for probe in probes for name, error in probe.broken.items()]
     facts = {
@@ -55,7 +55,7 @@ def doctor(time_limit: float, as_json: bool) -> None:
     }
     healthy = not registry.problems and not broken
     if as_json:
-        common.print_json({**facts, "healthy": healthy})
+        options.print_json({**facts, "healthy": healthy})
     else:
         _print(facts, registry)
     if not healthy:
@@ -94,10 +94,12 @@ def _print(facts: dict[str, Any], registry: Any) -> None:
     if not facts["numba_cache_writable"]:
         click.echo("numba cannot keep compiled code: set NUMBA_CACHE_DIR to a folder you can write to")
     for item in facts["broken_components"]:
-        click.echo(f"\n{common.styled('broken', fg='red')}: {item['error']}")
+        click.echo(f"\n{options.styled('broken', fg='red')}: {item['error']}")
     for text in facts["writes_on_import"]:
-        click.echo(f"\n{common.styled('writes to the terminal when it is imported', fg='yellow')}: {text}")
+        click.echo(f"\n{options.styled('writes to the terminal when it is imported', fg='yellow')}: {text}")
     print_faults(registry)
     broken = len(facts["broken_components"]) + len(facts["set_aside"])
     summary = f"{broken} problem{'s' * (broken != 1)}" if broken else "no problems"
-    click.echo(f"\n{facts['components']} components checked, {common.styled(summary, fg='red' if broken else 'green')}")
+    click.echo(
+        f"\n{facts['components']} components checked, {options.styled(summary, fg='red' if broken else 'green')}"
+    )

@@ -7,7 +7,7 @@ from typing import get_args
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 from xmckit.records import Combining
 
 
@@ -24,8 +24,8 @@ from xmckit.records import Combining
     "--output", type=click.Path(), metavar="FOLDER", help="Keep the ensemble here; `xmckit predict` takes it."
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processors to use; 0 is all.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@common.json_option
+@options.runs_option
+@options.json_option
 def ensemble(
     runs: tuple[str, ...], rule: Combining, output: str | None, workers: int, root: str, as_json: bool
 ) -> None:
@@ -43,12 +43,12 @@ def ensemble(
         if is_ensemble(Path(run)):
             raise UsageError(f"{run} is an ensemble of runs, not a run: name the runs themselves, all at once")
     found = [find_run(run, Path(root)) for run in runs]
-    with TerminalProgress(quiet=common.quiet()) as progress, progress("combining predictions"):
+    with TerminalProgress(quiet=invocation.quiet()) as progress, progress("combining predictions"):
         combined = combine_runs(found, rule, workers=workers or cpu_count())
         if output is not None:
             combined.save(Path(output))
     if as_json:
-        common.print_json({"runs": [str(run.path) for run in found], "folder": output, **combined.metrics})
+        options.print_json({"runs": [str(run.path) for run in found], "folder": output, **combined.metrics})
         return
     print_metrics(combined.metrics)
     if output is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 from xmckit.errors import printable
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     help="Which rows of DATA [default: test; all of a single file].",
 )
 @click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the data set.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@common.data_option
-@common.json_option
+@options.runs_option
+@options.data_option
+@options.json_option
 def evaluate(
     run: str,
     source: str,
@@ -48,16 +48,16 @@ def evaluate(
     from xmckit.model import load
     from xmckit.registry import make_context
 
-    registry = common.get_registry()
+    registry = invocation.get_registry()
     trained = training_run(run, Path(root))
-    with TerminalProgress(quiet=common.quiet()) as progress:
+    with TerminalProgress(quiet=invocation.quiet()) as progress:
         context = make_context(progress=progress, registry=registry)
         rows = _labelled(source, part, params, data_folders, feature_rows(trained), context)
         model = load(run, root=root, registry=registry)
         name = Path(run).name if Path(run).is_dir() and trained.path != Path(run).resolve() else trained.name
         metrics = score(model, trained, rows, name=name, context=context)
     if as_json:
-        common.print_json(metrics)
+        options.print_json(metrics)
         return
     from xmckit.cli.tables import print_metrics
 

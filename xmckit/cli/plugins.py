@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 
 @click.group()
@@ -17,7 +17,7 @@ def plugins() -> None:
 
 @plugins.command("ls")
 @click.option("--kind", help="Only components of this kind.")
-@common.json_option
+@options.json_option
 def ls(kind: str | None, as_json: bool) -> None:
     """List every component, and every plugin that was set aside or blocked with the reason."""
     from xmckit.errors import UsageError, nearest
@@ -25,10 +25,10 @@ def ls(kind: str | None, as_json: bool) -> None:
 
     if kind is not None and kind not in KINDS:
         raise UsageError(f"there is no kind '{kind}'{nearest(kind, KINDS)} (kinds: {', '.join(KINDS)})")
-    registry = common.get_registry(tolerant=True)
+    registry = invocation.get_registry(tolerant=True)
     found = [item for item in registry.all() if kind in (None, item.kind)]
     if as_json:
-        common.print_json(
+        options.print_json(
             {
                 "components": [
                     {
@@ -74,10 +74,10 @@ def plugin_facts(plugin: Any) -> dict[str, Any]:
 def print_faults(registry: Any) -> None:
     """Plugins that are not used, and why."""
     for plugin in registry.problems:
-        click.echo(f"\n{common.styled('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
+        click.echo(f"\n{options.styled('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
     for plugin in registry.plugins:
         for at, told in plugin.deprecated:
-            click.echo(f"\n{common.styled('deprecated', fg='yellow')}: {plugin.described}: {at}: {told}")
+            click.echo(f"\n{options.styled('deprecated', fg='yellow')}: {plugin.described}: {at}: {told}")
         if plugin.blocked:
             click.echo(f"\nnot loaded: {plugin.described}: {plugin.blocked}")
     for name in registry.unknown_names:
@@ -88,12 +88,12 @@ def print_faults(registry: Any) -> None:
 
 @plugins.command("show")
 @click.argument("component", metavar="KIND:NAME")
-@common.json_option
+@options.json_option
 def show(component: str, as_json: bool) -> None:
     """Show the component KIND:NAME: what it is for, where it is defined, and its parameters."""
     from xmckit.registry.describe_params import describe_params
 
-    registry = common.get_registry(tolerant=True)
+    registry = invocation.get_registry(tolerant=True)
     kind, name = _split_component(component, registry)
     registered = registry.component(kind, name)
     where = registry.locate(kind, name)
@@ -112,11 +112,11 @@ def show(component: str, as_json: bool) -> None:
         "params": params,
     }
     if as_json:
-        common.print_json(facts)
+        options.print_json(facts)
         return
     from xmckit.cli.tables import print_table
 
-    click.echo(f"{common.styled(f'{kind}:{name}', bold=True)}  {registered.component.summary}\n")
+    click.echo(f"{options.styled(f'{kind}:{name}', bold=True)}  {registered.component.summary}\n")
     click.echo(f"defined in  {where.file}" + (f", line {where.line}" if where.line else ""))
     click.echo(f"from        {registered.plugin.described}")
     if registered.component.requires:
@@ -136,7 +136,7 @@ def show(component: str, as_json: bool) -> None:
 @click.option(
     "--output", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Where to write it; by default here."
 )
-@common.json_option
+@options.json_option
 def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) -> None:
     """Write a plugin to start from: a working example of KIND under your NAME, with its tests.
 
@@ -145,13 +145,13 @@ def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) ->
     from xmckit import scaffold
 
     write = scaffold.write_single_file if single_file else scaffold.write_distribution
-    path = write(kind, name, output, common.get_registry(tolerant=True))
+    path = write(kind, name, output, invocation.get_registry(tolerant=True))
     if as_json:
         files = [path] if single_file else sorted(file for file in path.rglob("*") if file.is_file())
-        common.print_json({"path": str(path), "files": [str(file) for file in files]})
+        options.print_json({"path": str(path), "files": [str(file) for file in files]})
         return
     click.echo(str(path))
-    if not common.quiet():
+    if not invocation.quiet():
         install = f"--plugin {path}" if single_file else f"after: pip install --editable '{path}[test]'"
         click.echo(f"\nIn a recipe ({install}):\n\n{scaffold.usage(kind, name)}", err=True)
 
@@ -164,7 +164,7 @@ def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) ->
     type=click.Path(exists=True, resolve_path=True, path_type=Path),
     help="A small example in the format of a reader.",
 )
-@common.json_option
+@options.json_option
 def check(name: str, sets: tuple[str, ...], example: Path | None, as_json: bool) -> None:
     """Hold a component to the promises of its kind, one check for each; exit code 4 when one is broken.
 
@@ -174,12 +174,12 @@ def check(name: str, sets: tuple[str, ...], example: Path | None, as_json: bool)
 
     from xmckit.cli import checks
 
-    registry = common.get_registry()
+    registry = invocation.get_registry()
     cases = checks.chosen(name, sets, example, registry)
     needs, places = checks.left_out(cases), checks.defined(cases, registry)
     results = checks.run([case for case in cases if case.name not in needs])
     if as_json:
-        common.print_json(checks.facts(results, places, needs))
+        options.print_json(checks.facts(results, places, needs))
     else:
         checks.show(results, places, needs)
     if not checks.sound(results):
@@ -189,7 +189,7 @@ def check(name: str, sets: tuple[str, ...], example: Path | None, as_json: bool)
 @plugins.command("trace")
 @click.option("--components", is_flag=True, help="Also import every component: this may take a while.")
 @click.option("--all", "everything", is_flag=True, help="Also the hook calls that were not answered.")
-@common.json_option
+@options.json_option
 def trace(components: bool, everything: bool, as_json: bool) -> None:
     """Show how plugins were loaded: imports, hook calls, who answered with how many components, how long it took.
 
@@ -201,12 +201,12 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
 
     from xmckit.errors import PluginError
 
-    registry = common.get_registry(tolerant=True)
+    registry = invocation.get_registry(tolerant=True)
     for item in registry.all() if components else ():
         with contextlib.suppress(PluginError):  # its step says so
             registry.resolve(item.kind, item.component.name)
     if as_json:
-        common.print_json(
+        options.print_json(
             {
                 "steps": [dataclasses.asdict(step) for step in registry.steps],
                 "plugins": [plugin_facts(plugin) for plugin in registry.plugins],

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 from xmckit.errors import DataError, UsageError, printable
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ _STANDARD_INPUT = "-"
 )
 @click.option("--no-text", is_flag=True, help="Leave the texts out of the output.")
 @click.option("--out", "out", type=click.Path(), help="Write to this file, which appears when it is complete.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@common.json_option
+@options.runs_option
+@options.json_option
 def predict(
     run: str,
     texts: tuple[str, ...],
@@ -86,12 +86,12 @@ def predict(
     from xmckit.data.rows import Rows, Skipped
     from xmckit.model import load
 
-    model = load(run, root=root, registry=common.get_registry())
+    model = load(run, root=root, registry=invocation.get_registry())
     skipped = Skipped() if skip_bad else None
     style = "json" if as_json else style
     with contextlib.ExitStack() as stack:
         stream = _output(out, stack)
-        quiet = common.quiet() or (out is None and sys.stdout.isatty())  # a bar would be written into the answers
+        quiet = invocation.quiet() or (out is None and sys.stdout.isatty())  # a bar would be written into the answers
         progress = stack.enter_context(TerminalProgress(quiet=quiet))
         features = _features(run, root)
         _check_takes_one(model, features)

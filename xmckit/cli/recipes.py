@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 
 @click.group()
@@ -16,7 +16,7 @@ def recipes() -> None:
 
 
 @recipes.command("ls")
-@common.json_option
+@options.json_option
 def list_recipes(as_json: bool) -> None:
     """List the recipes that come with xmckit."""
     from xmckit.recipe import shipped_recipes
@@ -27,7 +27,7 @@ def list_recipes(as_json: bool) -> None:
         title = read_source(file).root.child("title")
         rows.append({"name": name, "title": title.plain() if title else "", "path": str(file)})
     if as_json:
-        common.print_json(rows)
+        options.print_json(rows)
         return
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
@@ -37,18 +37,18 @@ def list_recipes(as_json: bool) -> None:
 @recipes.command("show")
 @click.argument("recipe")
 @click.option("--origin", is_flag=True, help="Say behind each value where it was written.")
-@common.set_option
-@common.data_option
-@common.json_option
+@options.set_option
+@options.data_option
+@options.json_option
 def show_recipe(recipe: str, origin: bool, sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool) -> None:
     """Print RECIPE complete with all defaults: a name from `xmckit recipes ls` or a .toml file."""
     loaded = _load(recipe, sets, data_folders)
     if not as_json:
         click.echo(loaded.to_toml(with_origins=origin), nl=False)
     elif origin:
-        common.print_json({"recipe": loaded.resolved(), "origins": _origins(loaded)})
+        options.print_json({"recipe": loaded.resolved(), "origins": _origins(loaded)})
     else:
-        common.print_json(loaded.resolved())
+        options.print_json(loaded.resolved())
 
 
 def _origins(recipe: Any) -> dict[str, str]:
@@ -83,9 +83,9 @@ def copy_recipe(recipe: str, file: Path | None, force: bool) -> None:
 
 @recipes.command("validate")
 @click.argument("names", metavar="RECIPE...", nargs=-1, required=True)
-@common.set_option
-@common.data_option
-@common.json_option
+@options.set_option
+@options.data_option
+@options.json_option
 def validate_recipes(
     names: tuple[str, ...], sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
 ) -> None:
@@ -102,7 +102,7 @@ def validate_recipes(
             rows.append({"recipe": name, "ok": False, "mistakes": str(error).splitlines()})
             exit_code = max(exit_code, error.exit_code)
     if as_json:
-        common.print_json(rows)
+        options.print_json(rows)
     else:
         for row in rows:
             click.echo(f"{row['recipe']}: {'ok' if row['ok'] else _count(row['mistakes'])}")
@@ -121,11 +121,11 @@ def print_schema() -> None:
     """Print the JSON Schema of recipe files, for editors that complete and check TOML."""
     from xmckit.recipe.schema import recipe_schema
 
-    common.print_json(recipe_schema(common.get_registry()))
+    options.print_json(recipe_schema(invocation.get_registry()))
 
 
 def _load(recipe: str, sets: tuple[str, ...], data_folders: tuple[str, ...]) -> Any:
     from xmckit.recipe import load_recipe
 
-    roots = common.data_roots(data_folders)
-    return load_recipe(recipe, sets=sets, registry=common.get_registry(), data_roots=roots)
+    roots = invocation.data_roots(data_folders)
+    return load_recipe(recipe, sets=sets, registry=invocation.get_registry(), data_roots=roots)

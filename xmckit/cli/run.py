@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 
 if TYPE_CHECKING:
     from xmckit.pipeline import Result
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("recipe", required=False)
-@common.set_option
+@options.set_option
 @click.option("--sweep", "sweeps", multiple=True, metavar="KEY=V1,V2,…", help="Run the grid of these values.")
 @click.option("--resume", metavar="RUN", help="Go on with a run that was stopped; the recipe is then its own.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and what the cache already has.")
 @click.option("--workers", type=click.IntRange(min=0), help="Processors to use; 0 is all. The same as --set workers=N.")
 @click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder for runs.")
-@common.data_option
-@common.json_option
+@options.data_option
+@options.json_option
 def run(
     recipe: str | None,
     sets: tuple[str, ...],
@@ -50,12 +50,12 @@ def run(
         raise click.UsageError(
             "--resume goes on with a run as it is: leave out --set, --sweep, --workers and --dry-run"
         )
-    registry = common.get_registry()
-    roots = common.data_roots(data_folders)
+    registry = invocation.get_registry()
+    roots = invocation.data_roots(data_folders)
 
     def loaded(source: str | Path, *changes: str) -> Recipe:
         # The first import of torch and numba takes seconds.
-        with TerminalProgress(quiet=common.quiet()) as progress, progress("loading components"):
+        with TerminalProgress(quiet=invocation.quiet()) as progress, progress("loading components"):
             return load_recipe(source, sets=[*sets, *changes], registry=registry, data_roots=roots)
 
     if resume is not None:
@@ -79,12 +79,12 @@ def _execute(recipe: Recipe, root: Path, resume: Run | None = None) -> Result:
 
     begun: list[Run] = []
     try:
-        with TerminalProgress(quiet=common.quiet()) as progress:
+        with TerminalProgress(quiet=invocation.quiet()) as progress:
             return pipeline.run(
                 recipe,
                 root=root,
                 resume=resume.path if resume else None,
-                registry=common.get_registry(),
+                registry=invocation.get_registry(),
                 progress=progress,
                 started=begun.append,
                 announce=progress.stage_done,
@@ -92,7 +92,7 @@ def _execute(recipe: Recipe, root: Path, resume: Run | None = None) -> Result:
             )
     except BaseException:
         for run in begun:
-            common.hint_after_error(f"what is finished is kept; go on with: xmckit run --resume {run.path}")
+            invocation.hint_after_error(f"what is finished is kept; go on with: xmckit run --resume {run.path}")
         raise
 
 
@@ -100,7 +100,7 @@ def _finish(result: Result, as_json: bool) -> None:
     from xmckit.cli.tables import print_metrics
 
     if as_json:
-        common.print_json(
+        options.print_json(
             {"run": str(result.path), "report": str(result.report), "warnings": result.warnings, **result.metrics}
         )
         return
@@ -137,10 +137,10 @@ def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
     from xmckit.cli.progress import TerminalProgress
     from xmckit.cli.tables import print_table
 
-    with TerminalProgress(quiet=common.quiet()) as progress:
-        steps = pipeline.plan(recipe, root=root, registry=common.get_registry(), progress=progress)
+    with TerminalProgress(quiet=invocation.quiet()) as progress:
+        steps = pipeline.plan(recipe, root=root, registry=invocation.get_registry(), progress=progress)
     if as_json:
-        common.print_json([step.to_json() for step in steps])
+        options.print_json([step.to_json() for step in steps])
         return
     rows = [[step.stage, step.use, "cached" if step.cached else "to run", _short(step.params)] for step in steps]
     print_table([*rows, ["report", "", "to run", ""]], ["stage", "component", "", "parameters"], left=4)
@@ -164,7 +164,7 @@ def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_ru
     rows: list[dict[str, Any]] = []
     for number, (changes, recipe) in enumerate(cells, start=1):
         identity = store.canonical_sha256(recipe.resolved())
-        steps = pipeline.plan(recipe, root=root, registry=common.get_registry())
+        steps = pipeline.plan(recipe, root=root, registry=invocation.get_registry())
         same = [run for run in done if run.manifest.identity == identity and pipeline.is_current(run, steps)]
         finished = same[-1] if same else None
         cell: dict[str, Any] = {"set": list(changes)}
@@ -173,13 +173,13 @@ def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_ru
         elif finished is not None:
             cell |= {"run": str(finished.path), "skipped": True, **finished.metrics()}
         else:
-            if not common.quiet():
+            if not invocation.quiet():
                 click.echo(f"[{number}/{len(cells)}] {' '.join(changes)}", err=True)
             result = _execute(recipe, root)
             cell |= {"run": str(result.path), "skipped": False, **result.metrics}
         rows.append(cell)
     if as_json:
-        common.print_json(rows)
+        options.print_json(rows)
     else:
         _print_sweep(rows, dry_run)
 

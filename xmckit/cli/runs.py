@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import options
 
 _root_option = click.option(
     "--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs."
@@ -21,7 +21,7 @@ def runs() -> None:
 
 @runs.command("ls")
 @_root_option
-@common.json_option
+@options.json_option
 def ls(root: str, as_json: bool) -> None:
     """List the runs, oldest first."""
     from xmckit.errors import StorageError
@@ -45,7 +45,7 @@ def ls(root: str, as_json: bool) -> None:
             }
         )
     if as_json:
-        common.print_json(found)
+        options.print_json(found)
     elif not found:
         click.echo(f"no runs below {root}; start with: xmckit run quickstart")
     else:
@@ -62,7 +62,7 @@ def ls(root: str, as_json: bool) -> None:
 @runs.command("show")
 @click.argument("run")
 @_root_option
-@common.json_option
+@options.json_option
 def show(run: str, root: str, as_json: bool) -> None:
     """Show the results and the stages of RUN."""
     from xmckit.cli.tables import print_metrics, print_table
@@ -71,7 +71,7 @@ def show(run: str, root: str, as_json: bool) -> None:
     found = find_run(run, Path(root))
     metrics = found.metrics() if found.has_metrics else None
     if as_json:
-        common.print_json(
+        options.print_json(
             {"run": str(found.path), "status": found.status, "manifest": found.manifest.to_json(), "metrics": metrics}
         )
         return
@@ -93,7 +93,7 @@ def show(run: str, root: str, as_json: bool) -> None:
 @runs.command("report")
 @click.argument("run")
 @_root_option
-@common.json_option
+@options.json_option
 def report(run: str, root: str, as_json: bool) -> None:
     """Write the report of RUN anew, as this version of xmckit makes it."""
     from xmckit.analysis.combine import check_done
@@ -107,7 +107,7 @@ def report(run: str, root: str, as_json: bool) -> None:
         raise UsageError(f"{found.path} keeps less than a report needs: run {found.resolved_recipe} again")
     path = write_report(found)
     if as_json:
-        common.print_json({"report": str(path)})
+        options.print_json({"report": str(path)})
     else:
         click.echo(path)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.cli import common
+from xmckit.cli import invocation, options
 from xmckit.errors import printable
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ MOST_NAMED = 5  # label sets that can never be output, for each head
 @click.option("--registry", "survey", is_flag=True, help="Train and verify every registered head on synthetic data.")
 @click.option("--labels", type=click.IntRange(min=2), help="With --registry: labels of the data.  [default: 200]")
 @click.option("--dim", type=click.IntRange(min=1), help="With --registry: the heads' `dim` or `slack`.  [default: 8]")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@common.json_option
+@options.runs_option
+@options.json_option
 def verify(
     run: str | None,
     only: str | None,
@@ -83,7 +83,7 @@ def verify(
         assert run is not None
         summary = _verify_run(run, Path(root), section, only, assignments or "test", most, seed, workers)
     if as_json:
-        common.print_json(summary)
+        options.print_json(summary)
     elif survey:
         _print_survey(summary)
     else:
@@ -100,7 +100,7 @@ def _verifier_section(verifier: str, sets: tuple[str, ...]) -> Section:
     given = read_sets(sets).plain()
     if wrong := {"use", "assignments", "most"} & set(given):
         raise UsageError(f"--set is for the parameters of the verifier: for {', '.join(sorted(wrong))} use the options")
-    return load_section("verify", {**given, "use": verifier}, registry=common.get_registry())
+    return load_section("verify", {**given, "use": verifier}, registry=invocation.get_registry())
 
 
 def _verify_run(
@@ -113,10 +113,10 @@ def _verify_run(
     from xmckit.runs.extensions import is_extension, read_extension
     from xmckit.verification.verify import verify
 
-    registry, extension = common.get_registry(), read_extension(Path(name)) if is_extension(Path(name)) else None
+    registry, extension = invocation.get_registry(), read_extension(Path(name)) if is_extension(Path(name)) else None
     run = find_run(name, root) if extension is None else extension.run
     place = run.path if extension is None else extension.path
-    with TerminalProgress(quiet=common.quiet()) as progress:
+    with TerminalProgress(quiet=invocation.quiet()) as progress:
         with progress("loading the model"):
             model = load(place, workers=workers, registry=registry)
             assert isinstance(model, Model)
@@ -217,8 +217,8 @@ def _survey(
 
     if assignments in ("test", "train"):
         raise UsageError("--registry has rows of its own: leave out --assignments, or give a FILE or random:K:COUNT")
-    with TerminalProgress(quiet=common.quiet()) as progress:
-        context = make_context(seed=seed, workers=workers, progress=progress, registry=common.get_registry())
+    with TerminalProgress(quiet=invocation.quiet()) as progress:
+        context = make_context(seed=seed, workers=workers, progress=progress, registry=invocation.get_registry())
         names = [str(label) for label in range(labels)]
         asked = None if assignments is None else _split_of(assignments, names, context)
         return _told(survey(section.use, section.params, labels, dim, asked, most=most, context=context), names)

@@ -1,15 +1,16 @@
-"""What every command shares: the registry of this call, output, progress, and errors as people should see them."""
+"""One call of the program: its plugins and registry, and errors as people should see them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from xmckit.cli.options import styled
 from xmckit.errors import PluginError, XmckitError, is_of_the_machine, printable
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Call:
-    """One call of the program. It is kept by click's outermost context, so that the next call knows nothing of it."""
+    """The state of one call. click's outermost context keeps it, so that the next call in this process starts fresh."""
 
     files: list[Path] = field(default_factory=list)  # what `--plugin` named so far
     quiet: bool = False
     hints: list[str] = field(default_factory=list)
     registry: Registry | None = None
     registered: list[Path] = field(default_factory=list)  # the files that `registry` knows
-    told: set[str] = field(default_factory=set)  # what `tell_once` has said
+    notices: set[str] = field(default_factory=set)  # what `print_once` has printed
 
 
 def this_call(context: click.Context | None = None) -> Call:
@@ -74,7 +75,7 @@ def global_options() -> list[click.Parameter]:
 
 
 def plugin_files() -> list[Path]:
-    """What `--plugin` named so far."""
+    """Return what `--plugin` named so far."""
     return list(this_call().files)
 
 
@@ -83,9 +84,9 @@ def quiet() -> bool:
 
 
 def get_registry(context: click.Context | None = None, *, tolerant: bool = False) -> Registry:
-    """The registry of this call, which is that of `context`.
+    """Return the registry of this call.
 
-    A broken `--plugin` file is an error unless `tolerant`: it was asked for by name.
+    A broken `--plugin` file is an error unless `tolerant`: the user named it.
     """
     from xmckit.registry import as_default, registry_from_environment
 
@@ -101,52 +102,15 @@ def get_registry(context: click.Context | None = None, *, tolerant: bool = False
 
 
 def data_roots(given: tuple[str, ...] = ()) -> list[Path]:
-    """Folders to look for data in: `--data`, then those of XMCKIT_DATA."""
+    """Return the folders to look for data in: `--data`, then those of XMCKIT_DATA."""
     from pathlib import Path
 
     folders = [*given, *filter(None, os.environ.get("XMCKIT_DATA", "").split(os.pathsep))]
     return [Path(folder).resolve() for folder in folders]
 
 
-def styled(text: str, **style: Any) -> str:
-    """`text` in colour, unless NO_COLOR asks for none (https://no-color.org)."""
-    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
-
-
-def print_json(value: Any) -> None:
-    import json
-
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
-    click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode, default=str))
-
-
-def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(function)
-
-
-def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--data",
-        "data_folders",
-        multiple=True,
-        type=click.Path(),
-        metavar="DIR",
-        help="Look for data here; may be given several times. XMCKIT_DATA adds more.",
-    )(function)
-
-
-def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option(
-        "--set",
-        "sets",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Change a value of the recipe, for instance --set head.dim=64.",
-    )(function)
-
-
 def explain(error: BaseException) -> tuple[str, int] | None:
-    """Message and exit code of an error that is no bug; None for a bug."""
+    """Return the message and exit code of an error that is no bug; None for a bug."""
     if isinstance(error, XmckitError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and is_of_the_machine(error):
@@ -158,7 +122,7 @@ def explain(error: BaseException) -> tuple[str, int] | None:
 
 
 def explain_fault(error: BaseException, call: Call) -> tuple[str, int] | None:
-    """The same for an error that comes from the code of a plugin. Its author needs the traceback, which is printed."""
+    """Do the same for an error from the code of a plugin, and print the traceback for the plugin's author."""
     found = call.registry.at_fault(error) if call.registry is not None else None
     if found is None:
         return None
@@ -169,16 +133,16 @@ def explain_fault(error: BaseException, call: Call) -> tuple[str, int] | None:
     return f"{plugin.described} raised {type(error).__name__}: {error} ({at})", PluginError.exit_code
 
 
-def tell_once(text: str, context: click.Context) -> None:
-    """To stderr, however often the same comes up in this call."""
-    told = this_call(context).told
-    if text not in told:
-        told.add(text)
+def print_once(text: str, context: click.Context) -> None:
+    """Print to stderr what this call has not printed yet."""
+    notices = this_call(context).notices
+    if text not in notices:
+        notices.add(text)
         click.echo(text, err=True)
 
 
 def hint_after_error(text: str) -> None:
-    """What to do next; shown below the error that is on its way."""
+    """Print a hint below the error that is about to be reported."""
     this_call().hints.append(text)
 
 
