@@ -1,4 +1,4 @@
-"""Label sets as somebody names them: drawn at random, or in a file."""
+"""Label sets that a user names: drawn at random, or in a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANDOM = "random:"
 
 
 def random_label_sets(text: str, labels: int, rng: np.random.Generator) -> csr_matrix:
-    """`random:K:COUNT`: COUNT sets of K labels each, every set as likely as any other."""
+    """Draw the label sets of `random:K:COUNT`: COUNT sets of K labels, every set as likely as any other."""
     form = re.fullmatch(r"random:(\d+):(\d+)", text)
     if form is None:
         raise UsageError(f"'{text}': expected random:K:COUNT, for instance random:3:1000 for 1000 sets of 3 labels")
@@ -33,7 +33,7 @@ def random_label_sets(text: str, labels: int, rng: np.random.Generator) -> csr_m
 
 
 def read_label_sets(path: Path, label_names: Sequence[str]) -> csr_matrix:
-    """Of a file with one JSON list a line, of label names or numbers; or of an .npz with a CSR matrix."""
+    """Read a file with one JSON list of label names or numbers on each line, or an .npz with a CSR matrix."""
     if not path.is_file():
         raise DataError("there is no such file with label sets", path=path)
     if path.suffix == ".npz":
@@ -48,17 +48,17 @@ def read_label_sets(path: Path, label_names: Sequence[str]) -> csr_matrix:
     if not lines:
         raise DataError("there are no label sets in this file", path=path)
     numbers = _numbers_of(label_names)
-    found = []
+    sets = []
     for line, text in enumerate(lines, start=1):
         try:
-            found.append(_label_set(text, numbers, label_names))
+            sets.append(_label_set(text, numbers, label_names))
         except ValueError as error:
             raise DataError(str(error), path=path, line=line) from None
-    return _from_lists(found, len(label_names))
+    return _from_lists(sets, len(label_names))
 
 
 def _numbers_of(label_names: Sequence[str]) -> dict[str, int]:
-    """Name to number; −1 for a name that several labels have."""
+    """Map names to numbers; −1 stands for a name that several labels have."""
     numbers: dict[str, int] = {}
     for number, name in enumerate(label_names):
         numbers[name] = -1 if name in numbers else number
@@ -66,7 +66,7 @@ def _numbers_of(label_names: Sequence[str]) -> dict[str, int]:
 
 
 def _label_set(text: str, numbers: dict[str, int], label_names: Sequence[str]) -> np.ndarray:
-    """ValueError says what is wrong with the line."""
+    """Parse one line; ValueError says what is wrong with it."""
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:

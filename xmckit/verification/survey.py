@@ -1,4 +1,4 @@
-"""Every registered head, trained on a small synthetic problem and verified: what is there, and what it can output."""
+"""Train every registered head on a small synthetic problem and verify it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def survey(
     verifier_params: Mapping[str, Any],
     labels: int,
     dim: int,
-    asked: Split | None,
+    assignments: Split | None,
     *,
     most: int,
     context: Context,
 ) -> dict[str, Any]:
-    """As `verification.verify`, over all heads; `asked` None asks about the problem's own test rows.
+    """Do as `verify.verify` for all heads; without `assignments` the label sets are those of the problem's test rows.
 
-    A head that cannot be trained or verified is in the results with the reason: one that fails stops no other.
+    A head that cannot be trained or verified is in the results with the reason; it does not stop the others.
     """
     train, test = _problem(labels, context)
-    split = test if asked is None else asked
+    split = test if assignments is None else assignments
     results: list[dict[str, Any]] = []
     counts = {"assignments": min(most, split.rows), "of": split.rows}
     for name in context.names("head"):
@@ -53,14 +53,14 @@ def _verified(
     most: int,
     context: Context,
 ) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as place, context.progress(f"training {name}"):
-        scratch = Path(place) / "scratch"
+    with tempfile.TemporaryDirectory() as temporary, context.progress(f"training {name}"):
+        scratch = Path(temporary) / "scratch"
         scratch.mkdir()
         head = _trained(name, dim, train, context.using(folder=scratch))
-        folder = Path(place) / "verified"
+        folder = Path(temporary) / "verified"
         folder.mkdir()
-        judge = context.build("verifier", {"use": verifier, **verifier_params})
-        summary = verify(folder, judge, [(name, head)], split, most=most, context=context)
+        component = context.build("verifier", {"use": verifier, **verifier_params})
+        summary = verify(folder, component, [(name, head)], split, most=most, context=context)
         return [dict(result) for result in summary["results"]]
 
 
@@ -82,7 +82,7 @@ def _problem(labels: int, context: Context) -> tuple[Split, Split]:
 
 
 def _trained(name: str, dim: int, train: Split, context: Context) -> Any:
-    """The head with `dim` as its width, where it has a parameter for it, and few epochs."""
+    """Train the head for a few epochs, with `dim` as its width if it has such a parameter."""
     cls = context.resolve("head", name)
     known = cls.Params.model_fields
     wanted = {"dim": dim, "slack": dim, "epochs": EPOCHS}

@@ -1,16 +1,16 @@
-"""The verify stage: what each head's output layer can and cannot produce, with the proofs written beside.
+"""Verify what each head's output layer can and cannot produce, and write the proofs.
 
-The folder holds all that a second program needs to check every answer, and nothing in it is pickled:
+The folder holds all that a second program needs to check every verdict, and nothing in it is pickled:
 
-    verdicts.json         the answers, in the order of the assignments, and the content checksum of every other file
-    assignments.npz       the label sets that were asked, CSR; `rows` says where they came from
+    verdicts.json         the verdicts, in the order of the assignments, and the content checksum of every other file
+    assignments.npz       the label sets that were verified, CSR; `rows` says which rows they came from
     decision-<head>.npz   W, b (where there is one) and rule as the head gave them; degree, slack, order of a structure
     candidates-<head>.npz the candidates of each row, CSR, for a head behind a shortlist
     certificates.npz      <head>/<scope>/…: witnesses as rows of a matrix, certificates as ragged arrays, each with the
                           positions they belong to
 
 Assignments are verified in blocks. A finished block is kept in the stage's scratch folder under a name that follows
-from its content, so that a run that was killed goes on with the next block.
+from its content, so that a run that was killed resumes with the next block.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ def verify(
 ) -> VerdictSummary:
     """Write the files above into `folder`; return the content of verdicts.json. `uses` are the heads' components.
 
-    A head behind a shortlist (its `candidates(X)` is not None) is judged twice: the full layer, and what it can output
-    for each row's candidates. The first is never a statement about the whole model. `X` has the rows' features of heads
-    that do not see `split.X`. Label sets without rows have none and no candidates: only the full layer is judged.
+    A head behind a shortlist (its `candidates(X)` is not None) is verified twice: the full layer, and what it can
+    output for each row's candidates. The first is never a statement about the whole model. `X` has the rows' features
+    for heads that do not see `split.X`. Label sets without rows have no candidates: only the full layer is verified.
     """
     rows = np.arange(split.rows)
     if len(rows) > most:
         rows = np.sort(context.rng("verify").choice(len(rows), size=most, replace=False))
-    asked = _pattern(split.Y[rows])
+    assignments = _pattern(split.Y[rows])
     output = _Output(folder)
-    output.write(layout.ASSIGNMENTS, {**_csr_arrays(asked), "rows": rows})
+    output.write(layout.ASSIGNMENTS, {**_csr_arrays(assignments), "rows": rows})
     results: list[HeadVerdicts] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
@@ -73,19 +73,19 @@ def verify(
             if decision is None:
                 results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})
                 continue
-            stored = _decision_arrays(decision, name, asked.shape[1])
-            allowed = None if seen is None else _candidates(head, seen[rows], asked.shape, name)
+            stored = _decision_arrays(decision, name, assignments.shape[1])
+            allowed = None if seen is None else _candidates(head, seen[rows], assignments.shape, name)
         output.write(layout.decision_file(name), stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
         if allowed is not None:
             scopes["shortlist"] = allowed
             output.write(layout.candidates_file(name), _csr_arrays(allowed))
         for scope, candidates in scopes.items():
-            question = _Question(verifier, decision, content_sha256(stored), asked, candidates)
-            answers = question.answers(f"verifying {name}, {scope}", context)
+            blocks = _BlockVerifier(verifier, decision, content_sha256(stored), assignments, candidates)
+            answers = blocks.verify(f"verifying {name}, {scope}", context)
             result: HeadVerdicts = {"head": name, "scope": scope, "verifiable": True}
             result.update(_decision_facts(decision))
-            result.update(answers.facts(asked))
+            result.update(answers.facts(assignments))
             results.append(result)
             proofs.update({f"{name}/{scope}/{key}": array for key, array in answers.proofs.items()})
     output.write(layout.CERTIFICATES, proofs)
@@ -102,7 +102,7 @@ def verify(
 
 
 def content_sha256(arrays: Mapping[str, np.ndarray]) -> str:
-    """Of names, types, shapes and values: equal for equal arrays, whenever and however they were written."""
+    """Return a checksum of names, types, shapes and values: the same whenever and however the arrays were written."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -124,8 +124,8 @@ class _Output:
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """Verdicts as they are stored: what is said about each assignment, and the proofs."""
+class _StoredVerdicts:
+    """Verdicts as they are stored: a summary of each, and the arrays of the proofs."""
 
     verdicts: list[dict[str, Any]]
     proofs: dict[str, np.ndarray]
@@ -135,13 +135,13 @@ class _Answers:
         store.write_arrays(path, {**self.proofs, "verdicts": np.frombuffer(text, dtype=np.uint8)})
 
     @classmethod
-    def load(cls, path: Path) -> _Answers:
+    def load(cls, path: Path) -> _StoredVerdicts:
         proofs = store.read_arrays(path)
         return cls(json.loads(proofs.pop("verdicts").tobytes()), proofs)
 
     @classmethod
-    def joined(cls, blocks: Sequence[_Answers], width: int) -> _Answers:
-        """The blocks one after the other; positions and offsets count on."""
+    def joined(cls, blocks: Sequence[_StoredVerdicts], width: int) -> _StoredVerdicts:
+        """Concatenate blocks; positions and offsets continue from one to the next."""
         first = np.cumsum([0, *(len(block.verdicts) for block in blocks)])
         proofs = {"witness": np.concatenate([np.empty((0, width)), *(block.proofs["witness"] for block in blocks)])}
         for name in ("witness_of", "certificate_of"):
@@ -156,8 +156,8 @@ class _Answers:
     def counts(self, key: str = "status") -> dict[str, int]:
         return {status: sum(verdict[key] == status for verdict in self.verdicts) for status in STATUSES}
 
-    def facts(self, asked: csr_matrix) -> Any:
-        """What a result says about all assignments together, and then about each."""
+    def facts(self, assignments: csr_matrix) -> Any:
+        """Return what a result says about all assignments together, and then about each."""
         counts = self.counts()
         margins = [verdict["margin"] for verdict in self.verdicts if verdict["margin"] is not None]
         replayed = [verdict["replayed"] for verdict in self.verdicts if verdict["status"] == ARGMAXABLE]
@@ -170,24 +170,24 @@ class _Answers:
             "eps": self.counts("eps"),
             "missed": sum(bool(verdict["missed"]) for verdict in self.verdicts),
             "seconds": sum(verdict["seconds"] for verdict in self.verdicts),
-            "never": _never(asked, self.verdicts),
+            "never": _never(assignments, self.verdicts),
             "verdicts": self.verdicts,
         }
 
 
 @dataclass(frozen=True)
-class _Question:
-    """One decision and what is asked about it."""
+class _BlockVerifier:
+    """Verifies assignments against one decision, block by block."""
 
     verifier: Verifier
     decision: LinearDecision
     decision_sha256: str
-    asked: csr_matrix
+    assignments: csr_matrix
     candidates: csr_matrix | None
 
-    def answers(self, what: str, context: Context) -> _Answers:
-        rows = int(self.asked.shape[0])
-        blocks: list[_Answers] = []
+    def verify(self, what: str, context: Context) -> _StoredVerdicts:
+        rows = int(self.assignments.shape[0])
+        blocks: list[_StoredVerdicts] = []
         counted = dict.fromkeys(STATUSES, 0)
         with context.progress(what, total=rows) as bar:
             for start in range(0, rows, BLOCK):
@@ -195,38 +195,38 @@ class _Question:
                 counted = {status: counted[status] + more for status, more in block.counts().items()}
                 bar.advance(len(block.verdicts), **counted)
                 blocks.append(block)
-        return _Answers.joined(blocks, int(self.decision.W.shape[1]))
+        return _StoredVerdicts.joined(blocks, int(self.decision.W.shape[1]))
 
-    def _block(self, rows: slice, context: Context) -> _Answers:
-        """From the scratch folder of an attempt that was stopped, or made now and left there."""
-        asked = self.asked[rows]
+    def _block(self, rows: slice, context: Context) -> _StoredVerdicts:
+        """Read the block from the scratch folder of an attempt that was stopped, or verify it and leave it there."""
+        assignments = self.assignments[rows]
         candidates = None if self.candidates is None else self.candidates[rows]
         if context.folder is None:
-            return self._verified(asked, candidates, context)
-        path = context.folder / "blocks" / f"{self._key(asked, candidates)}.npz"
+            return self._verified(assignments, candidates, context)
+        path = context.folder / "blocks" / f"{self._key(assignments, candidates)}.npz"
         if path.is_file():
-            return _Answers.load(path)
-        answers = self._verified(asked, candidates, context)
+            return _StoredVerdicts.load(path)
+        answers = self._verified(assignments, candidates, context)
         path.parent.mkdir(parents=True, exist_ok=True)
         answers.save(path)
         return answers
 
-    def _key(self, asked: csr_matrix, candidates: csr_matrix | None) -> str:
+    def _key(self, assignments: csr_matrix, candidates: csr_matrix | None) -> str:
         return store.canonical_sha256(
             {
                 "verifier": f"{type(self.verifier).__module__}.{type(self.verifier).__qualname__}",
                 "params": _params(self.verifier),
                 "decision": self.decision_sha256,
-                "assignments": content_sha256(_csr_arrays(asked)),
+                "assignments": content_sha256(_csr_arrays(assignments)),
                 "candidates": None if candidates is None else content_sha256(_csr_arrays(candidates)),
             }
         )
 
-    def _verified(self, asked: csr_matrix, candidates: csr_matrix | None, context: Context) -> _Answers:
-        verdicts = self.verifier.verify(self.decision, asked, candidates=candidates, context=context)
+    def _verified(self, assignments: csr_matrix, candidates: csr_matrix | None, context: Context) -> _StoredVerdicts:
+        verdicts = self.verifier.verify(self.decision, assignments, candidates=candidates, context=context)
         width = int(self.decision.W.shape[1])
-        _check(verdicts, int(asked.shape[0]), width, type(self.verifier).__name__)
-        return _Answers([_summary(verdict) for verdict in verdicts.verdicts], _proofs(verdicts, width))
+        _check(verdicts, int(assignments.shape[0]), width, type(self.verifier).__name__)
+        return _StoredVerdicts([_summary(verdict) for verdict in verdicts.verdicts], _proofs(verdicts, width))
 
 
 def _params(verifier: Verifier) -> dict[str, Any] | None:
@@ -234,12 +234,12 @@ def _params(verifier: Verifier) -> dict[str, Any] | None:
     return None if params is None else dict(params.model_dump(mode="json"))
 
 
-def _check(verdicts: Any, asked: int, width: int, verifier: str) -> None:
-    """PluginError unless there is one verdict for each assignment, with a status that counts and proofs that fit."""
+def _check(verdicts: Any, count: int, width: int, verifier: str) -> None:
+    """Raise PluginError unless each assignment has a verdict with a known status and proofs of the right size."""
     if not isinstance(verdicts, Verdicts):
         raise PluginError(f"verifier {verifier} gave a {type(verdicts).__name__}, expected Verdicts")
-    if len(verdicts) != asked:
-        raise PluginError(f"verifier {verifier} gave {len(verdicts)} verdicts for {asked} assignments")
+    if len(verdicts) != count:
+        raise PluginError(f"verifier {verifier} gave {len(verdicts)} verdicts for {count} assignments")
     for verdict in verdicts.verdicts:
         if verdict.status not in STATUSES:
             raise PluginError(f"verifier {verifier} gave the status {verdict.status!r}, expected {', '.join(STATUSES)}")
@@ -254,20 +254,20 @@ def _check(verdicts: Any, asked: int, width: int, verifier: str) -> None:
 
 
 def _candidates(head: Any, X: Matrix, shape: tuple[int, int], name: str) -> csr_matrix | None:
-    """The labels that a head behind a shortlist can output for each row; None for one that is behind none."""
+    """Return the labels that a head behind a shortlist can output for each row; None for a head without a shortlist."""
     candidates = head.candidates(X) if hasattr(head, "candidates") else None
     if candidates is None:
         return None
     if getattr(candidates, "format", "") != "csr" or candidates.shape != shape:
         found = f"a {type(candidates).__name__} of size {getattr(candidates, 'shape', None)}"
         raise PluginError(f"candidates() of head {name} gave {found}, expected a CSR matrix of size {shape}")
-    # A candidate may have the score 0: being listed is what counts.
+    # A candidate may have the score 0; what counts is that it is listed.
     listed = csr_matrix((np.ones(candidates.nnz, np.float32), candidates.indices, candidates.indptr), candidates.shape)
     return _pattern(listed)
 
 
 def _pattern(matrix: csr_matrix) -> csr_matrix:
-    """Ones where `matrix` has entries, in canonical form."""
+    """Return ones where `matrix` has entries, in canonical form."""
     matrix = as_csr(matrix)
     return csr_matrix((np.ones(matrix.nnz, np.float32), matrix.indices, matrix.indptr), matrix.shape)
 
@@ -282,7 +282,7 @@ def _csr_arrays(matrix: csr_matrix) -> dict[str, np.ndarray]:
 
 
 def _decision_arrays(decision: Any, head: str, labels: int) -> dict[str, np.ndarray]:
-    """The decision as it is stored, or PluginError unless it is one over `labels` labels."""
+    """Return the decision as it is stored; PluginError unless it is a decision over `labels` labels."""
     if not isinstance(decision, LinearDecision):
         raise PluginError(f"decision() of head {head} gave a {type(decision).__name__}, expected a LinearDecision")
     W = np.asarray(decision.W)
@@ -321,24 +321,23 @@ def _decision_facts(decision: LinearDecision) -> Any:
 
 
 def _caveat(decision: LinearDecision) -> str | None:
-    """What has to be said so that nobody reads more into "argmaxable" than is proved."""
+    """Return the caveat that keeps readers from reading more into "argmaxable" than is proved, if one is needed."""
     columns = int(decision.W.shape[1])
     if decision.inputs is None or decision.inputs >= columns:
         return None
     return (
-        f"its vectors have {columns:,} entries and are made of {decision.inputs:,} features, so that some of them "
-        "belong to no row. argmaxable is said of every vector, and may be too kind; unargmaxable holds for every row."
+        f"its vectors have {columns:,} entries and are made of {decision.inputs:,} features, so some vectors belong to "
+        "no row. argmaxable holds for some vector, possibly one of these; unargmaxable holds for every row."
     )
 
 
-def _never(asked: csr_matrix, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Label sets that can never be output, the most frequent first; `missed` are labels that a shortlist left out."""
+def _never(assignments: csr_matrix, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """List the label sets that can never be output, the most frequent first; `missed`: labels outside the shortlist."""
     positions: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for position, verdict in enumerate(verdicts):
         if verdict["status"] == UNARGMAXABLE:
-            positions[tuple(asked.indices[asked.indptr[position] : asked.indptr[position + 1]].tolist())].append(
-                position
-            )
+            labels = assignments.indices[assignments.indptr[position] : assignments.indptr[position + 1]]
+            positions[tuple(labels.tolist())].append(position)
     first = sorted(positions.items(), key=lambda item: (-len(item[1]), item[1][0]))[:MOST_LISTED]
     return [
         {"labels": list(labels), "times": len(where), "position": where[0], "missed": verdicts[where[0]]["missed"]}
