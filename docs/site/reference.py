@@ -1,13 +1,16 @@
-"""The parts of the documents that are made from the code itself, as Markdown: contracts, recipes, components, commands.
+"""Generate the reference pages from the code, as Markdown, whenever the site is built.
 
-They are made whenever the site is built, so none of them can be out of date.
+mkdocstrings writes the Python names and mkdocs-click the commands; this module says which. Recipe keys and the
+parameters of components are known to the registry only, so their tables are written here.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -21,7 +24,7 @@ from xmckit.recipe.schema import recipe_schema
 from xmckit.registry import Registered, Registry
 from xmckit.registry.describe_params import describe_params
 
-# What is told once, for all kinds, on the page of records.
+# The records that several kinds share, by heading.
 RECORDS: dict[str, list[type]] = {
     "What a plugin says about itself": [hookspecs.Component],
     "Parameters": [params.Params, params.Spec, params.Configured],
@@ -32,7 +35,7 @@ RECORDS: dict[str, list[type]] = {
         records.LinearDecision, records.Alternating, records.Verdict, records.Verdicts,
     ],
 }  # fmt: skip
-# Protocols that belong to another kind's.
+# Protocols that are documented on the page of another kind.
 BESIDE: dict[str, list[type]] = {"indexer": [protocols.LabelIndex], "reader": [protocols.Writer]}
 USED_IN = {
     "head": "[[head]]",
@@ -48,12 +51,12 @@ USED_IN = {
 
 
 def own_components(registry: Registry) -> list[Registered]:
-    """Those of this distribution: what else is installed here is documented elsewhere."""
+    """Return the components of this distribution; other installed plugins have documents of their own."""
     return [item for item in registry.all() if item.plugin.distribution == "xmckit"]
 
 
 def generated_pages(registry: Registry) -> dict[str, str]:
-    """Path of each page → its Markdown."""
+    """Return the Markdown of each generated page by its path."""
     return {
         "reference/recipes.md": recipe_reference(registry),
         "reference/components.md": component_reference(registry),
@@ -63,16 +66,13 @@ def generated_pages(registry: Registry) -> dict[str, str]:
 
 
 def contract(kind: str) -> str:
-    """The hook of a kind and what its target must offer, word for word as in the source."""
-    hook = getattr(hookspecs, KINDS[kind])
-    parts = [_code("@xmckit.hookspec\n" + _hook_source(hook))]
-    if kind in protocols.PROTOCOLS:
-        parts += [_source(protocol) for protocol in (protocols.PROTOCOLS[kind], *BESIDE.get(kind, ()))]
-    return "\n".join(parts)
+    """Return the hook of a kind and the protocols of its targets, for mkdocstrings to expand."""
+    own = [protocols.PROTOCOLS[kind]] if kind in protocols.PROTOCOLS else []
+    return "\n".join(map(_documented, [getattr(hookspecs, KINDS[kind]), *own, *BESIDE.get(kind, ())]))
 
 
 def components_of(kind: str, registry: Registry) -> str:
-    """A table of those that come with xmckit, linked to their parameters."""
+    """Return a table of the kind's components in xmckit, linked to their parameters."""
     mine = [item for item in own_components(registry) if item.kind == kind]
     page = "commands" if kind == "command" else "components"
     rows = [
@@ -82,15 +82,15 @@ def components_of(kind: str, registry: Registry) -> str:
 
 
 def recipe_reference(registry: Registry) -> str:
-    """Every section and key of a recipe."""
+    """Return the page of all sections and keys of a recipe."""
     schema = recipe_schema(registry)["properties"]
     lines = [
         "# Recipe reference",
-        "Made from the models that check recipes. A section that names a component also takes that component's own",
-        "parameters: see [components](components.md). `xmckit recipes schema` prints all of this as JSON Schema, for",
-        "editors; `xmckit recipes show RECIPE --origin` shows a recipe with all defaults and where each value is from.",
+        "Generated from the models that check recipes. A section that names a component also takes the parameters of",
+        "that component: see [components](components.md). `xmckit recipes schema` prints the same as JSON Schema, for",
+        "editors. `xmckit recipes show RECIPE --origin` shows a recipe with all defaults and the origin of each value.",
         "",
-        "## At the top",
+        "## Top level",
         "",
         _table(_KEYS, [("`extends`", "str", "–", schema["extends"]["description"]), *_key_rows(sections.GeneralKeys)]),
     ]
@@ -111,10 +111,10 @@ def recipe_reference(registry: Registry) -> str:
 
 
 def component_reference(registry: Registry) -> str:
-    """Every component and its parameters."""
+    """Return the page of all components and their parameters."""
     lines = [
         "# Components",
-        "Everything that comes with xmckit and what it takes. `xmckit plugins show KIND:NAME` prints the same for any",
+        "All components of xmckit and their parameters. `xmckit plugins show KIND:NAME` prints the same for any",
         "installed plugin.",
     ]
     for kind in KINDS:
@@ -123,85 +123,42 @@ def component_reference(registry: Registry) -> str:
             continue
         lines += ["", f"## {_plural(kind)}"]
         if kind in USED_IN:
-            lines += ["", f'`use = "…"` in `{USED_IN[kind]}`. [What one must offer](../kinds/{kind}.md).']
+            lines += ["", f'`use = "…"` in `{USED_IN[kind]}`. [Contract](../kinds/{kind}.md).']
         for item in mine:
             lines += ["", f"### {kind}: {item.component.name} {{ #{_anchor(item)} }}", "", item.component.summary]
             if item.component.requires:
                 lines += ["", f"Needs `{item.component.requires}`."]
             rows = _key_rows(registry.resolve(kind, item.component.name).Params)
-            lines += ["", _table(_KEYS, rows) if rows else "It takes no parameters."]
+            lines += ["", _table(_KEYS, rows) if rows else "No parameters."]
     return "\n".join(lines) + "\n"
 
 
 def command_reference() -> str:
-    """Every command with its arguments and options, from click."""
-    from xmckit.cli.invocation import global_options
-
+    """Return the page of all commands, for mkdocs-click to expand."""
     lines = [
         "# Commands",
-        "`xmckit --help`, and `--help` behind any command, print the same. These stand anywhere on the line:",
+        "`xmckit --help`, and `--help` after any command, print the same. Every command also takes these options:",
         "",
-        _table(["option", "meaning"], [_option_row(option) for option in global_options()]),
+        _table(["option", "meaning"], _global_option_rows()),
     ]
-    for path, command, click_context in walk_commands():
-        if len(path) == 1:
-            continue
-        usage = " ".join(click_context.command.collect_usage_pieces(click_context))
-        lines += ["", f"{'##' if len(path) == 2 else '###'} {' '.join(path)} {{ #{'-'.join(path[1:])} }}", ""]
-        lines += [f"    {click_context.command_path} {usage}".rstrip(), ""]
-        lines += [_paragraphs(command.help or "")]
-        rows = [_option_row(option) for option in own_options(command)]
-        if rows:
-            lines += ["", _table(["option", "meaning"], rows)]
+    for name in documented_commands():
+        lines += ["", "::: mkdocs-click", "    :module: reference", f"    :command: {_COMMAND}{name}"]
+        lines += [f"    :prog_name: xmckit {name}", "    :depth: 1"]
     return "\n".join(lines) + "\n"
 
 
 def record_reference() -> str:
-    """The records that all kinds share."""
+    """Return the page of the records that several kinds share, for mkdocstrings to expand."""
     lines = [
         "# Records",
-        "What components are given and what they return, word for word as in the source. All of these names, but for",
-        "`Spec` and `Context`'s parts, are in `xmckit` itself.",
+        "What components take and return. All of these names can be imported from `xmckit` itself.",
     ]
-    for title, classes in RECORDS.items():
-        lines += ["", f"## {title}"]
-        for record in classes:
-            lines += ["", f"### {record.__name__}", "", _source(record)]
+    for title, records_ in RECORDS.items():
+        lines += ["", f"## {title}", "", *map(_documented, records_)]
     return "\n".join(lines) + "\n"
 
 
-def walk_commands() -> Iterator[tuple[list[str], click.Command, click.Context]]:
-    """Every command of the program, groups before what is below them; those of other distributions are left out."""
-    from xmckit.cli import xmckit
-    from xmckit.registry import default_registry
-
-    offered = {item.component.name for item in own_components(default_registry()) if _is_command(item)}
-    groups = {name.partition(".")[0] for name in offered}
-
-    def below(command: click.Command, above: click.Context | None, path: list[str]) -> Iterator[Any]:
-        here = click.Context(command, info_name=path[-1], parent=above)
-        yield path, command, here
-        if isinstance(command, click.Group):
-            for name in command.list_commands(here):
-                child = command.get_command(here, name)
-                if child is not None and (len(path) > 1 or name in groups):
-                    yield from below(child, here, [*path, name])
-
-    yield from below(xmckit, None, ["xmckit"])
-
-
-def own_options(command: click.Command) -> list[click.Option]:
-    """Without those that every command takes."""
-    from xmckit.cli.invocation import global_options
-
-    everywhere = {name for option in global_options() for name in option.opts}
-    return [
-        parameter
-        for parameter in command.params
-        if isinstance(parameter, click.Option) and not everywhere & set(parameter.opts)
-    ]
-
-
+_COMMAND = "command_"
 _KEYS = ["key", "type", "default", "meaning"]
 
 
@@ -239,44 +196,65 @@ def _default(text: str) -> str:
     return text if text in ("required", "–") else f"`{text}`"
 
 
-def _option_row(option: click.Parameter) -> tuple[str, str]:
-    assert isinstance(option, click.Option)
-    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-    value = "" if option.is_flag or option.count else f" {_metavar(option)}"
-    choices = isinstance(option.type, click.Choice)
-    default = f" By default `{option.default}`." if option.show_default and option.default is not None else ""
-    one_of = " One of " + ", ".join(f"`{choice}`" for choice in option.type.choices) + "." if choices else ""
-    return names + value, (option.help or "") + one_of + default
+def _documented(thing: Any) -> str:
+    """Return the directive for mkdocstrings. The signature of a dataclass already has its fields."""
+    lines = [f"::: {thing.__module__}.{thing.__qualname__}"]
+    fields = getattr(thing, "__dataclass_fields__", ())
+    if fields:
+        lines += ["    options:", f"      filters: ['!^_', '!^({'|'.join(fields)})$']"]
+    return "\n".join([*lines, ""])
 
 
-def _metavar(option: click.Option) -> str:
-    if option.metavar:
-        return option.metavar
-    if isinstance(option.type, click.Choice):
-        return ""
-    return "N" if isinstance(option.type, (click.IntRange, click.FloatRange)) else option.type.name.upper()
+def _global_option_rows() -> list[tuple[str, str]]:
+    from xmckit.cli.common import global_options
+
+    options = [option for option in global_options() if isinstance(option, click.Option)]
+    return [
+        (" ".join([", ".join(f"`{name}`" for name in option.opts), option.metavar or ""]), option.help or "")
+        for option in options
+    ]
+
+
+def __getattr__(name: str) -> Any:
+    """Give mkdocs-click, which asks for an attribute of a module, the command of this name."""
+    commands = documented_commands() if name.startswith(_COMMAND) else {}
+    if name.removeprefix(_COMMAND) not in commands:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return commands[name.removeprefix(_COMMAND)]
+
+
+@functools.cache
+def documented_commands() -> dict[str, click.Command]:
+    """Return the commands of this distribution by name, without the options that all commands take."""
+    from xmckit.cli import xmckit
+    from xmckit.registry import default_registry
+
+    own = {item.component.name.partition(".")[0] for item in own_components(default_registry()) if _is_command(item)}
+    context = click.Context(xmckit)
+    commands = {name: xmckit.get_command(context, name) for name in xmckit.list_commands(context) if name in own}
+    return {name: _documented_command(command) for name, command in commands.items() if command is not None}
+
+
+def _documented_command(command: click.Command) -> click.Command:
+    from xmckit.cli.common import global_options
+
+    everywhere = {name for option in global_options() for name in option.opts}
+    result = copy.copy(command)
+    result.params = [parameter for parameter in command.params if not everywhere & set(parameter.opts)]
+    result.help = _paragraphs(command.help or "")
+    result.add_help_option = False
+    if isinstance(result, click.Group):
+        result.commands = {name: _documented_command(child) for name, child in result.commands.items()}
+    return result
 
 
 def _paragraphs(help_text: str) -> str:
-    """Click's help as Markdown: `\\b` marks a block whose lines stay as they are."""
+    """Return click's help as Markdown, in which `\\b` marks a block with fixed lines."""
     parts = []
     for part in inspect.cleandoc(help_text).split("\n\n"):
         kept = part.startswith("\b")
         parts.append(textwrap.indent(part.removeprefix("\b\n"), "    ") if kept else part)
     return "\n\n".join(parts)
-
-
-def _hook_source(hook: Any) -> str:
-    lines = inspect.getsource(hook).splitlines()
-    return "\n".join(line.partition("  # type:")[0] for line in lines if not line.startswith("@"))
-
-
-def _source(record: type) -> str:
-    return _code(inspect.getsource(record))
-
-
-def _code(text: str) -> str:
-    return f"```python\n{textwrap.dedent(text).rstrip()}\n```\n"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -298,4 +276,6 @@ def _shown_name(item: Registered) -> str:
 
 
 def _anchor(item: Registered) -> str:
-    return item.component.name.replace(".", "-") if _is_command(item) else f"{item.kind}-{item.component.name}"
+    if _is_command(item):  # as mkdocs-click names its headings
+        return f"xmckit-{item.component.name.replace('.', '-')}"
+    return f"{item.kind}-{item.component.name}"

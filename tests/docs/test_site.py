@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import inspect
+import itertools
 import os
 import re
 import warnings
@@ -9,8 +13,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import click
 import pytest
 from code_blocks import ROOT
+from test_reference import walk_commands
+
+import xmckit
+from xmckit import hookspecs, protocols
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 
@@ -32,6 +41,10 @@ class Links(HTMLParser):
             self.loaded.append(given[LOADED[tag]])
         if tag == "a" and "href" in given:
             self.linked.append(given["href"])
+
+
+def text_of(page: Path) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", page.read_text("utf-8")))
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +99,56 @@ def test_links_lead_somewhere(site):
     assert checked > 1000
 
 
-def test_contracts_are_on_the_pages_of_their_kinds(site):
+def public_names(record: type) -> set[str]:
+    """Return the public methods, properties and annotated attributes of a class, without the fields of a dataclass."""
+    names = {name for name, value in vars(record).items() if inspect.isroutine(value) or isinstance(value, property)}
+    names |= set(vars(record).get("__annotations__", ()))
+    if dataclasses.is_dataclass(record):
+        names -= {field.name for field in dataclasses.fields(record)}
+    return {name for name in names if name == "__call__" or not name.startswith(("_", "model_"))}
+
+
+@pytest.mark.parametrize("kind", list(hookspecs.KINDS))
+def test_contracts_are_on_the_pages_of_their_kinds(site, reference, kind):
+    names = site[0][f"kinds/{kind}.html"].names
+    assert f"xmckit.hookspecs.{hookspecs.KINDS[kind]}" in names
+    own = [protocols.PROTOCOLS[kind]] if kind in protocols.PROTOCOLS else []
+    for protocol in [*own, *reference.BESIDE.get(kind, ())]:
+        assert protocol.__doc__
+        expected = public_names(protocol)
+        assert expected, protocol.__name__
+        for name in expected:
+            assert f"{protocol.__module__}.{protocol.__name__}.{name}" in names, f"{protocol.__name__}.{name}"
+
+
+def test_records_are_on_their_page_with_their_methods(site, reference):
+    names = site[0]["reference/records.html"].names
+    for record in itertools.chain(*reference.RECORDS.values()):
+        assert record.__name__ in xmckit.__all__
+        for name in ["", *(f".{name}" for name in public_names(record))]:
+            assert f"{record.__module__}.{record.__name__}{name}" in names, f"{record.__name__}{name}"
+
+
+def test_signatures_are_shown_as_they_are(site):
     _, folder = site
-    text = re.sub(r"<[^>]+>", "", (folder / "kinds" / "head.html").read_text("utf-8"))
-    assert "def xmckit_heads() -&gt; Iterable[Component]:" in text
-    assert "def decision(self) -&gt; LinearDecision | None:" in text
+    assert "decision() -> LinearDecision | None" in text_of(folder / "kinds" / "head.html")
+    assert "fit(train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None" in text_of(
+        folder / "kinds" / "head.html"
+    )
+    assert "structure: Alternating | None = None" in text_of(folder / "reference" / "records.html")
     assert not list(folder.rglob("*.py"))
+
+
+def test_every_command_and_option_is_on_its_page(site, reference):
+    pages, folder = site
+    page = (folder / "reference" / "commands.html").read_text("utf-8")
+    for path, command in walk_commands(reference.documented_commands()):
+        anchor = f"xmckit-{path.replace(' ', '-')}"
+        assert anchor in pages["reference/commands.html"].names
+        part = re.split(r"<h[1-6]", page[page.index(f'id="{anchor}"') :], maxsplit=1)[0]
+        for option in command.params:
+            for name in option.opts if isinstance(option, click.Option) else ():
+                assert name in part, f"xmckit {path} {name}"
 
 
 def test_files_that_the_readme_links_to_are_there():
