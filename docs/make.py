@@ -1,11 +1,11 @@
-"""Write anew what documents show of the program: the numbers and the picture of README.md, the pictures of papers.md.
+"""Update what the documents show of the program: the numbers and the picture of README.md, and the SVG pictures.
 
     python docs/make.py readme      # runs the quickstart recipe: a minute
     python docs/make.py pictures
 
-`readme` runs the quickstart recipe in a temporary folder, puts its table between the marks in README.md, and takes the
-picture docs/report.png from its report with a headless Chromium (or Chrome) from the PATH. Without a word both are
-done. The pages themselves are built by `make docs`.
+`readme` runs the quickstart recipe in a temporary folder, writes its table between the marks in README.md, and takes
+the picture docs/report.png of its report with a headless Chromium (or Chrome) from the PATH. Without an argument, both
+are done. `make docs` builds the pages.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 def main() -> None:
     parts = {"readme": write_readme, "pictures": write_pictures}
-    asked = sys.argv[1:] or list(parts)
-    for name in asked:
+    for name in sys.argv[1:] or list(parts):
         if name not in parts:
-            raise SystemExit(f"'{name}' is none of {', '.join(parts)}")
+            raise SystemExit(f"unknown part '{name}': expected {' or '.join(parts)}")
         parts[name]()
 
 
@@ -41,13 +40,13 @@ def write_pictures() -> None:
 def write_readme() -> None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        raise SystemExit(f"no browser for the picture: install one of {', '.join(BROWSERS)}")
+        raise SystemExit(f"the picture needs a browser: install one of {', '.join(BROWSERS)}")
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "xmckit", "-q", "run", "quickstart"],
             check=True, capture_output=True, text=True, cwd=folder,
         )  # fmt: skip
-        *table, report = done.stdout.rstrip().splitlines()
+        *table, report = completed.stdout.rstrip().splitlines()
         text = README.read_text("utf-8")
         block = "\n".join(line.rstrip() for line in [*table, "report: runs/quickstart/…/report.html"])
         start, end = text.index("-->", text.index("<!-- quickstart:")) + 3, text.index("<!-- /quickstart -->")

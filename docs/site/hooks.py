@@ -1,4 +1,4 @@
-"""What happens when the site is built: pages made from the code join those that are written by hand."""
+"""Hooks of mkdocs: add the generated pages and sections, and keep links to files outside docs/ valid."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def on_page_markdown(markdown: str, page: Page, config: Any, files: Files) -> st
         kind = name.removesuffix(".md")
         markdown = markdown.replace("<!-- contract -->", reference.contract(kind))
         markdown = markdown.replace("<!-- components -->", reference.components_of(kind, registry()))
-    return _LINK.sub(lambda link: _outside(link, folder), markdown)
+    return _LINK.sub(lambda link: _link_outside(link, folder), markdown)
 
 
-def _outside(link: re.Match[str], folder: str) -> str:
-    """A link to a file of the repository that is no page: the site does not have the file, so its path is said."""
+def _link_outside(link: re.Match[str], folder: str) -> str:
+    """Replace a link to a file outside docs/ by the path, because the site does not contain the file."""
     path = posixpath.normpath(posixpath.join("docs", folder, link[2]))
     if path.startswith("docs/"):
         return link[0]

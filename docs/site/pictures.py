@@ -1,4 +1,4 @@
-"""The pictures of docs/papers.md. Each is computed, not sketched: what it shows is what the formulas give."""
+"""Draw the pictures of docs/papers.md, which are computed from the formulas, and the one of docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, Wedge
+from matplotlib.patches import Circle, FancyBboxPatch, Wedge
 
 from xmckit.drawing import BLUE, COLOURS, GREEN, GREY, ORANGE, VERMILION, as_svg
 
@@ -18,7 +18,7 @@ LIGHT = "#E4E4E4"
 def write_pictures(folder: Path) -> list[Path]:
     drawings = {
         "papers-bottleneck": bottleneck, "papers-count": count, "papers-proof": proof, "papers-dft": dft,
-        "papers-lml": lml, "papers-eagle": eagle, "papers-overlap": overlap,
+        "papers-lml": lml, "papers-eagle": eagle, "papers-overlap": overlap, "architecture-pipeline": pipeline,
     }  # fmt: skip
     files = []
     for name, draw in drawings.items():
@@ -34,7 +34,7 @@ def _figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[
 
 
 def _plain(axes: Axes, title: str = "", reach: float | None = None) -> None:
-    """A drawing without scales."""
+    """Remove the scales of a drawing."""
     axes.set_aspect("equal")
     axes.set_axis_off()
     axes.set_title(title, fontsize=10)
@@ -46,7 +46,7 @@ def _unit(degrees: float | np.ndarray) -> np.ndarray:
     return np.stack([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], axis=-1)
 
 
-def _said(signs: np.ndarray) -> str:
+def _set_text(signs: np.ndarray) -> str:
     active = [str(label + 1) for label in np.flatnonzero(signs > 0)]
     return "{" + ", ".join(active) + "}" if active else "∅"
 
@@ -56,13 +56,13 @@ ROWS = _unit(np.array([75.0, 160.0, 290.0]))
 
 
 def bottleneck() -> Figure:
-    """The plane, cut by three lines into the regions of the label sets that three labels in two dimensions can have."""
+    """Draw the plane, cut by three lines into the regions of the label sets of three labels in two dimensions."""
     figure, (axes,) = _figure(5.2, 4.6)
     edges = np.sort(np.concatenate([(np.degrees(np.arctan2(w[1], w[0])) + np.array([90, 270])) % 360 for w in ROWS]))
     for place, (start, end) in enumerate(zip(edges, np.append(edges[1:], edges[0] + 360), strict=True)):
         middle = _unit((start + end) / 2)
         axes.add_patch(Wedge((0, 0), 1.25, start, end, color=COLOURS[place % len(COLOURS)], alpha=0.16, linewidth=0))
-        axes.text(*(0.88 * middle), _said(np.sign(ROWS @ middle)), ha="center", va="center", fontsize=12)
+        axes.text(*(0.88 * middle), _set_text(np.sign(ROWS @ middle)), ha="center", va="center", fontsize=12)
     for label, w in enumerate(ROWS):
         side = np.array([-w[1], w[0]])
         axes.plot(*np.stack([-1.25 * side, 1.25 * side], axis=1), color=GREY, linewidth=1)
@@ -73,7 +73,7 @@ def bottleneck() -> Figure:
 
 
 def count() -> Figure:
-    """Cover's count of the label sets that n labels in d dimensions can output, as a share of all."""
+    """Plot Cover's count of the label sets that n labels in d dimensions can output, as a share of all."""
     figure, (axes,) = _figure(6.2, 3.4)
     for n, colour in ((100, GREEN), (1000, BLUE), (3000, VERMILION)):
         dims = np.unique(np.geomspace(2, n, 60).astype(int))
@@ -87,7 +87,7 @@ def count() -> Figure:
 
 
 def proof() -> Figure:
-    """A witness with its room, and a combination that is zero."""
+    """Draw a witness with the disc around it, and a combination of rows that is zero."""
     figure, (can, cannot) = _figure(8.4, 4.0, 2)
     signs = np.array([1.0, 1.0, -1.0])
     best = max((_unit(angle) for angle in np.arange(0, 360, 0.25)), key=lambda x: float(np.min(signs * (ROWS @ x))))
@@ -119,7 +119,7 @@ def proof() -> Figure:
 
 
 def dft() -> Figure:
-    """A wave of degree 2 that is positive at exactly the labels of two runs."""
+    """Draw a wave of degree 2 that is positive at exactly the labels of two arcs."""
     n, active = 16, np.array([2, 3, 4, 9, 10])
     angles = 2 * np.pi * np.arange(n) / n
     zeros = 2 * np.pi * np.array([1.5, 4.5, 8.5, 10.5]) / n
@@ -136,7 +136,7 @@ def dft() -> Figure:
     circle.scatter(*places.T, s=150, c=np.where(on, BLUE, "white"), edgecolors=BLUE, zorder=2)
     for label, place in enumerate(places):
         circle.text(*(1.2 * place), str(label), ha="center", va="center", fontsize=9)
-    _plain(circle, "5 active labels, 2 runs", 1.4)
+    _plain(circle, "5 active labels, 2 arcs", 1.4)
     t = np.linspace(-0.2, 2 * np.pi - 0.1, 400)
     line.axhline(0, color=GREY, linewidth=0.8)
     line.plot(t * n / (2 * np.pi), wave(t), color=GREY)
@@ -149,7 +149,7 @@ def dft() -> Figure:
 
 
 def lml() -> Figure:
-    """Logits, their sigmoids, and the projection onto probabilities that sum up to 2."""
+    """Draw the sigmoids of logits, and their projection onto probabilities that sum up to 2."""
     logits = np.array([1.6, 0.9, 0.2, -0.4, -1.2, -2.0, -2.4])
     k = 2
 
@@ -174,7 +174,7 @@ def lml() -> Figure:
 
 
 def eagle() -> Figure:
-    """EAGLE on rows in the plane: what a label's groups share becomes its embedding, and names one row in each."""
+    """Draw EAGLE on rows in the plane: the embedding of what a label's groups share chooses one row in each."""
     rng = np.random.default_rng(3)
     centre, groups = 62.0, 5
     others = np.array([[5, 38], [95, 20], [10, 36], [-5, 85], [98, 10]], dtype=float)
@@ -205,7 +205,7 @@ def eagle() -> Figure:
 
 
 def overlap() -> Figure:
-    """Rows of a label with two meanings, in a plane that is cut into four leaves, and what the counts choose."""
+    """Draw the rows of a label with two meanings in a plane of four leaves, and the leaves that the counts choose."""
     rng = np.random.default_rng(1)
     centres = np.array([[-1.0, 0.9], [1.0, 0.9], [-1.0, -0.9], [1.0, -0.9]])
     cloud = np.concatenate([centre + rng.normal(0, 0.42, (45, 2)) for centre in centres])
@@ -226,4 +226,32 @@ def overlap() -> Figure:
     bars.bar_label(drawn, fontsize=9)
     bars.set(xticks=range(1, 5), xlabel="leaf", ylabel="rows of the label", ylim=(0, counts.max() * 1.15))
     bars.set_title("the label's row of YᵀM: λ = 2 keeps two", fontsize=10)
+    return figure
+
+
+def pipeline() -> Figure:
+    """Draw the stages of a run, each with the kind of its component and the files that it writes."""
+    stages = (
+        ("data", "dataset\nreader", "rows and\nlabels"),
+        ("features", "featurizer", "feature\nmatrix"),
+        ("labels", "label\npreprocessor", "new training\nlabels"),
+        ("index", "indexer", "label index"),
+        ("head", "head\nencoder", "model"),
+        ("score", "metric", "metrics.json\npredictions.npz"),
+        ("verify", "verifier", "verdicts.json\ncertificates.npz"),
+        ("report", "", "report.html"),
+    )
+    figure, (axes,) = _figure(10.4, 2.1)
+    for number, (stage, kind, output) in enumerate(stages):
+        x = 1.5 * number
+        axes.add_patch(FancyBboxPatch((x - 0.45, -0.2), 0.9, 0.4, boxstyle="round,pad=0.05", color=BLUE, alpha=0.16))
+        axes.text(x, 0, stage, ha="center", va="center", fontsize=11)
+        axes.text(x, 0.36, kind, ha="center", va="bottom", fontsize=8.5, color=VERMILION)
+        axes.text(x, -0.36, output, ha="center", va="top", fontsize=8.5, color=GREY)
+        if number:
+            axes.annotate("", (x - 0.52, 0), (x - 0.98, 0), arrowprops={"arrowstyle": "-|>", "color": GREY})
+    axes.set(xlim=(-0.7, 11.3), ylim=(-0.85, 0.9))
+    axes.set_axis_off()
+    axes.text(-0.6, 0.85, "kind of component", fontsize=8.5, color=VERMILION, va="top", style="italic")
+    axes.text(-0.6, -0.84, "what it writes", fontsize=8.5, color=GREY, va="bottom", style="italic")
     return figure
