@@ -1,12 +1,12 @@
-"""Code blocks of Markdown pages, and how each is run: what a page tells people to type works as it is written.
+"""Run the code blocks of Markdown pages as a reader would.
 
-| block | what is done |
+| block | what happens |
 |---|---|
 | `python` | executed; blocks of a page share their names |
 | `python title="x.py"` | written to that file, and imported unless it is a test or a part of a package |
-| `toml` | checked as a recipe, completed by the quickstart where it is a fragment; with a title also written |
+| `toml` | checked as a recipe; a fragment extends the quickstart; with a title also written |
 | `toml title="pyproject.toml"` | read as TOML |
-| `sh` | `xmckit …` runs in this process, `pytest …` in one of its own, `pip install --editable` is imitated |
+| `sh` | `xmckit …` runs in this process, `pytest …` in a new one, `pip install --editable` is imitated |
 | `text title="x"` | written to that file; without a title it is output, not code |
 
 An indented block is TOML if it begins with `[`, `sh` if it begins with the name of a program, otherwise text. A block
@@ -42,7 +42,7 @@ _NOT_RUN = re.compile(r"<!--\s*not run:\s*(.*?)\s*-->", re.DOTALL)
 
 @dataclass(frozen=True)
 class Block:
-    """One code block; `reason` says why it is not run, where that is so."""
+    """One code block. `reason` says why it is not run; empty if it is run."""
 
     page: Path
     line: int
@@ -57,7 +57,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """All code blocks of a page, in order."""
+    """Return all code blocks of a page, in order."""
     blocks, above = [], ""
     for token in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
         if token.type in ("fence", "code_block"):
@@ -77,14 +77,14 @@ def _guess(text: str) -> str:
 
 
 def commands_in(text: str) -> list[list[str]]:
-    """The lines of a shell block as lists of words, without comments and empty lines."""
+    """Return the lines of a shell block as lists of words, without comments and empty lines."""
     return [words for line in text.splitlines() if (words := shlex.split(line, comments=True))]
 
 
 @dataclass
 class Session:
-    """Somebody who follows one page in an empty folder. `names` are what RUN and other placeholders stand for;
-    FOLDER is the one that a command printed last."""
+    """Follow one page in an empty folder. `names` replaces RUN and other placeholders; FOLDER is the folder that a
+    command printed last."""
 
     folder: Path
     names: dict[str, str] = field(default_factory=dict)
@@ -143,27 +143,27 @@ class Session:
                 raise AssertionError(f"{where}: this cannot be run here; say why with <!-- not run: … -->")
 
     def xmckit(self, arguments: list[str], where: str) -> None:
-        """Run the program in this process; an exit code that is not that of success is an error."""
+        """Run the program in this process; fail unless it succeeds."""
         from xmckit.cli import xmckit
 
-        self._forget_modules()  # in a process of its own it would read files as they are now
-        found = CliRunner().invoke(xmckit, arguments)
+        self._forget_modules()  # a new process would read files as they are now
+        result = CliRunner().invoke(xmckit, arguments)
         allowed = {0, 5} if "--fail-under" in arguments else {0}
-        code = getattr(found.exception, "exit_code", found.exit_code)
-        assert code in allowed, f"{where}\n{found.output}\n{found.exception!r}"
-        for folder in re.findall(r"^folder: (.+)$", found.stdout, flags=re.MULTILINE):
+        code = getattr(result.exception, "exit_code", result.exit_code)
+        assert code in allowed, f"{where}\n{result.output}\n{result.exception!r}"
+        for folder in re.findall(r"^folder: (.+)$", result.stdout, flags=re.MULTILINE):
             self.names["FOLDER"] = folder
 
     def _pytest(self, arguments: list[str], where: str) -> None:
         path = os.pathsep.join(map(str, [*self.installed, self.folder]))
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
             check=False, capture_output=True, text=True, cwd=self.folder, env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
-        assert done.returncode == 0, f"{where}\n{done.stdout}{done.stderr}"
+        assert completed.returncode == 0, f"{where}\n{completed.stdout}{completed.stderr}"
 
     def _install(self, folder: Path) -> None:
-        """What an editable install leaves behind, in the source folder itself."""
+        """Write the metadata of an editable install into the source folder."""
         source = folder / "src"
         project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))["project"]
         ((name, module),) = project["entry-points"]["xmckit"].items()
@@ -186,7 +186,7 @@ class Session:
                 del sys.modules[name]
 
     def leave(self) -> None:
-        """Nothing that was imported from the folder stays for others."""
+        """Remove everything that was imported from the folder."""
         self._forget_modules()
         for source in self.installed:
             sys.path.remove(str(source))

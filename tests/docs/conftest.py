@@ -1,4 +1,4 @@
-"""The program that makes the reference is part of the documents, not of a package."""
+"""Import docs/site/reference.py, which is not part of a package."""
 
 from __future__ import annotations
 

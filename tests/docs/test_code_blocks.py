@@ -15,15 +15,15 @@ from markdown_it import MarkdownIt
 
 pytestmark = pytest.mark.skipif(not (ROOT / "docs").is_dir(), reason="an installed xmckit has no documents")
 
-# Enough of the standard library that the recipes have something to learn, and little enough for seconds.
+# Enough of the standard library to learn from, and small enough to finish in seconds.
 SOURCES = ("argparse.py", "socket.py", "shutil.py", "tarfile.py", "json", "html")
-# What RUN and the like stand for on a page that speaks of any run.
+# The values of RUN and other placeholders, by page.
 PLACEHOLDERS = {
     "argmaxability.md": {"RUN": "verified"},
     "label-search.md": {"RUN": "searchable"},
     "README.md": {"RUN": "verified"},
 }
-# Runs that a page takes for granted.
+# Runs that a page expects.
 PREPARED = {"label-search.md": 'extends = "quickstart"\n[index]\nuse = "faiss"\n[head]\nuse = "bsl"\nepochs = 2\n'}
 NOT_RUN = 5
 
@@ -60,7 +60,7 @@ def session(shelf, tmp_path, monkeypatch, request):
 
 
 def _own_files(folder: Path) -> None:
-    """What the pages take for granted that a reader has."""
+    """Write the files that the pages expect a reader to have."""
     rows = [{"text": f"the printer number {n} is on fire", "labels": ["printer", f"floor {n % 3}"]} for n in range(30)]
     for name in ("tickets", "products"):
         (folder / name).mkdir()
@@ -90,14 +90,14 @@ def test_blocks_that_are_not_run_say_why():
 
 
 def inline_commands() -> list[tuple[str, str]]:
-    """(page, command) for each `xmckit …` in running text."""
-    found = []
+    """Return (page, command) for each `xmckit …` in running text."""
+    commands = []
     for page in PAGES:
         for token in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
             for child in token.children or ():
                 if child.type == "code_inline" and child.content.startswith("xmckit "):
-                    found.append((str(page.relative_to(ROOT)), child.content))
-    return found
+                    commands.append((str(page.relative_to(ROOT)), child.content))
+    return commands
 
 
 def test_inline_commands_exist_with_their_options():
@@ -109,9 +109,9 @@ def test_inline_commands_exist_with_their_options():
         command, context = xmckit, click.Context(xmckit)
         words = re.split(r"\s+", text.removeprefix("xmckit "))
         while words and isinstance(command, click.Group) and not words[0].startswith("-"):
-            found = command.get_command(context, words[0])
-            assert found is not None, f"{page}: `{text}`: no command {words[0]!r}"
-            command, words = found, words[1:]
+            child = command.get_command(context, words[0])
+            assert child is not None, f"{page}: `{text}`: no command {words[0]!r}"
+            command, words = child, words[1:]
         known = {name for parameter in command.params for name in parameter.opts} | {"--help", "--version"}
         for word in words:
             if re.fullmatch(r"--?[a-z][a-z-]*", word):

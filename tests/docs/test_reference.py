@@ -23,7 +23,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def rows_below(page: str, heading: str) -> dict[str, list[str]]:
-    """The table rows between a heading and the next one, by their first cell."""
+    """Return the table rows between a heading and the next one, by their first cell."""
     start = re.search(rf"^#+ .*\{{ #{re.escape(heading)} \}}$", page, flags=re.MULTILINE)
     assert start, f"no heading {heading}"
     part = re.split(r"^#", page[start.end() :], maxsplit=1, flags=re.MULTILINE)[0]
@@ -36,7 +36,7 @@ def undescribed(params: type) -> list[str]:
 
 
 def without_help(command: click.Command) -> list[str]:
-    """What a command does not explain: itself, or an option, or an argument that its text does not speak of."""
+    """Return what a command does not explain: itself, options, and arguments that its help does not mention."""
     missing = [] if command.help else ["help"]
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.help:
@@ -108,8 +108,8 @@ def test_every_command_and_option_is_explained(reference):
 
 def test_what_is_undocumented_is_found():
     class Params(xmckit.Params):
-        told: int = Field(1, description="Something that people can read.")
-        untold: int = 2
+        described: int = Field(1, description="Something that people can read.")
+        bare: int = 2
 
     @click.command()
     @click.argument("thing")
@@ -117,6 +117,6 @@ def test_what_is_undocumented_is_found():
     def quiet(thing, how):
         """Does it."""
 
-    assert undescribed(Params) == ["untold"]
+    assert undescribed(Params) == ["bare"]
     assert without_help(quiet) == ["THING", "--how"]
     assert without_help(click.Command("bare")) == ["help"]

@@ -1,4 +1,4 @@
-"""The site builds without a warning, needs nothing from a network, and all its links lead somewhere."""
+"""The site builds without a warning, loads nothing from a network, and has no broken links."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link
 
 
 class Links(HTMLParser):
-    """What a page loads, what it links to, and the names that can be linked to."""
+    """The files that a page loads, its links, and its anchors."""
 
     def __init__(self, text: str):
         super().__init__()
