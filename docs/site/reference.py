@@ -205,13 +205,17 @@ def _documented(thing: Any) -> str:
     return "\n".join([*lines, ""])
 
 
-def _global_option_rows() -> list[tuple[str, str]]:
-    from xmckit.cli.common import global_options
+def _global_options() -> list[click.Option]:
+    """Return the options that every command takes; the program itself also has `--version`."""
+    from xmckit.cli import xmckit
 
-    options = [option for option in global_options() if isinstance(option, click.Option)]
+    return [option for option in xmckit.params if isinstance(option, click.Option) and option.name != "version"]
+
+
+def _global_option_rows() -> list[tuple[str, str]]:
     return [
         (" ".join([", ".join(f"`{name}`" for name in option.opts), option.metavar or ""]), option.help or "")
-        for option in options
+        for option in _global_options()
     ]
 
 
@@ -236,9 +240,7 @@ def documented_commands() -> dict[str, click.Command]:
 
 
 def _documented_command(command: click.Command) -> click.Command:
-    from xmckit.cli.common import global_options
-
-    everywhere = {name for option in global_options() for name in option.opts}
+    everywhere = {name for option in _global_options() for name in option.opts}
     result = copy.copy(command)
     result.params = [parameter for parameter in command.params if not everywhere & set(parameter.opts)]
     result.help = _paragraphs(command.help or "")
