@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 
 class Tag(NamedTuple):
-    """A predicted label and its score: a logit, so 0 is even odds; or minus the mean rank, of models combined by it."""
+    """A predicted label and its score: a logit (0 is even odds), or minus the mean rank in models combined by rank."""
 
     label: str
     score: float
 
 
 class Labeller(ABC):
-    """What labels texts and feature rows: the model of a run, or several combined."""
+    """Labels texts and feature rows: the model of a run, or several combined."""
 
     label_names: Sequence[str]
 
     @abstractmethod
     def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
-        """As `predict`, in arrays of label numbers and scores."""
+        """Do as `predict`, but return arrays of label numbers and scores."""
 
     @abstractmethod
     def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
-        """As `labels`, as a CSR matrix rows × labels."""
+        """Do as `labels`, but return a CSR matrix, rows × labels."""
 
     def predict(self, inputs: Sequence[str] | Matrix, k: int = 5) -> list[list[Tag]]:
-        """The `k` best labels of each text (or feature row), best first.
+        """Return the `k` best labels of each text (or feature row), best first.
 
-        There are fewer where the members of an ensemble, each of which lists `score.top` labels, list no more.
+        An ensemble returns fewer if its members, each of which lists `score.top` labels, list fewer.
         """
         best = self.topk(inputs, k)
         return [
@@ -58,7 +58,7 @@ class Labeller(ABC):
         ]
 
     def labels(self, inputs: Sequence[str] | Matrix) -> list[list[str]]:
-        """The labels whose score passes the threshold that was chosen on the validation share."""
+        """Return the labels whose score passes the threshold that was chosen on the validation share."""
         sets = self.sets(inputs)
         return [
             [self.label_names[label] for label in sets.indices[start:end]]
@@ -88,11 +88,11 @@ class Model(Labeller):
         return _combined_sets([head.labels(X) for head, X in self._seen(inputs)])
 
     def features(self, inputs: Sequence[str] | Matrix, head: int = 0) -> Matrix:
-        """The matrix that one of the heads sees."""
+        """Return the matrix that one of the heads sees."""
         return _features_of(inputs, self.featurizers[head], self.context)
 
     def all_features(self, inputs: Sequence[str] | Matrix | Split) -> list[Matrix]:
-        """The matrix that each head sees; heads with the same featurizer have the same."""
+        """Return the matrix that each head sees; heads with the same featurizer share one."""
         made: dict[int, Matrix] = {}
         for featurizer in self.featurizers:
             if id(featurizer) not in made:
@@ -105,7 +105,7 @@ class Model(Labeller):
 
 @dataclass(frozen=True)
 class CombinedModel(Labeller):
-    """The models of several runs, combined as `xmckit ensemble` did: each takes the same texts or rows."""
+    """The models of several runs, combined as `xmckit ensemble` did; each receives the same texts or rows."""
 
     models: Sequence[Model]
     label_names: Sequence[str]
@@ -128,7 +128,7 @@ class CombinedModel(Labeller):
 
 
 def _depth(k: int, top: int, members: int) -> int:
-    """How many labels a member lists: beside others as many as in the run, whose order depends on it."""
+    """Return how many labels a member lists; in an ensemble as many as in the run, because the order depends on it."""
     if k < 1:
         raise UsageError(f"k must be 1 or more, not {k}")
     return k if members == 1 else top
@@ -151,7 +151,7 @@ def _combined_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
 
 
 def _features_of(inputs: Sequence[str] | Matrix | Split, featurizer: Featurizer, context: Context) -> Matrix:
-    """What a featurizer makes of texts or rows; UsageError where it cannot take them."""
+    """Featurize texts or rows; UsageError if the featurizer cannot take them."""
     split = _as_split(inputs)
     try:
         return featurizer.transform(split, context=context)
@@ -189,10 +189,10 @@ def load(
 def load(
     run: str | Path | Run, *, root: str | Path = DEFAULT_ROOT, workers: int = 0, registry: Registry | None = None
 ) -> Model | CombinedModel:
-    """The model of a run: by its folder, or by the name of a recipe (its newest finished run below `root`).
+    """Load the model of a run, by its folder or by the name of a recipe (its newest finished run below `root`).
 
-    A folder that `xmckit ensemble` wrote gives the models of its runs, combined; one of `xmckit labels add` the run's
-    model with the labels that were added.
+    A folder that `xmckit ensemble` wrote gives the combined models of its runs; a folder that `xmckit labels add` wrote
+    gives the run's model with the added labels.
     """
     context = make_context(workers=workers, registry=registry)
     if not isinstance(run, Run) and is_ensemble(Path(run)):

@@ -215,8 +215,8 @@ def test_runs_are_compared_by_their_own_metrics(folder):
     difference = found.difference("P@1", "good", "poor")
     assert difference.significant
     assert 0 < difference.low <= difference.value <= difference.high
-    assert found.difference("P@1", "poor", "good") == difference.turned
-    assert difference.turned.value == -difference.value
+    assert found.difference("P@1", "poor", "good") == difference.reversed
+    assert difference.reversed.value == -difference.value
     assert not found.equals_best("P@1", "poor")
     assert found.systems[0].cost.seconds == pytest.approx(sum(found.systems[0].cost.stages.values()))
     assert found.systems[0].cost.bytes > 0

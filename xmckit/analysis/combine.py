@@ -1,4 +1,4 @@
-"""Finished runs combined after the fact: their predictions of the same test rows, and how good they are together.
+"""Combine the predictions of finished runs on the same test rows, and score the combination.
 
     <folder>/
       ensemble.json    the rule and the runs, by their paths from here
@@ -32,7 +32,7 @@ FORMAT = 1  # of ensemble.json
 
 @dataclass(frozen=True)
 class Member:
-    """A run and what its model predicts of the test rows; `sets` is None where the run did not keep them."""
+    """A run and its predictions of the test rows; `sets` is None if the run did not keep them."""
 
     run: Run
     topk: TopK
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Combined:
-    """The members' predictions as one, and the content of metrics.json: the ensemble first, then each member."""
+    """The combined predictions, and the content of metrics.json: the ensemble first, then each member."""
 
     rule: Combining
     members: Sequence[Member]
@@ -50,7 +50,7 @@ class Combined:
     metrics: dict[str, Any]
 
     def save(self, folder: Path) -> None:
-        """Write a new folder, which appears whole or not at all."""
+        """Write a new folder, which appears complete or not at all."""
         check_new(folder)
         folder = folder.resolve()
         store.remove_stale(folder.parent)
@@ -71,7 +71,7 @@ class Combined:
 
 
 def check_new(folder: Path) -> None:
-    """UsageError where no folder of this name can be made."""
+    """Raise UsageError if no folder of this name can be created."""
     if folder.exists():
         raise UsageError(f"{folder} exists already: name a new folder")
     above = next(parent for parent in folder.resolve().parents if parent.exists())
@@ -82,7 +82,7 @@ def check_new(folder: Path) -> None:
 
 
 def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> Combined:
-    """The predictions of all runs as one. The depths and propensities of the first run are used for all."""
+    """Combine the predictions of all runs, and score them with the depths and propensities of the first run."""
     if len(runs) < 2:
         raise UsageError("an ensemble needs two runs or more")
     check_done(runs)
@@ -108,7 +108,7 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
 
 
 def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
-    """The rule and the runs, each with the number of labels that it lists, of a folder that `Combined.save` wrote."""
+    """Read the rule and the runs, each with its number of listed labels, from a folder that `Combined.save` wrote."""
     about = _about(folder)
     found = []
     for entry in about["runs"]:
@@ -123,7 +123,7 @@ def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    """The content of ensemble.json, where it is what `Combined.save` writes."""
+    """Read and check ensemble.json."""
     about = store.read_json(folder / layout.ENSEMBLE)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise store.damaged(folder / layout.ENSEMBLE, f"expected format {FORMAT}")
@@ -139,7 +139,7 @@ def _about(folder: Path) -> dict[str, Any]:
 
 
 def check_done(runs: Sequence[Run]) -> None:
-    """UsageError where a run is there twice, or is not done."""
+    """Raise UsageError if a run is listed twice or is not done."""
     for place, run in enumerate(runs):
         if run.path in {other.path for other in runs[:place]}:
             raise UsageError(f"{run.path} is there twice: it would only count twice")
@@ -149,7 +149,7 @@ def check_done(runs: Sequence[Run]) -> None:
 
 
 def common_data(runs: Sequence[Run], done: str) -> Dataset:
-    """The data of all runs, which must have the same labels on the same rows. Features may differ.
+    """Return the data of all runs, which must have the same labels on the same rows; features may differ.
 
     `done` says in an error what is to be done with the runs.
     """
@@ -165,7 +165,7 @@ def common_data(runs: Sequence[Run], done: str) -> Dataset:
 
 
 def _difference(one: Dataset, other: Dataset) -> str:
-    """What two data sets do not share, or the empty string."""
+    """Describe the first difference between two data sets; return an empty string if there is none."""
     if one.labels != other.labels:
         return f"{one.labels:,} labels there, {other.labels:,} here"
     names, other_names = (list(map(data.label, range(data.labels))) for data in (one, other))
@@ -193,7 +193,7 @@ def _difference(one: Dataset, other: Dataset) -> str:
 
 
 def _unlike(one: csr_matrix, other: csr_matrix) -> int | None:
-    """The first row that is not the same in both matrices, or only in one of them."""
+    """Return the first row that differs between the matrices, or is in only one of them; None if there is none."""
     if one.shape != other.shape:
         return min(one.shape[0], other.shape[0])
     here, there = as_csr(one), as_csr(other)
@@ -206,7 +206,7 @@ def _unlike(one: csr_matrix, other: csr_matrix) -> int | None:
 
 
 def member_of(run: Run, dataset: Dataset) -> Member:
-    """A run with its predictions, which must be of the test rows of `dataset`."""
+    """Read a run's predictions, which must be of the test rows of `dataset`."""
     topk, file = run.predictions(), run.path / layout.PREDICTIONS
     shape = (dataset.test.rows, topk.indices.shape[-1] if topk.indices.ndim else 0)
     if not shape[1] or topk.indices.shape != shape or topk.scores.shape != shape:
@@ -222,7 +222,7 @@ def member_of(run: Run, dataset: Dataset) -> Member:
 
 
 def distinct_names(runs: Sequence[Run]) -> list[str]:
-    """The names of the recipes; with the folder's name where two runs are of the same one."""
+    """Return the recipes' names, with the folder's name added if two runs have the same recipe."""
     recipes = [run.name for run in runs]
     return [
         name if recipes.count(name) == 1 else f"{name}/{run.path.name}" for name, run in zip(recipes, runs, strict=True)

@@ -1,4 +1,4 @@
-"""Finished runs side by side on the same test rows, and which of their differences are more than chance.
+"""Compare finished runs on the same test rows, and say which differences are significant.
 
 Significance is a paired bootstrap over test rows: rows are drawn with replacement, the same for all systems, and every
 metric is computed again from the rows that were drawn. A p-value is the share of draws whose difference is as far from
@@ -31,14 +31,14 @@ else:
     import tomli as tomllib
 
 DRAWS, LEVEL = 4000, 0.95
-FEWEST_ROWS = 20  # of fewer test rows nothing is called significant
+FEWEST_ROWS = 20  # with fewer test rows nothing is called significant
 _BUFFER = 1 << 23  # numbers held at once while rows are drawn
 _NOT_IN_RESULTS = ("name", "title", "description", "report", "workers", "executor")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a system took: `bytes` is what the trained model takes on disk; `stages` has the seconds of each stage."""
+    """Time and memory of a system. `bytes`: the trained model on disk; `stages`: the seconds of each stage."""
 
     seconds: float
     cpu_seconds: float
@@ -49,7 +49,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class System:
-    """One of the things compared. `metrics` are all that it was scored with, `intervals` those of the compared ones."""
+    """A system in a comparison: all its metrics, and the intervals of the metrics that are compared."""
 
     name: str
     metrics: Mapping[str, float]
@@ -75,8 +75,8 @@ class Difference:
     significant: bool
 
     @property
-    def turned(self) -> Difference:
-        """The same, seen from the other side."""
+    def reversed(self) -> Difference:
+        """`other` minus `one`."""
         return Difference(
             self.metric, self.other, self.one, -self.value, -self.high, -self.low, self.p, self.adjusted,
             self.significant,
@@ -85,7 +85,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class RecipeDifference:
-    """A key that is not the same in all recipes, and its value in each, by system; None: not there.
+    """A key whose value differs between recipes: its value for each system, None where the key is absent.
 
     `unset`: only some recipes have a component with that key, and none of them sets it.
     """
@@ -97,7 +97,7 @@ class RecipeDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems on the same test rows. `metrics` are the names of those that are compared by row."""
+    """Systems on the same test rows. `metrics` names the metrics that are compared row by row."""
 
     dataset: str
     rows: int
@@ -113,19 +113,19 @@ class Comparison:
     seed: int
 
     def best(self, metric: str) -> tuple[str, ...]:
-        """The systems with the highest value, several where they are equal."""
+        """Return the systems with the highest value: several if they are equal."""
         values = {system.name: system.metrics[metric] for system in self.systems if metric in system.metrics}
         return tuple(name for name, value in values.items() if value == max(values.values()))
 
     def difference(self, metric: str, one: str, other: str) -> Difference:
-        """`one` minus `other`."""
-        for found in self.differences:
-            if found.metric == metric and {found.one, found.other} == {one, other}:
-                return found if found.one == one else found.turned
+        """Return `one` minus `other`."""
+        for difference in self.differences:
+            if difference.metric == metric and {difference.one, difference.other} == {one, other}:
+                return difference if difference.one == one else difference.reversed
         raise UsageError(f"{one} and {other} were not compared by {metric}")
 
     def equals_best(self, metric: str, name: str) -> bool:
-        """Whether a system is the best, or cannot be told apart from it."""
+        """Return whether a system is the best, or does not differ significantly from the best."""
         best = self.best(metric)
         return name in best or not self.difference(metric, best[0], name).significant
 
@@ -140,7 +140,7 @@ class Comparison:
             "systems": [_system_json(system) for system in self.systems],
             "best": {metric: list(self.best(metric)) for metric in self.metrics},
             "differences": [vars(difference) for difference in self.differences],
-            "recipe_differences": [{"key": found.key, "values": list(found.values)} for found in self.recipes],
+            "recipe_differences": [{"key": one.key, "values": list(one.values)} for one in self.recipes],
         }
 
 
@@ -157,7 +157,7 @@ def _system_json(system: System) -> dict[str, Any]:
 
 
 def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Comparison:
-    """Finished runs on the same rows. The depths and propensities of the first run are used for all."""
+    """Compare finished runs on the same rows, with the depths and propensities of the first run."""
     if len(runs) < 2:
         raise UsageError("a comparison needs two runs or more")
     check_done(runs)
@@ -197,7 +197,7 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
 
 
 def _own_metrics(run: Run, first: Metrics) -> dict[str, float]:
-    """What a run was scored with, but for what other propensities than those of the first run were used for."""
+    """Return the run's own metrics, without propensity-scored ones if its propensities differ from the first run's."""
     found = run.metrics()
     same = all(found["propensity"][name] == first["propensity"][name] for name in ("A", "B"))
     own: dict[str, float] = found["results"][0]["metrics"]
@@ -205,14 +205,14 @@ def _own_metrics(run: Run, first: Metrics) -> dict[str, float]:
 
 
 def score_rows(topk: Any, dataset: Dataset, ks: Sequence[int], constants: tuple[float, float]) -> RowScores:
-    """What each test row adds to the metrics of a ranking; propensities are those of the training labels."""
+    """Return what each test row adds to the metrics of a ranking; propensities follow from the training labels."""
     counts = np.bincount(dataset.train.Y.indices, minlength=dataset.labels)
     weights = inverse_propensity(counts, dataset.train.rows, *constants)
     return row_scores(topk, dataset.test.Y, weights, ks=ks, filtered=dataset.test.filter)
 
 
 def cost_of(run: Run) -> Cost:
-    """Of all stages, whoever ran them first: a stage that came from the cache costs what it cost then."""
+    """Add up the costs of all stages; a stage from the cache counts with its original cost."""
     stages = run.stages
     return Cost(
         seconds=sum(stage.seconds for stage in stages),
@@ -228,7 +228,7 @@ def cost_of(run: Run) -> Cost:
 
 @dataclass(frozen=True)
 class RowComparison:
-    """All pairs of systems in each metric, and the interval of each system's own value."""
+    """The differences of all pairs of systems in each metric, and the interval of each system's value."""
 
     differences: tuple[Difference, ...]
     intervals: tuple[Mapping[str, tuple[float, float]], ...]
@@ -237,7 +237,7 @@ class RowComparison:
 def compare_rows(
     names: Sequence[str], scores: Sequence[RowScores], *, draws: int = DRAWS, level: float = LEVEL, seed: int = 0
 ) -> RowComparison:
-    """Every pair of systems, given what each row adds to their metrics."""
+    """Compare every pair of systems, given what each row adds to their metrics."""
     first = scores[0]
     for name, other in zip(names, scores, strict=True):
         if other.names != first.names or other.parts.shape != first.parts.shape:
@@ -282,16 +282,16 @@ def compare_rows(
 
 
 def _p_value(observed: float, drawn: np.ndarray) -> float:
-    """Two-sided: how often chance moves the difference as far as it is from 0. Never 0: the draws are only so many."""
+    """Return the share of draws that move the difference as far as it is from 0 (two-sided); never 0."""
     as_far = np.abs(drawn - observed) >= abs(observed) - 1e-12
     return float((1 + as_far.sum()) / (1 + len(drawn)))
 
 
 def bootstrap(parts: Sequence[np.ndarray], norms: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """Draws × systems × metrics: Σ parts / Σ norms over as many rows as there are, drawn with replacement.
+    """Return draws × systems × metrics: Σ parts / Σ norms over rows drawn with replacement, as many as there are.
 
-    How often each row is drawn is a vector, and the sums are its product with all columns at once; of these vectors
-    only so many are held as fit into a buffer.
+    A draw is a vector of row counts, and the sums are its product with all columns at once. Only as many of these
+    vectors are held as fit into a buffer.
     """
     rows, metrics = norms.shape
     rng = np.random.default_rng(seed)
@@ -310,7 +310,7 @@ def bootstrap(parts: Sequence[np.ndarray], norms: np.ndarray, draws: int, seed: 
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """p-values corrected for being many: the smallest times their number, the next times one less, never falling."""
+    """Apply Holm's correction: multiply the smallest of n p-values by n, the next by n − 1, and keep the order."""
     order = np.argsort(p, kind="stable")
     factors = len(p) - np.arange(len(p))
     adjusted = np.empty(len(p))
@@ -322,7 +322,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
-    """The keys of complete recipes that do not have the same value in all of them, but for titles and the like."""
+    """Return the keys whose values differ between complete recipes, except titles and the like."""
     recipes = [_flat(_document(file)) for file in files]
     defaults = [_defaults(file.with_name(ORIGINS), recipe) for file, recipe in zip(files, recipes, strict=True)]
     found = []
@@ -335,7 +335,7 @@ def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
 
 
 def _defaults(file: Path, recipe: Mapping[str, Any]) -> set[str]:
-    """The keys of a flat recipe that nobody wrote; none where it is not known."""
+    """Return the keys of a flat recipe that nobody wrote; none if the origins are unknown."""
     if not file.is_file():
         return set()
     unset = [one["key"] for one in store.read_json(file) if one["origin"] == DEFAULT_ORIGIN]
@@ -353,7 +353,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
-    """Dotted keys; a list of one table needs no number."""
+    """Flatten a recipe to dotted keys; a list with one table needs no number."""
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
         value = value[0] if len(value) == 1 else {str(place): item for place, item in enumerate(value)}
     if not isinstance(value, dict):

@@ -267,7 +267,7 @@ def _standings(rows: Mapping[str, RowScores], differences: Sequence[Difference])
         for name in values:
             if name != best:
                 pair = by_pair[metric, frozenset((best, name))]
-                pair = pair if pair.one == best else pair.turned
+                pair = pair if pair.one == best else pair.reversed
                 found[metric][name] = Standing(
                     best, pair.value, pair.low, pair.high, pair.adjusted, same=not pair.significant
                 )
@@ -286,7 +286,7 @@ def _duels(rows: Mapping[str, RowScores], differences: Sequence[Difference], kin
         if len(best) < 2:
             continue
         pair = next(one for one in differences if one.metric == metric and {one.one, one.other} == set(best.values()))
-        pair = pair if pair.one == best["recipe"] else pair.turned
+        pair = pair if pair.one == best["recipe"] else pair.reversed
         found.append(
             Duel(metric, pair.one, pair.other, pair.value, pair.low, pair.high, pair.adjusted, pair.significant)
         )

@@ -1,4 +1,4 @@
-"""What one component hands over to the next, checked: a plugin that breaks its promise is named, not its victim."""
+"""Check what components return, so that an error names the plugin that broke its promise, not the next one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def checked_dataset(dataset: Any, use: str) -> Dataset:
-    """What a data set gave, or PluginError if it is not a Dataset; DataError says what is wrong with its content."""
+    """Return `dataset` checked: PluginError if it is not a Dataset, DataError if its content is wrong."""
     if not isinstance(dataset, Dataset):
         raise PluginError(f"dataset {use} gave a {type(dataset).__name__}, expected a Dataset")
     dataset.check()
@@ -31,14 +31,14 @@ def checked_dataset(dataset: Any, use: str) -> Dataset:
 
 
 def checked_fingerprint(prints: Any, use: str) -> dict[str, str]:
-    """What a data set says that it depends on, or PluginError if these are not texts by name."""
+    """Return a data set's fingerprint checked: PluginError if it does not map texts to texts."""
     if not isinstance(prints, Mapping) or not all(isinstance(text, str) for pair in prints.items() for text in pair):
         raise PluginError(f"fingerprint() of dataset {use} gave {prints!r}, expected texts by name")
     return dict(prints)
 
 
 def checked_features(X: Any, split: Split, use: str) -> Matrix:
-    """What a featurizer made of `split`, or PluginError if it is not a matrix that the rest can rely on."""
+    """Return the features of `split` checked: PluginError if they are no finite float32 matrix with its rows."""
     sparse = issparse(X) and X.format == "csr"
     if not sparse and not isinstance(X, np.ndarray):
         raise PluginError(f"featurizer {use} gave a {type(X).__name__}, expected a CSR matrix or an array")
@@ -50,7 +50,7 @@ def checked_features(X: Any, split: Split, use: str) -> Matrix:
 
 
 def relabelled(before: Split, after: Any, use: str) -> Split:
-    """`before` with the labels, weights and groups of `after`: all that a label stage may change."""
+    """Return `before` with the labels, weights and groups of `after`: all that a label stage may change."""
     if not isinstance(after, Split):
         raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")
     if after.rows != before.rows or after.labels != before.labels:
@@ -70,7 +70,7 @@ def relabelled(before: Split, after: Any, use: str) -> Split:
 
 
 def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
-    """What a head predicted, or PluginError if it is not of the form that it promises; metrics check the content."""
+    """Return a ranking checked: PluginError if its type or shape is wrong; metrics check the labels."""
     if not isinstance(topk, TopK):
         raise PluginError(f"head {head} predicted a {type(topk).__name__}, expected a TopK")
     for name, array, dtype in (("indices", topk.indices, np.int32), ("scores", topk.scores, np.float32)):
@@ -87,7 +87,7 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
 
 
 def checked_sets(sets: Any, rows: int, labels: int, head: str) -> csr_matrix:
-    """The label sets of rows, or PluginError if they are not a CSR matrix of that size."""
+    """Return label sets checked: PluginError if they are no CSR matrix of that size."""
     if not issparse(sets) or sets.format != "csr":
         raise PluginError(f"labels() of head {head} gave a {type(sets).__name__}, expected a CSR matrix")
     if sets.shape != (rows, labels):
@@ -96,7 +96,7 @@ def checked_sets(sets: Any, rows: int, labels: int, head: str) -> csr_matrix:
 
 
 def checked_facts(facts: Any, who: str) -> dict[str, Any]:
-    """What a component tells about itself, or PluginError if it cannot be kept as JSON."""
+    """Return a component's facts checked: PluginError if they cannot be stored as JSON."""
     if not isinstance(facts, Mapping):
         raise PluginError(f"facts() of {who} gave a {type(facts).__name__}, expected facts by name")
     try:
@@ -108,7 +108,7 @@ def checked_facts(facts: Any, who: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def untouched(who: str, given: Split | Evaluation | Mapping[str, Any]) -> Iterator[None]:
-    """PluginError if the body, which is the work of `who`, changes what it was given to read."""
+    """Raise PluginError if the body, the work of `who`, changes its input `given`."""
     before = _checksums(given)
     yield
     after = _checksums(given)
@@ -157,7 +157,7 @@ def _checksum(matrix: Any) -> int:
 
 
 def check_saved(folder: Path, who: str) -> None:
-    """PluginError if an array in what `who` saved holds a value that is not a number, or needs pickle to be read."""
+    """Raise PluginError if a file that `who` saved holds a NaN or needs pickle to be read."""
     for file in sorted(folder.rglob("*.npz")):
         with np.load(file, allow_pickle=False) as archive:
             for name in archive.files:

@@ -1,4 +1,4 @@
-"""A model with labels that it was not trained on: a folder beside the run, which stays as it is.
+"""A model with labels that it was not trained on: a folder that refers to a run and leaves it unchanged.
 
     extension.json       the run, and the names of the new labels
     heads/<n>/           the run's heads, each with the new labels
@@ -25,7 +25,7 @@ FORMAT = 1  # of extension.json
 
 @dataclass(frozen=True)
 class Extension:
-    """What such a folder says: the run it extends, the new labels, and which of its heads and indexes have them."""
+    """The content of such a folder: the run, the new labels, and which of its heads and indexes have them."""
 
     path: Path
     run: Run
@@ -45,7 +45,7 @@ def is_extension(folder: Path) -> bool:
 
 
 def read_extension(folder: Path) -> Extension:
-    """The extension in `folder`, or an error that says what is wrong with it."""
+    """Read and check the extension in `folder`."""
     folder = Path(folder).resolve()
     about = store.read_json(folder / layout.EXTENSION)
     if not isinstance(about, dict) or about.get("format") != FORMAT:
@@ -71,7 +71,7 @@ def read_extension(folder: Path) -> Extension:
 def write_extension(
     folder: Path, run: Run, labels: Sequence[str], heads: dict[int, Any], indexes: dict[str, Any]
 ) -> Extension:
-    """A new folder with these heads (by position) and indexes (by name); it appears whole or not at all."""
+    """Write a new folder with these heads (by position) and indexes (by name); it appears complete or not at all."""
     if folder.exists():
         raise UsageError(f"{folder} exists already: name a new folder")
     folder = folder.resolve()

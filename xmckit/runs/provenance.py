@@ -1,4 +1,4 @@
-"""What a result depends on besides its inputs: the code of plugins, the versions of libraries, the machine."""
+"""Checksums of code, versions of libraries, and the machine: what a result depends on besides its inputs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from xmckit.registry import Registered
 # Their numerics can change with their version, so they are part of every stage's key.
 _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "torch", "libpecos", "faiss-cpu", "faiss-gpu")
 
-# (plugin's file, what) -> checksum when this process first asked: the code that it runs, whatever was edited since.
+# (plugin's file, what) -> checksum at first use in this process: the code that it runs, even if it was edited since.
 _AS_LOADED: dict[tuple[str, str], str] = {}
 
 
 def code_of(registered: Registered) -> dict[str, str]:
-    """Checksums of the code behind a component: its package, its plugin's package, and the core.
+    """Return checksums of the code behind a component: its package, its plugin's package, and the core.
 
-    Code that was edited while this process runs is named twice, as it is on disk and as it is in memory, so that a
-    result of the old code is never filed under the new.
+    Code that was edited while this process runs has two checksums, on disk and in memory, so that a result of the old
+    code is never stored under the key of the new.
     """
     packages = {"xmckit", registered.component.target.partition(":")[0].partition(".")[0]}
     checksums = {package: package_sha256(package) for package in sorted(packages)}
@@ -42,7 +42,7 @@ def code_of(registered: Registered) -> dict[str, str]:
 
 
 def package_sha256(package: str) -> str:
-    """Checksum of every file of a top-level package or module, as it is on disk now."""
+    """Return the checksum of all files of a top-level package or module, as they are on disk now."""
     spec = importlib.util.find_spec(package)
     if spec is None:
         raise PluginError(f"cannot find the code of package '{package}'")
@@ -54,7 +54,7 @@ def package_sha256(package: str) -> str:
 
 
 def _tree_sha256(file: Path) -> str:
-    """Of one module file, or of the whole folder when the file is a package's `__init__.py`."""
+    """Return the checksum of a module's file, or of the whole folder if the file is a package's `__init__.py`."""
     if not file.is_file():
         archive = next((folder for folder in file.parents if folder.is_file()), None)
         if archive is None:
@@ -72,9 +72,9 @@ def _files_below(folder: Path) -> list[Path]:
 
 
 def _neighbours_sha256(file: Path) -> str:
-    """Of every module and package beside a single-file plugin: what it may import, now or in the middle of a stage.
+    """Return the checksum of every module and package beside a single-file plugin: all that it may import.
 
-    What it has imported so far would not do: that differs from one moment of a run to the next.
+    The modules that it has imported so far would not do: they change during a run.
     """
     files = [path for path in file.parent.glob("*.py") if path.is_file()]
     for package in file.parent.glob("*/__init__.py"):
@@ -92,7 +92,7 @@ def _files_sha256(files: list[Path], root: Path) -> str:
 
 
 def library_versions(distribution: str = "xmckit") -> dict[str, str]:
-    """Python, the numeric libraries, and what the plugin's distribution (if it has one) asks for."""
+    """Return the versions of Python, the numeric libraries, and the requirements of the plugin's distribution."""
     versions = {"python": platform.python_version()}
     own = (distribution, *_requirements(distribution)) if distribution else ()
     for name in (*_NUMERIC, "xmckit", *own):
@@ -121,7 +121,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """What the report says about where a run took place; nothing that names a person or a host."""
+    """Describe this machine for the report, without anything that names a person or a host."""
     from xmckit.context import cpu_count
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None

@@ -1,4 +1,4 @@
-"""Time and memory of a piece of work."""
+"""Measure time and memory of a block of code."""
 
 from __future__ import annotations
 
