@@ -64,7 +64,7 @@ def cell_of(suite, work, system, data="made-up"):
 def test_each_cell_ends_in_its_own_way_and_the_rest_goes_on(first):
     summary, heard = first
     assert summary.done == ["made-up / popularity / seed 0", "made-up / mine / seed 0", "made-up / worst / seed 0"]
-    assert "crashed: signal 6" in summary.failed["made-up / crashing / seed 0"]
+    assert "crashed: SIGABRT" in summary.failed["made-up / crashing / seed 0"]
     assert "about to fail" in summary.failed["made-up / crashing / seed 0"]
     assert summary.failed["made-up / hanging / seed 0"] == "past its limit: stopped after 4 seconds"
     assert "not installed: No module named" in summary.failed["made-up / missing / seed 0"]

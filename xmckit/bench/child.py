@@ -1,4 +1,4 @@
-"""What runs in the child process of a cell: `python -m xmckit.bench.child JOB.json`.
+"""What runs in the child process of a cell.
 
 It leaves `found.json` and `rows.npz` beside the job. A system that cannot run says so in `found.json` and exits with 0;
 anything else that goes wrong ends the process, and the parent reads its output.
@@ -6,8 +6,6 @@ anything else that goes wrong ends the process, and the parent reads its output.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 from xmckit import store
 from xmckit.errors import XmckitError
+from xmckit.processes import end_with_stdin
 from xmckit.runs import StageRecord
 from xmckit.runs.resources import Measured
 
@@ -22,12 +21,11 @@ NOT_INSTALLED, ERROR = "not installed", "error"
 _PREDICTED_TWICE = 2
 
 
-def main(arguments: list[str]) -> None:
-    job = store.read_json(Path(arguments[0]))
-    folder = Path(arguments[0]).parent
-    sys.path[:] = job["sys_path"]
-    _end_with_parent(job["parent"])
-    store.write_json(folder / "found.json", outcome(job, folder))
+def main(job_file: str) -> None:
+    """Run the job of a cell and write its outcome beside the job; a killed suite takes its cell with it."""
+    end_with_stdin()
+    folder = Path(job_file).parent
+    store.write_json(folder / "found.json", outcome(store.read_json(Path(job_file)), folder))
 
 
 def outcome(job: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -174,19 +172,3 @@ def _versions(distributions: tuple[str, ...]) -> dict[str, str]:
     from importlib.metadata import version
 
     return {name: version(name) for name in distributions}
-
-
-def _end_with_parent(parent: int) -> None:
-    """A killed suite must not leave its cell running, also where it was killed before this process came so far."""
-    if sys.platform == "linux":
-        import ctypes
-        import signal
-
-        die_with_parent = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(die_with_parent, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the suite that started this cell is gone")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

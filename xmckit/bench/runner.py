@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from xmckit import store
 from xmckit.bench.cells import FORMAT, Cell
 from xmckit.bench.suite import BASELINE, Suite
 from xmckit.errors import RecipeError, UsageError, XmckitError
+from xmckit.processes import command, describe_exit
 from xmckit.recipe import Section, load_section
 from xmckit.registry import Registry, make_context
 from xmckit.runs import provenance
@@ -267,8 +267,6 @@ def _job_file(job: Job, baseline: dict[str, Any] | None) -> dict[str, Any]:
         "k": list(cell.suite.k),
         "root": str(cell.work / "runs"),
         "plugins": list(job.plugins),
-        "sys_path": sys.path,
-        "parent": os.getpid(),
         **peer,
     }
 
@@ -279,9 +277,8 @@ def _child(folder: Path, threads: int, limit: float) -> tuple[dict[str, Any], fl
     began = time.perf_counter()
     with open(folder / "output.txt", "wb") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", "xmckit.bench.child", str(folder / "job.json")],
-            stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
-            start_new_session=True,
+            command("xmckit.bench.child:main", str(folder / "job.json")),
+            stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.PIPE, env=environment, start_new_session=True,
         )  # fmt: skip
         try:
             code: int | None = child.wait(timeout=limit)
@@ -291,13 +288,12 @@ def _child(folder: Path, threads: int, limit: float) -> tuple[dict[str, Any], fl
             # What a program started must not outlive it, nor an interrupted suite.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            child.communicate()
     seconds = time.perf_counter() - began
     if code is None:
         return {"reason": PAST_LIMIT, "error": f"stopped after {limit:g} seconds"}, seconds
     if code != 0 or not (folder / "found.json").is_file():
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return {"reason": CRASHED, "error": f"{how}: {_last_lines(folder / 'output.txt')}"}, seconds
+        return {"reason": CRASHED, "error": f"{describe_exit(code)}: {_last_lines(folder / 'output.txt')}"}, seconds
     return store.read_json(folder / "found.json"), seconds
 
 
