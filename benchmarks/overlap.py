@@ -229,7 +229,7 @@ def leaf_sizes(index: Any) -> np.ndarray:
 
 def scored(index: Any, sizes: np.ndarray, X: Any, beam: int) -> float:
     """How many labels, copies included, are scored for a row: those of all leaves that it reaches."""
-    reached = index.reached(X, beam)
+    reached = index.reached_leaves(X, beam)
     return float(sizes[reached.indices].sum() / X.shape[0])
 
 

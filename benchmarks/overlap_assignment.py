@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix, eye, kron
-from xmckit_pecos.labels import assignment
-from xmckit_pecos.labels.assignment import Reached
-from xmckit_pecos.labels.tree import LabelTree, grouped
-from xmckit_pecos.overlap import OverlapParams, moved
+from xmckit_pecos.labels import assignment, auction, meanings
+from xmckit_pecos.labels.assignment import Placement, Reachability
+from xmckit_pecos.labels.tree import LabelTree, tree_of_leaves
+from xmckit_pecos.overlap import OverlapParams, move_labels
 
 from xmckit import Context
 from xmckit.runs.provenance import library_versions, machine
@@ -33,7 +33,10 @@ from xmckit.runs.resources import Measured
 RESULTS = Path(__file__).resolve().parent / "results" / "overlap_assignment.json"
 SECONDS, GIB = 60, 6
 LABELS_PER_ROW = 5.45
-PHASES = ("candidates", "best_leaves", "auction", "with_a_place", "with_meanings", "filled_up", "worth", "best_first")
+PHASES: dict[str, Any] = {  # functions, and where they are
+    "candidate_leaves": assignment, "best_leaves": assignment, "auction": auction, "place_remaining": auction,
+    "add_meanings": meanings, "fill_up": meanings, "evaluate": assignment, "best_first": Placement,
+}  # fmt: skip
 
 
 def problem(rows: int, labels: int, leaves: int, reach: int, seed: int = 0) -> tuple[LabelTree, csr_matrix, csr_matrix]:
@@ -53,7 +56,7 @@ def problem(rows: int, labels: int, leaves: int, reach: int, seed: int = 0) -> t
     label = members[starts[leaf] + within.astype(np.int64)]
     Y = csr_matrix((np.ones(len(label), np.float32), (row_of, label)), shape=(rows, labels))
     Y.data[:] = 1
-    return grouped(leaf_of, leaves, 16, np.arange(labels), labels), Y, _reached(rng, Y, leaf_of, leaves, reach)
+    return tree_of_leaves(leaf_of, leaves, 16, np.arange(labels), labels), Y, _reached(rng, Y, leaf_of, leaves, reach)
 
 
 def _reached(rng: np.random.Generator, Y: csr_matrix, leaf_of: np.ndarray, leaves: int, reach: int) -> csr_matrix:
@@ -76,7 +79,7 @@ def _reached(rng: np.random.Generator, Y: csr_matrix, leaf_of: np.ndarray, leave
 
 
 def timed(seconds: dict[str, float], name: str) -> Callable[..., Any]:
-    function = getattr(assignment, name)
+    function = getattr(PHASES[name], name)
 
     def call(*arguments: Any) -> Any:
         begun = time.perf_counter()
@@ -91,15 +94,15 @@ def measure(tree: LabelTree, Y: csr_matrix, M: csr_matrix, threads: int, **param
     wanted = OverlapParams(**params)
     copies = None if wanted.copies_per_label == "auto" else wanted.copies_per_label
     phases: dict[str, float] = {}
-    own = {name: getattr(assignment, name) for name in PHASES}
+    own = {name: getattr(owner, name) for name, owner in PHASES.items()}
     try:
-        for name in PHASES:
-            setattr(assignment, name, timed(phases, name))
+        for name, owner in PHASES.items():
+            setattr(owner, name, timed(phases, name))
         with Measured() as cost:
-            _, told = moved(tree, Y, M, wanted, copies, Context(workers=threads))
+            _, told = move_labels(tree, Y, M, wanted, copies, Context(workers=threads))
     finally:
         for name, function in own.items():
-            setattr(assignment, name, function)
+            setattr(PHASES[name], name, function)
     paths = told["paths to labels"]
     return {
         "params": params,
@@ -116,13 +119,13 @@ def gap_to_optimum(copies: int) -> dict[str, float]:
     tree, Y, M = problem(2000, 400, 16, 3, seed=1)
     S = (Y.T @ M).toarray()
     room = np.full(16, int(1.1 * copies * 400 / 16))
-    own = assignment.SMALL
+    own = auction.SMALL
     try:
-        assignment.SMALL = 0  # as it is done for large problems
-        found = assignment.candidates(Reached.of(Y, M), tree.leaf_of, 16, 1)
-        placed = assignment.auction(found, copies, room)
+        auction.SMALL = 0  # as it is done for large problems
+        found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), tree.leaf_of, 16, 1)
+        placed = auction.auction(found, copies, room)
     finally:
-        assignment.SMALL = own
+        auction.SMALL = own
     sums = [kron(eye(400), np.ones((1, 16))), kron(np.ones((1, 400)), eye(16))]
     limits = [LinearConstraint(sums[0], ub=copies), LinearConstraint(sums[1], ub=room)]
     best = -milp(-S.ravel(), constraints=limits, bounds=Bounds(0, 1), integrality=np.ones(S.size)).fun

@@ -1,4 +1,9 @@
-"""Label trees and linear models on PECOS: XR-Linear, and clusters that overlap (Liu et al. 2021)."""
+"""Label trees and linear models on PECOS: XR-Linear, and overlapping clusters (Liu et al. 2021).
+
+This package holds the components `tree`, `overlap`, `xrlinear`, `entangled` and the command `index`. `labels` has
+trees over labels, `linear` the models down a tree, `search` the beam search. It imports public names of xmckit only.
+Public are the components; all other names may change.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,13 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "tree",
         "xmckit_pecos.tree:TreeIndexer",
-        summary="A balanced tree over the labels, by the training rows that have them.",
+        summary="Balanced tree over the labels, by the similarity of their training rows.",
         requires=PECOS,
     )
     yield xmckit.Component(
         "overlap",
         "xmckit_pecos.overlap:OverlapIndexer",
-        summary="A tree in which a label may stand in several leaves: those that its rows reach.",
+        summary="Tree in which a label may be in several leaves: those that its rows reach.",
         requires=PECOS,
     )
 
@@ -30,7 +35,7 @@ def xmckit_datasets() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "entangled",
         "xmckit_pecos.entangled:Entangled",
-        summary="Another data set in which every few labels are made one, to see whether meanings are told apart.",
+        summary="Another data set with every few labels merged into one, to test how an index separates meanings.",
         requires=PECOS,
     )
 
@@ -40,7 +45,7 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "xrlinear",
         "xmckit_pecos.xrlinear:XRLinearHead",
-        summary="PECOS's XR-Linear: linear rankers down a label tree, by beam search.",
+        summary="PECOS's XR-Linear: linear rankers down a label tree, with beam search.",
         requires=PECOS,
     )
 

@@ -1,7 +1,7 @@
-"""Indexer `overlap`: a label may stand in several leaves (Liu et al. 2021, Algorithm 1).
+"""Indexer `overlap`: a tree in which a label may be in several leaves (Liu et al. 2021, Algorithm 1).
 
-A tree over the labels and its matcher come first. The matcher says which leaves each training row reaches, M, and
-labels move to the leaves that their rows reach: C* = Proj_λ(YᵀM). The matcher is then trained for these leaves.
+A tree over the labels and its matcher come first. The matcher gives the leaves that each training row reaches, M, and
+labels move to the leaves that their rows reach: C* = Proj_λ(YᵀM). Then the matcher is trained for these leaves.
 """
 
 from __future__ import annotations
@@ -15,44 +15,48 @@ from pydantic import Field
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, Params, Split
-from xmckit_pecos.labels import assignment
-from xmckit_pecos.labels.assignment import Meaning, Placed, Reached, Worth
+from xmckit_pecos.labels import assignment, auction, meanings
+from xmckit_pecos.labels.assignment import Placement, PlacementValue, Reachability
+from xmckit_pecos.labels.report import leaf_size_facts
 from xmckit_pecos.labels.tree import LabelTree
 from xmckit_pecos.linear.matrices import features, targets
 from xmckit_pecos.linear.options import TOLERANCE
-from xmckit_pecos.tree import TreeIndex, TreeIndexer, TreeParams, leaves_facts
+from xmckit_pecos.tree import TreeIndex, TreeIndexer, TreeParams
 
-MEANING = Meaning()
+RULE = meanings.MeaningRule()
 STAYED = "labels had to stay where they started"
-ROUGH = 1.0  # tolerance of a matcher that only says where labels move, by counts of rows that it hardly changes
+ROUGH = 1.0  # tolerance of a matcher that only moves labels: the counts of rows hardly depend on it
 CONSIDERED = 64  # leaves of a label that compete, the best of them
 
 
 class OverlapParams(TreeParams):
     copies_per_label: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
-        description='Leaves that a label stands in, at most (λ of the paper); never more than there are. "auto": one, '
-        "and a second for labels of which enough rows reach that leaf and not the first, as far as `average` goes.",
+        description='Leaves that hold a label, at most (λ of the paper); never more than there are leaves. "auto": '
+        "one, and a second if enough rows of the label reach that leaf and not the first, as far as `average` allows.",
     )
     average: float = Field(
-        1.3, ge=1, description='With "auto": copies per label on average, at most; leaves have room for as many.'
+        1.3, ge=1, description='With "auto": copies per label on average, at most. Leaves have room for as many.'
     )
     cap: Annotated[float, Field(ge=1)] | Literal["none"] = Field(
         1.5,
-        description='A leaf holds at most so many times the labels of a leaf if all were equally full. "none": any '
-        "number, as in the paper.",
+        description='Limit on the labels in a leaf, as a multiple of the average over all leaves. "none": no limit, '
+        "as in the paper.",
     )
     rounds: int = Field(
-        1, ge=0, le=100, description="How often labels move and the matcher is trained anew; 0 moves labels only."
+        1,
+        ge=0,
+        le=100,
+        description="How often labels move and the matcher is retrained. 0: labels move once, the matcher stays.",
     )
     reach: int = Field(3, ge=1, le=1 << 20, description="Leaves that a training row reaches when labels move.")
     placement: Literal["matched", "random"] = Field(
-        "matched", description='"random": as many copies of each label, the further ones in random leaves; to compare.'
+        "matched", description='"random": the same number of copies, the further ones in random leaves; a baseline.'
     )
 
 
 class OverlapIndexer(TreeIndexer):
-    """The tree of indexer `tree`, in whose leaves labels then stand once or more often, and its matcher."""
+    """Build the tree of indexer `tree`, move labels to one or more of its leaves, and train its matcher."""
 
     Params: ClassVar[type[Params]] = OverlapParams
 
@@ -68,20 +72,20 @@ class OverlapIndexer(TreeIndexer):
         copies = None if self.params.copies_per_label == "auto" else min(self.params.copies_per_label, first.leaves)
         for turn in range(max(1, rounds)):
             with context.progress("finding the leaves that rows reach"):
-                M = index.reached(X, self.params.reach)
+                M = index.reached_leaves(X, self.params.reach)
             with context.progress("moving labels to the leaves of their rows"):
-                tree, told = moved(first, Y, M, self.params, copies, context.using(seed=context.seed_for(turn)))
-            context.log(_summary(told))
+                tree, facts = move_labels(first, Y, M, self.params, copies, context.using(seed=context.seed_for(turn)))
+            context.log(_summary(facts))
             if rounds:
                 tolerance = ROUGH if turn + 1 < rounds else TOLERANCE
                 matcher = self._matcher(X, Y, weights, tree, context, tolerance)
-            index = TreeIndex(tree, matcher, counts, self.params, context.workers, {**told, **warnings})
+            index = TreeIndex(tree, matcher, counts, self.params, context.workers, {**facts, **warnings})
         return index
 
     def _warnings(self, leaves: int) -> dict[str, list[str]]:
         copies = self.params.copies_per_label
         if leaves == 1:
-            return {"warnings": ["the tree has one leaf only: there is nowhere else for a label to stand"]}
+            return {"warnings": ["the tree has one leaf only: a label has no other leaf to be in"]}
         if copies == "auto" or copies <= leaves:
             return {}
         return {
@@ -91,95 +95,94 @@ class OverlapIndexer(TreeIndexer):
         }
 
 
-def moved(
+def move_labels(
     tree: LabelTree, Y: csr_matrix, M: csr_matrix, params: OverlapParams, copies: int | None, context: Context
 ) -> tuple[LabelTree, dict[str, Any]]:
-    """The same leaves with other labels in them, and what there is to say about the move.
+    """Return a tree with the same leaves and other labels in them, and facts about the move.
 
-    `tree` has each label once: where labels start, and where those stay that no row reaches.
+    `tree` has each label once, in the leaf where it starts. Labels on no row stay there.
     """
     start = np.empty(tree.labels, dtype=np.int32)
     start[tree.label_of] = tree.leaf_of
-    reached = Reached.of(Y, M)
-    seen = np.diff(reached.starts) > 0
-    room = room_in(np.bincount(start[seen], minlength=tree.leaves), params, copies)
-    beginning = Placed(np.flatnonzero(seen).astype(np.int32), start[seen])
-    before = assignment.worth(reached, beginning, context.workers)
-    placed, fell_back = _matched(reached, beginning, before, start, seen, room, params, copies, context.workers)
+    reach = Reachability.from_matrices(Y, M)
+    seen = np.diff(reach.starts) > 0
+    room = room_in_leaves(np.bincount(start[seen], minlength=tree.leaves), params, copies)
+    partition = Placement(np.flatnonzero(seen).astype(np.int32), start[seen])
+    before = assignment.evaluate(reach, partition, context.workers)
+    placement, fell_back = _match(reach, partition, before, start, seen, room, params, copies, context.workers)
     if params.placement == "random":
-        placed = assignment.elsewhere(placed, room, context.rng("overlap"))
-    after = assignment.worth(reached, placed, context.workers)
-    placed, _ = assignment.best_first(placed, after.rows)
-    result = _with_copies(tree, placed, start)
-    several = np.bincount(placed.label_of, minlength=tree.labels) > 1
-    told = {
-        "copies per label": len(placed.label_of) / int(seen.sum()),
+        placement = meanings.scatter_copies(placement, room, context.rng("overlap"))
+    after = assignment.evaluate(reach, placement, context.workers)
+    placement = placement.best_first(after.rows)
+    result = _tree_with_copies(tree, placement, start)
+    several = np.bincount(placement.label_of, minlength=tree.labels) > 1
+    facts = {
+        "copies per label": len(placement.label_of) / int(seen.sum()),
         "share of labels with several copies": float(several.sum() / seen.sum()),
-        "labels in a leaf": {"before": leaves_facts(tree.leaf_sizes), "after": leaves_facts(result.leaf_sizes)},
+        "labels in a leaf": {"before": leaf_size_facts(tree), "after": leaf_size_facts(result)},
         "pairs of a row and its label": Y.nnz,
         "pairs within reach": {"before": before.covered, "after": after.covered},
         "paths to labels": {"before": before.paths, "after": after.paths},
         STAYED: fell_back,
     }
     if copies is not None and params.placement == "matched":
-        told["paths to labels"]["at most"] = placed.bound
-    return result, told
+        facts["paths to labels"]["at most"] = placement.bound
+    return result, facts
 
 
-def room_in(sizes: np.ndarray, params: OverlapParams, copies: int | None) -> np.ndarray:
-    """How many labels each leaf may hold; one that starts larger than others may stay as large."""
+def room_in_leaves(sizes: np.ndarray, params: OverlapParams, copies: int | None) -> np.ndarray:
+    """Return how many labels each leaf may hold. A leaf that starts larger than that may stay as large."""
     if params.cap == "none":
         return np.full(len(sizes), sizes.sum(), dtype=np.int64)
     balanced = sizes.sum() * (params.average if copies is None else copies) / len(sizes)
     return np.maximum(sizes, math.ceil(params.cap * balanced - 1e-9))
 
 
-def _matched(
-    reached: Reached,
-    beginning: Placed,
-    before: Worth,
+def _match(
+    reach: Reachability,
+    partition: Placement,
+    before: PlacementValue,
     start: np.ndarray,
     seen: np.ndarray,
     room: np.ndarray,
     params: OverlapParams,
     copies: int | None,
     workers: int,
-) -> tuple[Placed, bool]:
-    """C*, and whether labels had to stay where they started because nothing better was found."""
-    found = assignment.candidates(reached, start, max(CONSIDERED, 4 * (copies or 1)), workers)
+) -> tuple[Placement, bool]:
+    """Return C*, and whether labels stay in their first partition because C* covers fewer pairs."""
+    candidates = assignment.candidate_leaves(reach, start, max(CONSIDERED, 4 * (copies or 1)), workers)
     if params.cap == "none":
-        placed = assignment.best_leaves(found, copies or 1)
+        placement = assignment.best_leaves(candidates, copies or 1)
     else:
-        placed = assignment.with_a_place(assignment.auction(found, copies or 1, room), start, seen, room)
-    fell_back = assignment.worth(reached, placed, workers).covered < before.covered
+        placement = auction.place_remaining(auction.auction(candidates, copies or 1, room), start, seen, room)
+    fell_back = assignment.evaluate(reach, placement, workers).covered < before.covered
     if fell_back:
-        placed = replace(beginning, bound=placed.bound)
+        placement = replace(partition, bound=placement.bound)
         if copies is not None:
-            placed = assignment.filled_up(found, placed, copies, room)
+            placement = meanings.fill_up(candidates, placement, copies, room)
     if copies is None:
-        budget = int(params.average * seen.sum()) - len(placed.label_of)
-        placed = assignment.with_meanings(reached, placed, room, budget, MEANING, workers)
-    return placed, fell_back
+        budget = int(params.average * seen.sum()) - len(placement.label_of)
+        placement = meanings.add_meanings(reach, placement, room, budget, RULE, workers)
+    return placement, fell_back
 
 
-def _with_copies(tree: LabelTree, placed: Placed, start: np.ndarray) -> LabelTree:
-    """The first copy of a label keeps its number, further ones come behind all labels."""
-    first = np.ones(len(placed.label_of), dtype=bool)
-    first[1:] = placed.label_of[1:] != placed.label_of[:-1]
+def _tree_with_copies(tree: LabelTree, placement: Placement, start: np.ndarray) -> LabelTree:
+    """Number the first copy of each label as the label itself, and further copies from the number of labels on."""
+    first, label_of, placed_in = placement.first_copies, placement.label_of, placement.leaf_of
     leaf_of = start.copy()
-    leaf_of[placed.label_of[first]] = placed.leaf_of[first]
+    leaf_of[label_of[first]] = placed_in[first]
     return replace(
         tree,
-        parents=(*tree.parents[:-1], np.concatenate([leaf_of, placed.leaf_of[~first]]).astype(np.int32)),
-        label_of=np.concatenate([np.arange(tree.labels), placed.label_of[~first]]).astype(np.int32),
+        parents=(*tree.parents[:-1], np.concatenate([leaf_of, placed_in[~first]]).astype(np.int32)),
+        label_of=np.concatenate([np.arange(tree.labels), label_of[~first]]).astype(np.int32),
     )
 
 
-def _summary(told: dict[str, Any]) -> str:
-    pairs, leaves = told["pairs within reach"], told["labels in a leaf"]
-    stayed = "; labels had to stay where they started: no better places were found" if told[STAYED] else ""
+def _summary(facts: dict[str, Any]) -> str:
+    pairs, leaves = facts["pairs within reach"], facts["labels in a leaf"]
+    stayed = "; labels had to stay where they started: no better leaves were found" if facts[STAYED] else ""
     return (
-        f"{told['copies per label']:.2f} copies per label; of {told['pairs of a row and its label']:,} pairs of a row "
-        f"and its label {pairs['after']:,} are within reach, {pairs['before']:,} before; the largest leaf has "
+        f"{facts['copies per label']:.2f} copies per label; of {facts['pairs of a row and its label']:,} pairs of a "
+        f"row and its label {pairs['after']:,} are within reach, {pairs['before']:,} before; the largest leaf has "
         f"{leaves['after']['largest']:,} labels, {leaves['before']['largest']:,} before{stayed}"
     )

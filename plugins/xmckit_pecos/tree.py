@@ -1,9 +1,9 @@
-"""Indexer `tree`: labels that the same kind of rows have stand together, in leaves of about the same size."""
+"""Indexer `tree`: labels on similar rows share a leaf, and leaves are of about the same size."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,11 +16,11 @@ from scipy.sparse import csr_matrix
 from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
 from xmckit.exhibits import Exhibit
 from xmckit_pecos.labels.report import tree_exhibits
-from xmckit_pecos.labels.tree import LabelTree, grouped, read_tree
+from xmckit_pecos.labels.tree import LabelTree, read_tree, tree_of_leaves
 from xmckit_pecos.linear import isolation
 from xmckit_pecos.linear.matrices import features, targets
-from xmckit_pecos.linear.model import Model
-from xmckit_pecos.linear.options import TOLERANCE, Loss, Negatives, Training
+from xmckit_pecos.linear.model import LinearModel
+from xmckit_pecos.linear.options import TOLERANCE, Loss, Negatives, TrainingOptions
 from xmckit_pecos.linear.storage import PostProcessor
 
 COUNTS, FACTS, MATCHER = "counts.npz", "facts.json", "matcher"
@@ -29,7 +29,7 @@ ROUTING: PostProcessor = "l3-hinge"
 
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
-        raise ValueError(f"expected a power of two, found {value}: the tree is made by halving, again and again")
+        raise ValueError(f"expected a power of two, found {value}: the tree is built by repeated halving")
     return value
 
 
@@ -37,40 +37,40 @@ Branching = Annotated[int, Field(ge=2, le=1 << 16), AfterValidator(_power_of_two
 
 
 class LinearParams(Params):
-    """How the linear models of a tree are trained: of the levels above the leaves here, of the labels in a head."""
+    """Parameters of linear models: of the levels above the leaves in an indexer, of the level of labels in a head."""
 
-    C: float = Field(1.0, gt=0, le=1e6, description="Weight of the training loss against that of small weights.")
-    prune: float = Field(0.1, ge=0, le=1e6, description="Weights closer to 0 than this are dropped.")
+    C: float = Field(1.0, gt=0, le=1e6, description="Weight of the training loss against the regularisation.")
+    prune: float = Field(0.1, ge=0, le=1e6, description="Drop weights that are closer to 0 than this.")
     loss: Loss = Field("squared-hinge", description="Loss of each linear model.")
     negatives: Negatives = Field(
         "tfn",
-        description='Rows that are told apart below a node: "tfn" those with a label there, "man" those that the '
-        "levels above send there by mistake or not, or both.",
+        description='Rows that train the models below a node: "tfn" the rows with a label there, "man" the rows that '
+        "the levels above send there, rightly or not, or both.",
     )
-    beam: int = Field(10, ge=1, le=1 << 20, description="Nodes that are followed on each level.")
+    beam: int = Field(10, ge=1, le=1 << 20, description="Nodes to follow on each level.")
     isolated: bool = Field(
         False,
-        description="Train in a process of its own, so that a crash of PECOS is an error that says so; costs the start "
-        "of a process and a copy of the data. Where a run is gone on with that ended in PECOS, this is done anyway.",
+        description="Train in a separate process, so that a crash of PECOS becomes an error message. This costs the "
+        "start of a process and a copy of the data. A run that ended in PECOS is always resumed this way.",
     )
 
-    def training(self) -> Training:
-        return Training(self.C, self.prune, self.loss, self.negatives, self.beam)
+    def training_options(self) -> TrainingOptions:
+        return TrainingOptions(self.C, self.prune, self.loss, self.negatives, self.beam)
 
 
 class TreeParams(LinearParams):
     branching: Branching = Field(16, description="Children of a node, a power of two.")
     leaf_size: int = Field(100, ge=2, description="Labels in a leaf, at most.")
     path: DataPath | None = Field(
-        None, description="A tree of your own instead: a text file with a line `leaf<tab>label` for each label."
+        None, description="Use the tree in this text file, which has a line `leaf<tab>label` for each label."
     )
 
 
 class TreeIndex:
-    """A tree over the labels and, above its leaves, linear models that lead a row to some of them: the matcher.
+    """A tree over the labels, and the matcher: linear models above its leaves that lead a row to some of them.
 
-    A head that trains its own last level below the matcher takes `tree` and `matcher`; any other index that offers
-    `clusters` and `label_of` will do for it too, only slower.
+    A head that trains its own last level below the matcher takes `tree` and `matcher`. It also accepts any other index
+    with `clusters` and `label_of`, but is slower then.
     """
 
     query_space: ClassVar[Literal["input", "head"]] = "input"
@@ -78,16 +78,16 @@ class TreeIndex:
     def __init__(
         self,
         tree: LabelTree,
-        matcher: Model | None,
+        matcher: LinearModel | None,
         counts: np.ndarray,
         params: LinearParams,
         workers: int,
-        told: Mapping[str, Any] | None = None,
+        facts: Mapping[str, Any] | None = None,
     ):
         self.tree, self.matcher, self.counts = tree, matcher, counts
-        self._told = dict(told or {})
+        self._facts = dict(facts or {})
         self._params, self._workers = params, workers
-        self._listed: tuple[np.ndarray, np.ndarray] | None = None
+        self._members: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def clusters(self) -> csr_matrix:
@@ -99,89 +99,94 @@ class TreeIndex:
 
     @property
     def unseen(self) -> int:
-        """Labels that no training row has."""
+        """The number of labels on no training row."""
         return int((self.counts == 0).sum())
 
     def facts(self) -> dict[str, Any]:
-        """What a report says about how the index was made, by name; nothing about a plain tree."""
-        return dict(self._told)
+        """Return facts for the report about how labels moved. A plain tree has none."""
+        return dict(self._facts)
 
     def exhibits(self) -> list[Exhibit]:
-        """The tree, as a report shows it."""
         return tree_exhibits(self.tree, self.counts)
 
-    def reached(self, Q: Matrix, beam: int | None = None) -> csr_matrix:
-        """Rows × leaves: see `reached_leaves`; with this index's own beam where none is given."""
+    def reached_leaves(self, Q: Matrix, beam: int | None = None) -> csr_matrix:
+        """Return rows × leaves as the function `reached_leaves` does. The default is the index's own beam."""
         return reached_leaves(self.matcher, Q, beam or self._params.beam, self._workers)
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
-        """The labels of the leaves that a row reaches, best leaf first, until there are `k`; of a leaf that does not
-        fit whole, the labels that most training rows have. A label's score is that of its best leaf (see `reached`).
+        """Return rows × labels: the labels of the leaves that a row reaches, best leaf first, until there are `k`.
+
+        A leaf that does not fit whole gives its most frequent labels. A label has the score of its best leaf.
         """
         if k < 1:
             raise UsageError(f"a shortlist needs k of at least 1, not {k}")
-        found = self.reached(Q)
-        starts, labels = self._labels_of_leaves()
+        reached = self.reached_leaves(Q)
+        leaf_ends, leaves = reached.indptr.astype(np.int64), reached.indices.astype(np.int32)
+        starts, members = self._labels_of_leaves()
         k = min(k, self.tree.labels)
-        indptr, chosen, scores = _fill(
-            found.indptr.astype(np.int64),
-            found.indices.astype(np.int32),
-            found.data,
-            starts,
-            labels,
-            k,
-            self.tree.labels,
-        )
+        indptr, chosen, scores = _fill(leaf_ends, leaves, reached.data, starts, members, k, self.tree.labels)
         return csr_matrix((scores, chosen, indptr), shape=(Q.shape[0], self.tree.labels)).sorted_indices()
 
     def _labels_of_leaves(self) -> tuple[np.ndarray, np.ndarray]:
-        """(where each leaf begins, the labels leaf by leaf, those of most training rows first)."""
-        if self._listed is None:
+        """Return (where each leaf begins, the labels leaf by leaf, most frequent first)."""
+        if self._members is None:
             label_of, leaf_of = self.tree.label_of, self.tree.leaf_of
             order = np.lexsort((label_of, -self.counts[label_of], leaf_of))
             starts = np.concatenate([[0], np.cumsum(self.tree.leaf_sizes)]).astype(np.int64)
-            self._listed = starts, label_of[order].astype(np.int32)
-        return self._listed
+            self._members = starts, label_of[order].astype(np.int32)
+        return self._members
 
     def save(self, folder: Path) -> None:
         self.tree.save(folder)
         store.write_arrays(folder / COUNTS, {"counts": self.counts})
         store.write_json(folder / "params.json", self._params.model_dump(mode="json"))
-        if self._told:
-            store.write_json(folder / FACTS, self._told)
+        if self._facts:
+            store.write_json(folder / FACTS, self._facts)
         if self.matcher is not None:
             self.matcher.save(folder / MATCHER)
 
     @classmethod
     def load(cls, folder: Path, params: LinearParams, workers: int) -> TreeIndex:
         tree = LabelTree.load(folder)
-        counts = store.read_arrays(folder / COUNTS, "counts")["counts"]
-        if counts.shape != (tree.labels,) or counts.dtype.kind != "i" or (counts < 0).any():
-            raise store.damaged(folder / COUNTS, f"expected {tree.labels} counts of rows")
-        matcher = Model.load(folder / MATCHER) if tree.depth > 1 else None
+        counts = read_counts(folder, tree)
+        matcher = LinearModel.load(folder / MATCHER) if tree.depth > 1 else None
         if matcher is not None and (matcher.labels, matcher.depth) != (tree.leaves, tree.depth - 1):
             raise store.damaged(folder / MATCHER, f"a matcher over {matcher.labels} leaves, the tree has {tree.leaves}")
-        told = store.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
-        if not isinstance(told, dict):
-            raise store.damaged(folder / FACTS, "expected facts by name")
-        return cls(tree, matcher, counts, params, workers, told)
+        return cls(tree, matcher, counts, params, workers, read_facts(folder))
 
 
-def reached_leaves(matcher: Model | None, Q: Matrix, beam: int, workers: int) -> csr_matrix:
-    """Rows × leaves: the leaves that each row is led to, best first; the value is the product down the tree of
-    exp(−max(1 − margin, 0)³), in (0, 1]. Without a matcher there is one leaf.
+def read_counts(folder: Path, tree: LabelTree) -> np.ndarray:
+    """Read the number of training rows of each label."""
+    counts = store.read_arrays(folder / COUNTS, "counts")["counts"]
+    if counts.shape != (tree.labels,) or counts.dtype.kind != "i" or (counts < 0).any():
+        raise store.damaged(folder / COUNTS, f"expected {tree.labels} counts of rows")
+    return counts
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Read the facts of an index, if it has any."""
+    facts = store.read_json(folder / FACTS) if (folder / FACTS).is_file() else {}
+    if not isinstance(facts, dict):
+        raise store.damaged(folder / FACTS, "expected facts by name")
+    return facts
+
+
+def reached_leaves(matcher: LinearModel | None, Q: Matrix, beam: int, workers: int) -> csr_matrix:
+    """Return rows × leaves: the leaves that each row reaches, best first.
+
+    The value is the product of exp(−max(1 − margin, 0)³) down the tree, in (0, 1]. Without a matcher there is one leaf.
     """
     if matcher is None:
         ones = np.ones(Q.shape[0], dtype=np.float32)
         return csr_matrix((ones, np.zeros(Q.shape[0]), np.arange(Q.shape[0] + 1)), shape=(Q.shape[0], 1))
-    found = matcher.predict(Q, beam, beam, workers, ROUTING)
-    # what underflows is still reached, and a stored 0 would be taken for "not there"
-    np.maximum(found.data, np.finfo(np.float32).tiny, out=found.data)
-    return found
+    reached = matcher.predict(Q, beam, beam, workers, ROUTING)
+    # a leaf with a product that underflows is still reached, and a stored 0 would mean that it is not
+    np.maximum(reached.data, np.finfo(np.float32).tiny, out=reached.data)
+    return reached
 
 
 class TreeIndexer(Configured):
-    """Balanced hierarchical k-means by PECOS over PIFA embeddings, or the tree of a file, and its matcher."""
+    """Cluster PIFA embeddings by PECOS's balanced hierarchical k-means, or read a tree, and train its matcher."""
 
     Params: ClassVar[type[Params]] = TreeParams
     provides: ClassVar[frozenset[str]] = frozenset({"shortlist", "clusters"})
@@ -193,9 +198,9 @@ class TreeIndexer(Configured):
         return TreeIndex(tree, matcher, counts, self.params, context.workers)
 
     def _tree(self, X: Matrix, Y: csr_matrix, context: Context) -> tuple[LabelTree, np.ndarray]:
-        """The tree, and the number of rows of each label."""
+        """Return the tree, and the number of rows of each label."""
         if not Y.nnz:
-            raise DataError("no training row has a label: there is nothing to build an index from")
+            raise DataError("no training row has a label, so an index has nothing to learn from")
         labels = Y.shape[1]
         counts = np.bincount(Y.indices, minlength=labels).astype(np.int64)
         if self.params.path is not None:
@@ -206,7 +211,7 @@ class TreeIndexer(Configured):
                     X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
                 )
         if unseen := int((counts == 0).sum()):
-            context.log(f"{unseen:,} of {labels:,} labels are on no training row: they stand in the emptiest leaves")
+            context.log(f"{unseen:,} of {labels:,} labels are on no training row: they go to the smallest leaves")
         return tree, counts
 
     def _matcher(
@@ -217,13 +222,13 @@ class TreeIndexer(Configured):
         tree: LabelTree,
         context: Context,
         tolerance: float = TOLERANCE,
-    ) -> Model | None:
+    ) -> LinearModel | None:
         with context.progress("training the levels above the leaves"):
             return isolation.train_matcher(
                 X,
                 over_pseudo_labels(Y, tree),
                 tree,
-                replace(self.params.training(), tolerance=tolerance),
+                replace(self.params.training_options(), tolerance=tolerance),
                 context,
                 isolated=self.params.isolated,
                 weights=None if weights is None else over_pseudo_labels(weights, tree),
@@ -238,12 +243,12 @@ class TreeIndexer(Configured):
 def build_tree(
     X: Matrix, Y: csr_matrix, branching: int, leaf_size: int, context: Context, *, isolated: bool = False
 ) -> LabelTree:
-    """The tree of the labels that occur; those that do not are spread over its leaves, the emptiest first."""
+    """Build the tree of the labels that occur, and spread the others over its leaves, the smallest first."""
     labels = Y.shape[1]
     counts = np.bincount(Y.indices, minlength=labels)
     seen = np.flatnonzero(counts)
     if not len(seen):
-        raise DataError("no training row has a label: there is nothing to build a label tree from")
+        raise DataError("no training row has a label, so a label tree has nothing to learn from")
     depth = max(0, math.ceil(math.log2(labels / leaf_size)))
     depth = min(depth, int(math.log2(len(seen))))  # no empty leaf
     leaf_of = np.zeros(labels, dtype=np.int32)
@@ -251,13 +256,13 @@ def build_tree(
         present = Y if len(seen) == labels else Y[:, seen]
         codes = isolation.leaf_codes(X, present, depth, context.seed_for("tree"), context, isolated=isolated)
         leaf_of[seen] = codes
-        leaf_of[counts == 0] = _emptiest(np.bincount(codes, minlength=1 << depth), labels - len(seen))
-    return grouped(leaf_of, 1 << depth, branching, np.arange(labels), labels)
+        leaf_of[counts == 0] = _smallest_leaves(np.bincount(codes, minlength=1 << depth), labels - len(seen))
+    return tree_of_leaves(leaf_of, 1 << depth, branching, np.arange(labels), labels)
 
 
-def _emptiest(sizes: np.ndarray, count: int) -> np.ndarray:
-    """Leaves for `count` more labels: each goes to the smallest leaf, the first of equal ones."""
-    # the labels fill the leaves up to some level, as water would: a leaf's places are its size, its size + 1, …
+def _smallest_leaves(sizes: np.ndarray, count: int) -> np.ndarray:
+    """Choose leaves for `count` more labels: each goes to the smallest leaf, the first of equal ones."""
+    # a leaf offers places numbered by its size when they are taken: size, size + 1, …; the lowest `count` are taken
     room = -(-(sizes.sum() + count) // len(sizes)) + 1 - sizes
     leaves = np.repeat(np.arange(len(sizes)), np.maximum(room, 0))
     within = np.concatenate([np.arange(max(0, places)) for places in room])
@@ -266,7 +271,7 @@ def _emptiest(sizes: np.ndarray, count: int) -> np.ndarray:
 
 
 def over_pseudo_labels(Y: csr_matrix, tree: LabelTree) -> csr_matrix:
-    """Y with a column for each pseudo-label: that of its label."""
+    """Return Y with a column for each pseudo-label: the column of its label."""
     if tree.plain:
         return Y
     return csr_matrix(Y[:, tree.label_of]).sorted_indices()
@@ -282,7 +287,7 @@ def _fill(
     k: int,
     all_labels: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """CSR of the first `k` labels of each row's leaves, each label once."""
+    """Return the CSR arrays of the first `k` labels of each row's leaves, each label once."""
     rows = len(indptr) - 1
     ends = np.zeros(rows + 1, np.int64)
     last_row = np.full(all_labels, -1, np.int64)
@@ -307,14 +312,3 @@ def _fill(
                     used += 1
         ends[row + 1] = used
     return ends, chosen[:used], scores[:used]
-
-
-def leaves_facts(sizes: Sequence[int] | np.ndarray) -> dict[str, Any]:
-    """What a report says about leaf sizes."""
-    sizes = np.asarray(sizes)
-    return {
-        "smallest": int(sizes.min()),
-        "median": float(np.median(sizes)),
-        "largest": int(sizes.max()),
-        "empty": int((sizes == 0).sum()),
-    }

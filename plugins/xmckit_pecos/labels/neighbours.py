@@ -1,4 +1,4 @@
-"""Which labels are alike, by the training rows that have them, and which of these rows reach which copy of a label."""
+"""Compare labels by their training rows, and find the rows that reach each copy of a label."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LABELS_AT_ONCE = 4096
 def similarities(
     X: Matrix, Y: csr_matrix, label: int, among: np.ndarray | None = None, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """The cosine of `label` with each label (or each of `among`), between sums of their rows as in PIFA.
+    """Return the cosine of `label` with each label (or each of `among`), between sums of their rows as in PIFA.
 
-    With `rows`, only these count for `label`: what is near them alone. A label on no row has no direction: 0.
-    Memory does not grow with labels × features.
+    With `rows`, only these rows count for `label`. A label on no row has no direction and gets 0. Memory does not grow
+    with labels × features.
     """
     Y = csr_matrix(Y, dtype=np.float32)
     counts = np.maximum(np.diff(Y.indptr), 1)
@@ -46,8 +46,9 @@ def _unit_rows(rows: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Visitors:
-    """The rows that reach a leaf. The first `own` of them reach it better than the other leaves that were asked about,
-    those with the largest lead first.
+    """The rows that reach a leaf.
+
+    The first `own` of them reach it better than the other leaves under comparison, largest lead first.
     """
 
     rows: np.ndarray
@@ -55,15 +56,15 @@ class Visitors:
 
 
 def visitors(reached: csr_matrix, leaves: np.ndarray) -> list[Visitors]:
-    """For each of `leaves` the rows of `reached` (rows × all leaves) that get there."""
+    """Return, for each of `leaves`, the rows of `reached` (rows × all leaves) that get there."""
     columns = np.asarray(reached[:, leaves].toarray(), dtype=np.float64)
-    found = []
-    for place in range(len(leaves)):
-        others = np.delete(columns, place, axis=1).max(axis=1, initial=0)
-        lead = columns[:, place] - others
-        rows = np.flatnonzero(columns[:, place])
-        # of two leaves that are reached equally well, it is the first one's row
-        own = (lead > 0) | ((lead == 0) & (columns[:, :place].max(axis=1, initial=0) < columns[:, place]))
+    result = []
+    for i in range(len(leaves)):
+        others = np.delete(columns, i, axis=1).max(axis=1, initial=0)
+        lead = columns[:, i] - others
+        rows = np.flatnonzero(columns[:, i])
+        # a row that reaches two leaves equally well belongs to the first
+        own = (lead > 0) | ((lead == 0) & (columns[:, :i].max(axis=1, initial=0) < columns[:, i]))
         order = np.lexsort((rows, -lead[rows], ~own[rows]))
-        found.append(Visitors(rows[order], int(own[rows].sum())))
-    return found
+        result.append(Visitors(rows[order], int(own[rows].sum())))
+    return result

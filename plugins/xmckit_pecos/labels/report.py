@@ -1,6 +1,8 @@
-"""What a report shows of a label tree: its levels, the sizes of its leaves, and an outline to unfold."""
+"""Show a label tree in a report: its levels, the sizes of its leaves, and an outline to unfold."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -12,70 +14,77 @@ MOST_NODES = 300
 LABELS_SHOWN = 8
 
 
+def size_facts(sizes: np.ndarray) -> dict[str, Any]:
+    return {"smallest": int(sizes.min()), "median": float(np.median(sizes)), "largest": int(sizes.max())}
+
+
+def leaf_size_facts(tree: LabelTree) -> dict[str, Any]:
+    return {**size_facts(tree.leaf_sizes), "empty": int((tree.leaf_sizes == 0).sum())}
+
+
 def tree_exhibits(tree: LabelTree, counts: np.ndarray) -> list[Exhibit]:
-    """`counts` are the training rows of each label: a node is told by those of its labels that have most of them."""
+    """Return the exhibits of a tree. `counts` holds the training rows of each label, to name the most frequent ones."""
     return [_levels(tree), *leaf_exhibits(tree.clusters, tree.label_of), outline(tree, counts)]
 
 
 def _levels(tree: LabelTree) -> Table:
     rows: list[list[Cell]] = []
     for level, size in enumerate(tree.level_sizes[:-1]):
-        children = np.bincount(tree.parents[level], minlength=size)
         name = "root" if level == 0 else "leaves" if level == tree.depth - 1 else f"level {level}"
-        rows.append([name, size, int(children.min()), float(np.median(children)), int(children.max())])
-    return Table("Levels of the tree", ["level", "nodes", "fewest below one", "median", "most"], rows)
+        rows.append([name, size, *size_facts(tree.child_counts(level)).values()])
+    return Table("Levels of the tree", ["level", "nodes", "fewest children", "median", "most"], rows)
 
 
 def outline(tree: LabelTree, counts: np.ndarray) -> Outline:
-    """The upper nodes, as many as fit; a node names its labels that most training rows have."""
+    """Outline the upper nodes, as many as fit. A node lists its most frequent labels."""
     nodes = _nodes_above(tree)
     widths = tree.level_sizes[:-1]
-    frequent = [_MostFrequent(of, tree.label_of, counts, width) for of, width in zip(nodes, widths, strict=True)]
-    sizes = [np.bincount(of, minlength=width) for of, width in zip(nodes, widths, strict=True)]
-    shown = MOST_NODES
+    sizes = [np.bincount(above, minlength=width) for above, width in zip(nodes, widths, strict=True)]
+    frequent = [_FrequentLabels(above, tree.label_of, counts, size) for above, size in zip(nodes, sizes, strict=True)]
+    left = MOST_NODES
 
-    def below(level: int, node: int) -> tuple[list[Branch], int]:
-        nonlocal shown
-        children = np.flatnonzero(tree.parents[level] == node)
-        chosen = children[np.argsort(-sizes[level + 1][children], kind="stable")][: min(MOST_CHILDREN, shown)]
-        shown -= len(chosen)
+    def children(level: int, node: int) -> tuple[list[Branch], int]:
+        """(the branches below a node that fit, the number of all its children)."""
+        nonlocal left
+        below = np.flatnonzero(tree.parents[level] == node)
+        chosen = below[np.argsort(-sizes[level + 1][below], kind="stable")][: min(MOST_CHILDREN, left)]
+        left -= len(chosen)
+        leaves = level + 2 == tree.depth
         branches = []
         for child in chosen.tolist():
-            inner, of = below(level + 1, child) if level + 2 < tree.depth else ([], 0)
-            leaf = level + 2 == tree.depth
-            title = (
-                tree.leaf_names[child]
-                if leaf and tree.leaf_names is not None
-                else f"{'leaf' if leaf else 'node'} {child}"
-            )
-            branches.append(Branch(title, int(sizes[level + 1][child]), frequent[level + 1](child), inner, of))
-        return branches, len(children)
+            inner, total = ([], 0) if leaves else children(level + 1, child)
+            if leaves and tree.leaf_names is not None:
+                title = tree.leaf_names[child]
+            else:
+                title = f"{'leaf' if leaves else 'node'} {child}"
+            branches.append(Branch(title, int(sizes[level + 1][child]), frequent[level + 1](child), inner, total))
+        return branches, len(below)
 
     if tree.depth > 1:
-        branches, of = below(0, 0)
+        branches, total = children(0, 0)
     else:
-        branches, of = [Branch("the only leaf", int(sizes[0][0]), frequent[0](0))], 1
-    note = "Each node with the number of labels below it and those of them that most training rows have."
-    if of > len(branches):
-        note += f" The {len(branches)} largest of {of:,} nodes below the root."
+        branches, total = [Branch("the only leaf", int(sizes[0][0]), frequent[0](0))], 1
+    note = "Each node with the number of labels below it and the most frequent of them in the training rows."
+    if total > len(branches):
+        note += f" The {len(branches)} largest of {total:,} nodes below the root."
     return Outline("The label tree", branches, note)
 
 
 def _nodes_above(tree: LabelTree) -> list[np.ndarray]:
-    """For each level but the last: the node above each pseudo-label."""
-    found = [tree.leaf_of]
+    """Return, for each level but the last, the node above each pseudo-label."""
+    nodes = [tree.leaf_of]
     for parents in tree.parents[-2::-1]:
-        found.append(parents[found[-1]])
-    return found[::-1]
+        nodes.append(parents[nodes[-1]])
+    return nodes[::-1]
 
 
-class _MostFrequent:
-    """Of a level: the labels below a node, the most frequent first."""
+class _FrequentLabels:
+    """The labels below each node of a level, most frequent first."""
 
-    def __init__(self, node_of: np.ndarray, label_of: np.ndarray, counts: np.ndarray, nodes: int):
+    def __init__(self, node_of: np.ndarray, label_of: np.ndarray, counts: np.ndarray, sizes: np.ndarray):
         order = np.lexsort((label_of, -counts[label_of], node_of))
         self._labels = label_of[order]
-        self._starts = np.concatenate([[0], np.cumsum(np.bincount(node_of, minlength=nodes))])
+        self._starts = np.concatenate([[0], np.cumsum(sizes)])
 
     def __call__(self, node: int) -> list[int]:
         labels = self._labels[self._starts[node] : self._starts[node + 1]]

@@ -1,4 +1,4 @@
-"""A tree over the labels as arrays of parents: no node can have two of them, whoever builds the tree."""
+"""A tree over the labels, stored as arrays of parents, so that a node cannot have two of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FILE, LEAF_NAMES = "tree.npz", "leaf-names.npz"
 class LabelTree:
     """Levels from the root down: `parents[t][i]` is the node of level t above node i of level t + 1.
 
-    Level 0 is the root alone, the last level holds the pseudo-labels, and the one above it the leaves (clusters).
-    `label_of` names the label behind each pseudo-label; a label with several pseudo-labels is in several leaves.
+    Level 0 is the root alone, the last level holds the pseudo-labels, and the level above it the leaves (clusters).
+    `label_of` gives the label of each pseudo-label. A label with several pseudo-labels is in several leaves.
     """
 
     parents: tuple[np.ndarray, ...]
@@ -34,18 +34,18 @@ class LabelTree:
             if parents.ndim != 1 or parents.dtype != np.int32:
                 raise DataError(f"level {level + 1} of a label tree is {parents.dtype} of {parents.ndim} dimensions")
             if len(parents) and not 0 <= parents.min() <= parents.max() < above:
-                raise DataError(f"level {level + 1} of a label tree names parents beyond the {above} of level {level}")
+                raise DataError(f"level {level + 1} of a label tree has parents beyond the {above} of level {level}")
             above = len(parents)
         if not self.parents or self.label_of.shape != (above,) or self.label_of.dtype != np.int32:
-            raise DataError(f"a label tree over {above} pseudo-labels needs as many labels, as int32")
+            raise DataError(f"a label tree over {above} pseudo-labels needs one int32 label for each of them")
         if above and not 0 <= self.label_of.min() <= self.label_of.max() < self.labels:
-            raise DataError(f"a label tree names a label beyond the {self.labels} that exist")
+            raise DataError(f"a label tree has a label beyond the {self.labels} that exist")
         if self.leaf_names is not None and len(self.leaf_names) != self.leaves:
             raise DataError(f"a label tree has {self.leaves} leaves but {len(self.leaf_names)} names of leaves")
 
     @property
     def depth(self) -> int:
-        """Steps from the root to a label: the levels of a model over this tree."""
+        """The steps from the root to a label, which are the levels of a model over this tree."""
         return len(self.parents)
 
     @property
@@ -59,52 +59,56 @@ class LabelTree:
 
     @property
     def level_sizes(self) -> list[int]:
-        """Nodes on each level: the root, …, the leaves, the pseudo-labels."""
+        """The number of nodes on each level: the root, …, the leaves, the pseudo-labels."""
         return [1, *(len(parents) for parents in self.parents)]
 
     @cached_property
     def leaf_sizes(self) -> np.ndarray:
-        return np.bincount(self.leaf_of, minlength=self.leaves)
+        return self.child_counts(self.depth - 1)
 
     @cached_property
     def plain(self) -> bool:
-        """Whether pseudo-labels are the labels themselves."""
+        """Whether the pseudo-labels are the labels themselves."""
         return len(self.label_of) == self.labels and bool((self.label_of == np.arange(self.labels)).all())
 
-    @cached_property
-    def copies(self) -> bool:
+    @property
+    def has_copies(self) -> bool:
         """Whether some label has several pseudo-labels."""
         return self.most_copies > 1
 
     @cached_property
     def most_copies(self) -> int:
-        """Pseudo-labels of the label that has most of them."""
+        """The largest number of pseudo-labels that a label has."""
         return int(np.bincount(self.label_of, minlength=1).max())
 
     @cached_property
     def clusters(self) -> csr_matrix:
-        """Pseudo-labels × leaves, one non-zero a row."""
+        """Pseudo-labels × leaves, with one non-zero in each row."""
         return self.step(self.depth - 1)
 
     def step(self, level: int) -> csr_matrix:
-        """Nodes of level + 1 × nodes of level, one non-zero a row."""
+        """Return nodes of level + 1 × nodes of level, with one non-zero in each row."""
         parents = self.parents[level]
         ones, indptr = np.ones(len(parents), dtype=np.float32), np.arange(len(parents) + 1, dtype=np.int32)
         return csr_matrix((ones, parents, indptr), shape=(len(parents), self.level_sizes[level]))
 
-    def only(self, kept: np.ndarray) -> LabelTree:
-        """The same leaves with some of their pseudo-labels: those where `kept` is true."""
+    def child_counts(self, level: int) -> np.ndarray:
+        """Return the number of children of each node of a level."""
+        return np.bincount(self.parents[level], minlength=self.level_sizes[level])
+
+    def filtered(self, kept: np.ndarray) -> LabelTree:
+        """Return the tree with the same leaves and only the pseudo-labels for which `kept` is true."""
         return replace(self, parents=(*self.parents[:-1], self.leaf_of[kept]), label_of=self.label_of[kept])
 
     def members(self, leaf: int) -> np.ndarray:
-        """The labels in a leaf, in the order of their pseudo-labels."""
+        """Return the labels in a leaf, in the order of their pseudo-labels."""
         return self.label_of[self.leaf_of == leaf]
 
     def leaves_of(self, label: int) -> np.ndarray:
         return np.unique(self.leaf_of[self.label_of == label])
 
     def path(self, leaf: int) -> list[int]:
-        """The nodes from below the root to `leaf`, each by its number on its level."""
+        """Return the nodes from below the root to `leaf`, each by its number on its level."""
         nodes = [leaf]
         for level in range(self.depth - 2, 0, -1):
             nodes.append(int(self.parents[level][nodes[-1]]))
@@ -136,8 +140,8 @@ class LabelTree:
             raise store.damaged(folder / FILE, str(error)) from None
 
 
-def grouped(leaf_of: np.ndarray, leaves: int, branching: int, label_of: np.ndarray, labels: int) -> LabelTree:
-    """The tree whose leaves are given, and in which each `branching` neighbours share a parent, up to the root."""
+def tree_of_leaves(leaf_of: np.ndarray, leaves: int, branching: int, label_of: np.ndarray, labels: int) -> LabelTree:
+    """Build the tree over given leaves in which each `branching` neighbours share a parent, up to the root."""
     parents = [leaf_of.astype(np.int32)]
     nodes = leaves
     while nodes > 1:
@@ -148,7 +152,7 @@ def grouped(leaf_of: np.ndarray, leaves: int, branching: int, label_of: np.ndarr
 
 
 def tree_of_clusters(clusters: csr_matrix, label_of: np.ndarray, labels: int, branching: int) -> LabelTree:
-    """The tree over clusters (pseudo-labels × clusters) that somebody's index offers."""
+    """Build the tree over the clusters (pseudo-labels × clusters) of an index from another plugin."""
     clusters = csr_matrix(clusters)
     entries = np.diff(clusters.indptr)
     if len(wrong := np.flatnonzero(entries != 1)):
@@ -156,35 +160,33 @@ def tree_of_clusters(clusters: csr_matrix, label_of: np.ndarray, labels: int, br
             f"pseudo-label {wrong[0]} is in {entries[wrong[0]]} clusters, expected exactly one: a label in several "
             "clusters needs a pseudo-label for each of them (`label_of`)"
         )
-    return grouped(clusters.indices, clusters.shape[1], branching, np.asarray(label_of), labels)
+    return tree_of_leaves(clusters.indices, clusters.shape[1], branching, np.asarray(label_of), labels)
 
 
-# A tree given by a person ---------------------------------------------------------------------------------------------
+# A tree from a text file ---------------------------------------------------------------------------------------------
 
 SEPARATOR = "/"
 
 
 def read_tree(path: Path, labels: int, label_names: Sequence[str] | None) -> LabelTree:
-    """The tree of a text file: one line per label, `leaf<tab>label`.
+    """Read the tree of a text file with one line `leaf<tab>label` for each label.
 
-    A leaf is a path such as `animals/birds`, whose parts are the nodes from the root down. A label is its name or,
-    where labels have no names or share some, its number, from 0. Blank lines and lines that begin with `#` are passed
-    over. Leaves may be at different depths, and a node may hold both labels and further nodes. DataError names the
-    line.
+    A leaf is a path such as `animals/birds`: the nodes from the root down. A label is its name or, if labels have no
+    names or share some, its number, from 0. Blank lines and lines that begin with `#` are ignored. Leaves may be at
+    different depths, and a node may hold both labels and further nodes. DataError names the line of a mistake.
     """
-    leaf_of, seen = _read_lines(path, labels, label_names)
-    if (missing := np.flatnonzero(seen == 0)).size:
-        shown = ", ".join(_shown(label, label_names) for label in missing[:5].tolist())
+    leaf_of, line_of = _read_lines(path, labels, label_names)
+    if (missing := np.flatnonzero(line_of == 0)).size:
+        names = ", ".join(str(i) if label_names is None else repr(label_names[i]) for i in missing[:5].tolist())
         more = f" and {missing.size - 5} more" if missing.size > 5 else ""
-        raise DataError(f"{missing.size} of {labels} labels have no line: {shown}{more}", path=path)
+        raise DataError(f"{missing.size} of {labels} labels have no line: {names}{more}", path=path)
     return _tree_of_paths(leaf_of, labels)
 
 
 def _read_lines(path: Path, labels: int, label_names: Sequence[str] | None) -> tuple[list[tuple[str, ...]], np.ndarray]:
-    """The path of each label's leaf, and the line that it is on (0 for a label that has none)."""
-    number_of: dict[str, int] | None = {name: number for number, name in enumerate(label_names or ())}
-    if number_of is not None and len(number_of) < labels:
-        number_of = None
+    """Return the path of each label's leaf, and the line of each label (0 for a label without one)."""
+    number_of = {name: number for number, name in enumerate(label_names or ())}
+    by_name = len(number_of) >= labels
     leaf_of: list[tuple[str, ...]] = [()] * labels
     line_of = np.zeros(labels, dtype=np.int64)
     try:
@@ -199,9 +201,12 @@ def _read_lines(path: Path, labels: int, label_names: Sequence[str] | None) -> t
         nodes = tuple(part.strip() for part in leaf.split(SEPARATOR))
         if not tab or not all(nodes):
             raise DataError("expected `leaf<tab>label`, with a leaf such as animals/birds", path=path, line=line)
-        label = _number(name, labels, number_of)
+        if by_name:
+            label = number_of.get(name, number_of.get(name.strip()))
+        else:
+            label = label_number(name.strip(), labels)
         if label is None:
-            known = f"a number below {labels}" if number_of is None else "the name of a label of the data"
+            known = "the name of a label of the data" if by_name else f"a number below {labels}"
             raise DataError(f"there is no label {name!r}, expected {known}", path=path, line=line)
         if line_of[label]:
             raise DataError(f"label {name!r} is also on line {line_of[label]}", path=path, line=line)
@@ -209,25 +214,18 @@ def _read_lines(path: Path, labels: int, label_names: Sequence[str] | None) -> t
     return leaf_of, line_of
 
 
-def _number(name: str, labels: int, number_of: dict[str, int] | None) -> int | None:
-    if number_of is not None:
-        return number_of[name] if name in number_of else number_of.get(name.strip())
-    return label_number(name.strip(), labels)
-
-
 def label_number(text: str, labels: int) -> int | None:
-    """The number of one of so many labels that a person wrote; None where it is none."""
-    # Python refuses to read thousands of digits
+    """Parse the number of a label, from 0 to `labels` − 1. Return None for any other text."""
+    # int() raises an error on thousands of digits
     digits = text.isascii() and text.isdigit() and len(text) < 20
     return int(text) if digits and int(text) < labels else None
 
 
-def _shown(label: int, label_names: Sequence[str] | None) -> str:
-    return str(label) if label_names is None else repr(label_names[label])
-
-
 def _tree_of_paths(leaf_of: Sequence[tuple[str, ...]], labels: int) -> LabelTree:
-    """PECOS wants all labels on one level: a leaf higher up gets a chain of single nodes, named "", below it."""
+    """Build the tree of these leaves.
+
+    PECOS needs all labels on one level, so a leaf higher up gets a chain of single nodes, named "", below it.
+    """
     depth = max(map(len, leaf_of))
     paths = sorted({leaf + ("",) * (depth - len(leaf)) for leaf in leaf_of})
     parents: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""Scores of beam search as logits, and logits as probabilities that come true: Platt or isotonic."""
+"""Turn scores of beam search into logits, and calibrate the logits: Platt or isotonic."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numba import njit
 
-Method = Literal["none", "platt", "isotonic"]
+CalibrationMethod = Literal["none", "platt", "isotonic"]
 BINS = 15
 FOLDS = 5
 NEWTON_STEPS = 100
-# of products in float32: what underflows to 0, and what is closer to 1 than float32 can say
+# logits of products in float32 that underflow to 0, and that are closer to 1 than float32 can express
 LOWEST, HIGHEST = -103.0, 16.0
 
 
 def logits(scores: np.ndarray, post_processor: str) -> np.ndarray:
-    """PECOS's scores as log-odds, in their order: products of probabilities p become log(p / (1 − p)).
+    """Turn PECOS's scores into log-odds, keeping their order: products of probabilities p become log(p / (1 − p)).
 
     Margins ("noop") stay as they are.
     """
@@ -33,13 +33,13 @@ def logits(scores: np.ndarray, post_processor: str) -> np.ndarray:
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """σ, without overflow."""
+    """Compute σ without overflow."""
     with np.errstate(over="ignore"):
         return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
 
 
 class Calibration(Protocol):
-    """Maps logits to logits, never changing the order of two."""
+    """A map from logits to logits that never swaps two of them."""
 
     def __call__(self, logits: np.ndarray) -> np.ndarray: ...
 
@@ -72,7 +72,7 @@ class Platt:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """A rising curve through (logit, logit of the share that came true), straight between its points."""
+    """A rising curve through (logit, logit of the share of true labels), straight between its points."""
 
     at: np.ndarray
     values: np.ndarray
@@ -84,15 +84,15 @@ class Isotonic:
         return {"method": "isotonic", "at": self.at.tolist(), "values": self.values.tolist()}
 
 
-def fit(method: Method, logits: np.ndarray, hits: np.ndarray) -> Calibration:
-    """The calibration of these logits, of which `hits` were true labels."""
+def fit(method: CalibrationMethod, logits: np.ndarray, hits: np.ndarray) -> Calibration:
+    """Fit a calibration to logits. `hits` says which of them belong to true labels."""
     if method == "none" or not len(logits):
         return Uncalibrated()
     return _platt(logits, hits) if method == "platt" else _isotonic(logits, hits)
 
 
 def from_state(state: Any) -> Calibration:
-    """What `Calibration.state` stored; ValueError if it cannot have been."""
+    """Rebuild a calibration from its stored `state`. ValueError says what is wrong with the state."""
     method = state.get("method") if isinstance(state, dict) else None
     if method == "none":
         return Uncalibrated()
@@ -104,7 +104,7 @@ def from_state(state: Any) -> Calibration:
     if method == "isotonic":
         at, values = (np.atleast_1d(_finite(state, name)) for name in ("at", "values"))
         if at.shape != values.shape or at.ndim != 1 or not len(at):
-            raise ValueError("expected as many values as places")
+            raise ValueError("expected as many values as points")
         if (np.diff(at) <= 0).any() or (np.diff(values) < 0).any():
             raise ValueError("expected a curve that rises")
         return Isotonic(at, values)
@@ -122,7 +122,7 @@ def _finite(state: dict[str, Any], name: str) -> np.ndarray:
 
 
 def _platt(logits: np.ndarray, hits: np.ndarray) -> Platt:
-    """Maximum likelihood with Platt's targets, (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2), by Newton with halved steps."""
+    """Maximise the likelihood of Platt's targets, (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2), by Newton with halved steps."""
     x = logits.astype(np.float64)
     centre, scale = x.mean(), x.std() or 1.0
     x = (x - centre) / scale
@@ -149,37 +149,39 @@ def _platt(logits: np.ndarray, hits: np.ndarray) -> Platt:
         if current - after < 1e-12:
             break
         current = after
-    if slope <= 0:  # the scores say nothing, or the contrary: only the share of true labels is left
+    if slope <= 0:  # the scores carry no information, or the opposite: use the share of true labels alone
         mean = float(np.clip(wanted.mean(), 1e-12, 1 - 1e-12))
         return Platt(0.0, float(np.log(mean / (1 - mean))))
     return Platt(float(slope / scale), float(offset - slope * centre / scale))
 
 
 def _isotonic(logits: np.ndarray, hits: np.ndarray) -> Isotonic:
-    """Pools neighbours until the share of true labels rises. Half a true and half a false pair are added to each pool,
-    because 0 or 1 among a few pairs is no certainty; pools that then no longer rise are pooled again.
+    """Pool neighbours until the share of true labels rises.
+
+    Each pool gets half a true and half a false pair, because a share of 0 or 1 among a few pairs is no certainty. Pools
+    that no longer rise after that are pooled again.
     """
-    places, inverse, pairs = np.unique(logits.astype(np.float64), return_inverse=True, return_counts=True)
-    true = np.bincount(inverse.ravel(), hits, minlength=len(places))
+    points, inverse, pairs = np.unique(logits.astype(np.float64), return_inverse=True, return_counts=True)
+    true = np.bincount(inverse.ravel(), hits, minlength=len(points))
     starts = pool_neighbours(true, pairs.astype(np.float64))
     hit, tried = np.add.reduceat(true, starts) + 0.5, np.add.reduceat(pairs, starts) + 1.0
     again = pool_neighbours(hit, tried)
     hit, tried, starts = np.add.reduceat(hit, again), np.add.reduceat(tried, again), starts[again]
-    ends = np.append(starts[1:], len(places))
-    # flat from the first score of a pool to its last, straight to the next one
-    at = np.stack([places[starts], places[ends - 1]], axis=1).ravel()
+    ends = np.append(starts[1:], len(points))
+    # the curve is flat from the first score of a pool to its last, and straight from there to the next pool
+    at = np.stack([points[starts], points[ends - 1]], axis=1).ravel()
     kept, first = np.unique(at, return_index=True)
     return Isotonic(kept, np.repeat(np.log(hit / (tried - hit)), 2)[first])
 
 
 @njit(cache=True, nogil=True)
 def pool_neighbours(totals: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Where the pools begin in which totals ÷ weights, neighbours pooled as far as needed, rises strictly."""
+    """Pool neighbours until totals ÷ weights rises strictly, and return where the pools begin."""
     starts = np.empty(len(totals), np.int64)
     total, weight = np.empty(len(totals)), np.empty(len(totals))
     pools = 0
-    for place in range(len(totals)):
-        starts[pools], total[pools], weight[pools] = place, totals[place], weights[place]
+    for i in range(len(totals)):
+        starts[pools], total[pools], weight[pools] = i, totals[i], weights[i]
         pools += 1
         while pools > 1 and total[pools - 2] * weight[pools - 1] >= total[pools - 1] * weight[pools - 2]:
             total[pools - 2] += total[pools - 1]
@@ -189,18 +191,18 @@ def pool_neighbours(totals: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def calibration_error(probabilities: np.ndarray, hits: np.ndarray) -> float:
-    """Expected calibration error: |mean probability − share of true labels|, over 15 bins of equal width, each counted
-    by its pairs.
+    """Compute the expected calibration error: |mean probability − share of true labels| over 15 bins of equal width,
+    weighted by their pairs.
     """
     if not len(probabilities):
         return 0.0
     bins = np.minimum((probabilities * BINS).astype(np.int64), BINS - 1)
-    off = np.bincount(bins, probabilities.astype(np.float64) - hits, minlength=BINS)
-    return float(np.abs(off).sum() / len(probabilities))
+    errors = np.bincount(bins, probabilities.astype(np.float64) - hits, minlength=BINS)
+    return float(np.abs(errors).sum() / len(probabilities))
 
 
-def held_out(method: Method, logits: np.ndarray, hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The calibrated logits of pairs whose rows had no part in the calibration: one fifth of the rows at a time."""
+def held_out(method: CalibrationMethod, logits: np.ndarray, hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Calibrate the logits of each fifth of the rows by a calibration fitted to the other rows."""
     result = np.empty_like(logits)
     for fold in range(FOLDS):
         out = rows % FOLDS == fold
@@ -209,7 +211,7 @@ def held_out(method: Method, logits: np.ndarray, hits: np.ndarray, rows: np.ndar
 
 
 def best_threshold(logits: np.ndarray, hits: np.ndarray, true_pairs: int) -> tuple[float, float]:
-    """(the cut above which labels are output, its micro-F1): the best one, and of equally good ones the highest."""
+    """Return (the cut above which labels are output, its micro-F1): the best cut, the highest of equally good ones."""
     order = np.argsort(-logits, kind="stable")
     scores, right = logits[order].astype(np.float32), np.cumsum(hits[order])
     last = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if len(scores) else np.empty(0, np.int64)

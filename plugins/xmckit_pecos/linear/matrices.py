@@ -1,4 +1,4 @@
-"""Rows and targets as the linear models of a tree take them."""
+"""Bring rows and targets into the form that the linear models of a tree take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xmckit.data.model import as_csr
 
 
 def features(X: Matrix) -> Matrix:
-    """X as PECOS takes it: a canonical float32 csr_matrix or a contiguous float32 array, with finite numbers only."""
+    """Return X as PECOS takes it: a canonical float32 csr_matrix or a contiguous float32 array, with finite numbers."""
     if issparse(X):
         ready: Any = as_csr(X)
         ready.sort_indices()
@@ -22,7 +22,7 @@ def features(X: Matrix) -> Matrix:
         if ready.ndim != 2:
             raise UsageError(f"expected a matrix of features, not an array with {ready.ndim} dimensions")
     if not ready.shape[1]:
-        raise DataError("the rows have no features at all: there is nothing to learn from")
+        raise DataError("the rows have no features at all, so there is nothing to learn from")
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(np.asarray(ready.sum(axis=1)).ravel()))[0])
         raise DataError("a feature is not a finite number", row=row)
@@ -30,7 +30,7 @@ def features(X: Matrix) -> Matrix:
 
 
 def targets(train: Split) -> tuple[csr_matrix, csr_matrix | None]:
-    """(Y of ones, weights with its pattern or None), without pairs that are stored as 0 in Y."""
+    """Return (Y of ones, weights with its pattern or None), without pairs that are stored as 0 in Y."""
     if train.weights is None:
         Y = as_csr(train.Y)
         return csr_matrix((np.ones(Y.nnz, dtype=np.float32), Y.indices, Y.indptr), shape=Y.shape), None
@@ -44,7 +44,7 @@ def targets(train: Split) -> tuple[csr_matrix, csr_matrix | None]:
     return Y, weights
 
 
-def worthwhile(threads: int, X: Matrix, per_thread: int = 1 << 16) -> int:
-    """As many of the threads as have something to do: waking one for a small matrix takes longer than the work."""
+def useful_threads(threads: int, X: Matrix, per_thread: int = 1 << 16) -> int:
+    """Limit the threads to those with enough work: waking one for a small matrix takes longer than the work itself."""
     entries = X.size if isinstance(X, np.ndarray) else X.nnz
     return max(1, min(threads, entries // per_thread))

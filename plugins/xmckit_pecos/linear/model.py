@@ -1,4 +1,4 @@
-"""What training gives and prediction takes. PECOS is needed for the one, not for the other."""
+"""The result of training, and prediction with it. Prediction does not need PECOS."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from scipy.sparse import csr_matrix
 from xmckit import DataError, Matrix, UsageError
 from xmckit.data.model import as_csr
 from xmckit_pecos.labels.tree import LabelTree
-from xmckit_pecos.linear.matrices import features, worthwhile
+from xmckit_pecos.linear.matrices import features, useful_threads
 from xmckit_pecos.linear.storage import POST_PROCESSORS, ModelLevel, read_model, write_model
-from xmckit_pecos.search import beam as beam_search
+from xmckit_pecos.search.beam import search
+from xmckit_pecos.search.levels import LabelCopies, SearchLevel
 
 
-class Model:
+class LinearModel:
     """Linear models down a tree, level by level."""
 
     def __init__(self, levels: Sequence[ModelLevel]):
         self.levels = list(levels)
-        self._searched: list[beam_search.Level] | None = None
-        self._copies: tuple[LabelTree, beam_search.Copies] | None = None
+        self._search_levels: list[SearchLevel] | None = None
+        self._copies: tuple[LabelTree, LabelCopies] | None = None
 
     @property
     def inputs(self) -> int:
@@ -29,7 +30,7 @@ class Model:
 
     @property
     def labels(self) -> int:
-        """What the last level ranks: pseudo-labels, or the leaves of a matcher."""
+        """The number of nodes that the last level ranks: pseudo-labels, or the leaves of a matcher."""
         return int(self.levels[-1].W.shape[1])
 
     @property
@@ -38,12 +39,12 @@ class Model:
 
     @property
     def weights(self) -> int:
-        """Numbers that are not 0, over all levels."""
+        """The number of non-zero weights, over all levels."""
         return sum(int(level.W.nnz) for level in self.levels)
 
     @property
     def bytes(self) -> int:
-        """What the weights of all levels take in memory."""
+        """The memory that the matrices of all levels take."""
         return sum(
             int(part.data.nbytes + part.indices.nbytes + part.indptr.nbytes)
             for level in self.levels
@@ -61,9 +62,10 @@ class Model:
         tree: LabelTree | None = None,
         mean: bool = True,
     ) -> csr_matrix:
-        """Rows × nodes of the last level: up to `k` scores a row, stored best first; of equal ones the first in the
-        tree comes first. With `tree`, rows × labels, each with the mean score of its copies that the row reaches, or
-        that of the best.
+        """Return rows × nodes of the last level, with up to `k` scores in each row, best first.
+
+        Equal scores are in the order of the tree. With `tree`, return rows × labels: the score of a label is the mean
+        over its copies that the row reaches, or the best of them if not `mean`.
         """
         if k < 1 or beam < 1:
             raise UsageError(f"a prediction needs k and a beam of at least 1, not {k} and {beam}")
@@ -76,23 +78,22 @@ class Model:
             raise DataError(f"a row has a feature that is not between 0 and {self.inputs - 1}")
         if tree is not None and len(tree.label_of) != self.labels:
             raise UsageError(f"the tree has {len(tree.label_of)} pseudo-labels, this model {self.labels}")
-        if self._searched is None:
-            self._searched = [beam_search.Level.of(level.W, level.C, level.bias) for level in self.levels]
-        copies = None if tree is None else self._copies_in(tree, self._searched[-1])
-        k, threads = min(k, self.labels), worthwhile(threads, rows, 1 << 12)
-        return beam_search.search(self._searched, rows, k, beam, threads, post_processor, copies, mean)
+        if self._search_levels is None:
+            self._search_levels = [SearchLevel.from_matrices(level.W, level.C, level.bias) for level in self.levels]
+        copies = None if tree is None else self._copies_in(tree, self._search_levels[-1])
+        k, threads = min(k, self.labels), useful_threads(threads, rows, 1 << 12)
+        return search(self._search_levels, rows, k, beam, threads, post_processor, copies, mean)
 
-    def _copies_in(self, tree: LabelTree, last: beam_search.Level) -> beam_search.Copies:
-        known = self._copies
-        if known is None or known[0] is not tree:
-            known = self._copies = tree, beam_search.Copies.of(tree.label_of, tree.labels, last)
-        return known[1]
+    def _copies_in(self, tree: LabelTree, last: SearchLevel) -> LabelCopies:
+        if self._copies is None or self._copies[0] is not tree:
+            self._copies = tree, LabelCopies.from_tree(tree.label_of, tree.labels, last)
+        return self._copies[1]
 
     def save(self, folder: Path) -> None:
         """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""
         write_model(folder, self.levels)
 
     @classmethod
-    def load(cls, folder: Path) -> Model:
-        """The model in `folder`; StorageError names the first file that is not sound."""
+    def load(cls, folder: Path) -> LinearModel:
+        """Load the model in `folder`. StorageError names the first file that is not sound."""
         return cls(read_model(folder))

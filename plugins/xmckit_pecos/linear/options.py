@@ -1,4 +1,4 @@
-"""How linear models down a tree are trained, whoever does it."""
+"""The options of training linear models down a tree."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from xmckit_pecos.linear.storage import PostProcessor
 
 Negatives = Literal["tfn", "man", "tfn+man"]
 Loss = Literal["squared-hinge", "hinge"]
-TOLERANCE = 0.1  # how far from its optimum a linear model may be left
+TOLERANCE = 0.1  # PECOS's own: the stopping tolerance of the solver
 
 
 @dataclass(frozen=True)
-class Training:
-    """How the linear models of a level are trained; the defaults are PECOS's own."""
+class TrainingOptions:
+    """How to train the linear models of a level. The defaults are PECOS's own."""
 
     C: float = 1.0
     prune: float = 0.1

@@ -1,4 +1,4 @@
-"""PECOS's files of a model: what `XLinearModel.save` writes, written safely, and read with every number checked.
+"""Write the files that PECOS's `XLinearModel.save` writes, safely, and read them with every number checked.
 
 param.json  ranker/param.json  ranker/<level>.model/{param.json, W.npz, C.npz}
 """
@@ -27,9 +27,9 @@ _ABOUT = "param.json"
 
 @dataclass(frozen=True)
 class ModelLevel:
-    """Linear models, a column of W each, below the nodes that C says; and how PECOS predicts where it is not told.
+    """Linear models, one per column of W. C holds the node above each of them.
 
-    The last row of W are the weights of the bias, if that is above 0.
+    If `bias` is above 0, the last row of W holds its weights. `predicting` are the defaults of PECOS's own `predict`.
     """
 
     W: csc_matrix
@@ -43,7 +43,10 @@ class ModelLevel:
 
 
 def write_model(folder: Path, levels: Sequence[ModelLevel]) -> None:
-    """Write PECOS's files of these levels into `folder`. PECOS itself leaves a file open and writes in place."""
+    """Write PECOS's files of these levels into `folder`.
+
+    PECOS's own writer is not used: it leaves a file open and writes in place.
+    """
     chain, last = folder / LEVELS, levels[-1]
     chain.mkdir(parents=True)
     store.write_json(folder / _ABOUT, _class("xlinear.model", "XLinearModel"))
@@ -51,8 +54,8 @@ def write_model(folder: Path, levels: Sequence[ModelLevel]) -> None:
     kind = "HierarchicalMLModel"
     store.write_json(chain / _ABOUT, {**_class("base", kind), "model": kind, "depth": len(levels), **sizes})
     for number, level in enumerate(levels):
-        place = _place(folder, number)
-        place.mkdir()
+        level_folder = _level_folder(folder, number)
+        level_folder.mkdir()
         about = {
             "model": "MLModel",
             "nr_labels": int(level.W.shape[1]),
@@ -61,25 +64,25 @@ def write_model(folder: Path, levels: Sequence[ModelLevel]) -> None:
             "bias": level.bias,
             "pred_kwargs": {**_class("base", "MLModel.PredParams"), **level.predicting},
         }
-        store.write_json(place / _ABOUT, {**_class("base", "MLModel"), **about})
+        store.write_json(level_folder / _ABOUT, {**_class("base", "MLModel"), **about})
         for name, matrix in (("W", level.W), ("C", level.C)):
             matrix.sort_indices()
             shape = np.asarray(matrix.shape, dtype=np.int64)
             arrays = {"indices": matrix.indices, "indptr": matrix.indptr, "format": np.asarray(b"csc"), "shape": shape}
-            store.write_arrays(place / f"{name}.npz", {**arrays, "data": matrix.data})
+            store.write_arrays(level_folder / f"{name}.npz", {**arrays, "data": matrix.data})
 
 
 def _class(module: str, name: str) -> dict[str, Any]:
-    """What PECOS's classes say about themselves."""
+    """Return the description that PECOS stores for its classes."""
     return {"__meta__": {"class_fullname": f"pecos.xmc.{module}###{name}"}}
 
 
-def _place(folder: Path, level: int) -> Path:
+def _level_folder(folder: Path, level: int) -> Path:
     return folder / LEVELS / f"{level}.model"
 
 
 def read_model(folder: Path) -> list[ModelLevel]:
-    """The levels of a stored model in which everything fits together; StorageError names the file that does not."""
+    """Read the levels of a stored model, and check that they fit together. StorageError names the wrong file."""
     if "__meta__" not in _object(folder / _ABOUT):
         raise store.damaged(folder / _ABOUT, "expected the description of an XLinearModel")
     chain = folder / LEVELS / _ABOUT
@@ -88,44 +91,45 @@ def read_model(folder: Path) -> list[ModelLevel]:
         raise store.damaged(chain, "expected a HierarchicalMLModel in npz files")
     levels: list[ModelLevel] = []
     for number in range(_count(chain, about, "depth")):
-        level, place = _read_level(_place(folder, number)), _place(folder, number)
+        level_folder = _level_folder(folder, number)
+        level = _read_level(level_folder)
         nodes = levels[-1].W.shape[1] if levels else 1
         if levels and level.inputs != levels[0].inputs:
-            found = f"weights over {level.inputs} features, the first level has {levels[0].inputs}"
-            raise store.damaged(place / "W.npz", found)
+            problem = f"weights over {level.inputs} features, the first level has {levels[0].inputs}"
+            raise store.damaged(level_folder / "W.npz", problem)
         if level.C.shape[1] != nodes:
-            raise store.damaged(place / "C.npz", f"{level.C.shape[1]} clusters below {nodes} nodes")
+            raise store.damaged(level_folder / "C.npz", f"{level.C.shape[1]} clusters below {nodes} nodes")
         levels.append(level)
     _expect(chain, about, {"nr_features": levels[0].inputs, "nr_labels": int(levels[-1].W.shape[1])})
     return levels
 
 
-def _read_level(place: Path) -> ModelLevel:
-    about = _object(place / _ABOUT)
+def _read_level(folder: Path) -> ModelLevel:
+    about = _object(folder / _ABOUT)
     bias, predicting = about.get("bias"), about.get("pred_kwargs")
     if about.get("model") != "MLModel" or about.get("is_mmap"):
-        raise store.damaged(place / _ABOUT, "expected an MLModel in npz files")
+        raise store.damaged(folder / _ABOUT, "expected an MLModel in npz files")
     if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not np.isfinite(bias):
-        raise store.damaged(place / _ABOUT, "expected a bias that is a finite number")
+        raise store.damaged(folder / _ABOUT, "expected a bias that is a finite number")
     if not isinstance(predicting, dict) or predicting.get("post_processor") not in POST_PROCESSORS:
-        raise store.damaged(place / _ABOUT, f"expected a post-processor, one of {', '.join(POST_PROCESSORS)}")
-    kept = _count(place / _ABOUT, predicting, "only_topk")
-    W, C = _read_csc(place / "W.npz"), _read_csc(place / "C.npz")
+        raise store.damaged(folder / _ABOUT, f"expected a post-processor, one of {', '.join(POST_PROCESSORS)}")
+    kept = _count(folder / _ABOUT, predicting, "only_topk")
+    W, C = _read_csc(folder / "W.npz"), _read_csc(folder / "C.npz")
     if C.shape[0] != W.shape[1]:
-        raise store.damaged(place / "C.npz", f"clusters of {C.shape[0]} labels, W has {W.shape[1]}")
+        raise store.damaged(folder / "C.npz", f"clusters of {C.shape[0]} labels, W has {W.shape[1]}")
     if C.nnz and np.bincount(C.indices, minlength=C.shape[0]).max() > 1:
-        raise store.damaged(place / "C.npz", "a label is in several clusters, with which PECOS frees memory twice")
+        raise store.damaged(folder / "C.npz", "a label is in several clusters, for which PECOS frees memory twice")
     level = ModelLevel(W, C, bias, {"only_topk": kept, "post_processor": predicting["post_processor"]})
     expected = {"nr_labels": W.shape[1], "nr_features": level.inputs, "nr_codes": C.shape[1]}
-    _expect(place / _ABOUT, about, expected)
+    _expect(folder / _ABOUT, about, expected)
     return level
 
 
 def _object(path: Path) -> dict[str, Any]:
-    found = store.read_json(path)
-    if not isinstance(found, dict):
-        raise store.damaged(path, f"expected a JSON object, found {json.dumps(found)[:40]}")
-    return found
+    value = store.read_json(path)
+    if not isinstance(value, dict):
+        raise store.damaged(path, f"expected a JSON object, found {json.dumps(value)[:40]}")
+    return value
 
 
 def _count(path: Path, about: Mapping[str, Any], name: str) -> int:
@@ -142,7 +146,7 @@ def _expect(path: Path, about: Mapping[str, Any], sizes: Mapping[str, int]) -> N
 
 
 def _read_csc(path: Path) -> csc_matrix:
-    """A sound float32 CSC matrix whose columns are sorted."""
+    """Read a float32 CSC matrix with sorted columns, and check every number of it."""
     arrays = store.read_arrays(path, "data", "indices", "indptr", "shape", "format")
     data, indices, indptr, shape = (arrays[name] for name in ("data", "indices", "indptr", "shape"))
     integers = all(array.ndim == 1 and array.dtype in (np.int32, np.int64) for array in (indices, indptr, shape))
@@ -161,14 +165,14 @@ def _read_csc(path: Path) -> csc_matrix:
         raise store.damaged(path, "the indices of a column do not rise")
     if not np.isfinite(data).all():
         raise store.damaged(path, "a value is not a finite number")
-    # scipy would widen the indices where only the starts need it
+    # csc_matrix((data, indices, indptr)) would widen the indices if only the starts need it
     matrix = csc_matrix((rows, columns), dtype=np.float32)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
 
 
 def _rising(indices: np.ndarray, indptr: np.ndarray) -> bool:
-    """Whether the indices of every column rise strictly."""
+    """Check whether the indices of every column rise strictly."""
     rising = np.diff(indices) > 0
     starts = indptr[(indptr > 0) & (indptr < len(indices))]
     rising[starts - 1] = True

@@ -1,4 +1,4 @@
-"""From scores of pseudo-labels to scores of labels: a label in several leaves may be retrieved several times."""
+"""Turn scores of pseudo-labels into scores of labels: a label in several leaves may be retrieved several times."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from scipy.sparse import csr_matrix
 
 
 def scores_of_labels(
-    found: csr_matrix, label_of: np.ndarray, labels: int, k: int | None = None, averaged: int | None = None
+    scores: csr_matrix, label_of: np.ndarray, labels: int, k: int | None = None, averaged: int | None = None
 ) -> csr_matrix:
-    """Rows × labels, best first, from rows × copies, best first; with `k`, only the best so many of each row.
+    """Turn rows × copies into rows × labels, both best first. With `k`, keep only the best `k` labels of each row.
 
-    A label has the mean score of its copies among the first `averaged` of a row (None: of all), and behind these, where
-    no label can be better, that of its best copy. So a score does not depend on how many are asked for.
+    A label has the mean score of its copies among the first `averaged` of a row (None: of all). A label without a copy
+    among these, which cannot be better than any that has one, gets the score of its best copy. So the score of a label
+    does not depend on `k`.
     """
     most = labels if k is None else min(k, labels)
-    width = found.shape[1] if averaged is None else averaged
-    indptr = found.indptr.astype(np.int64)
-    kept, label, scores = _merged(indptr, found.indices, found.data, label_of, labels, width, most)
-    return csr_matrix((scores, label, kept), shape=(found.shape[0], labels))
+    width = scores.shape[1] if averaged is None else averaged
+    indptr = scores.indptr.astype(np.int64)
+    ends, label, merged = _merge_copies(indptr, scores.indices, scores.data, label_of, labels, width, most)
+    return csr_matrix((merged, label, ends), shape=(scores.shape[0], labels))
 
 
 @njit(cache=True, nogil=True)
-def _merged(
+def _merge_copies(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -63,7 +64,7 @@ def _merged(
 
 @njit(cache=True, nogil=True)
 def _best_first(keys: np.ndarray, labels: np.ndarray, most: int) -> None:
-    """Order both so that the `most` largest keys come first, of equal ones the lower label: a heap of what is left."""
+    """Sort both by heap so that the `most` largest keys come first; of equal keys the lower label comes first."""
     size = len(keys)
     if not most:
         return

@@ -1,4 +1,4 @@
-"""The first half of a step of `beam`: the margins of what is below the nodes that rows reached."""
+"""Compute the margins of the children of the nodes that rows have reached: the first half of a step of `beam`."""
 
 from __future__ import annotations
 
@@ -8,90 +8,11 @@ import numpy as np
 from numba import njit, uint64
 
 from xmckit.sparse.lanes import add_rounded_product, address, fetch, loader, ones, prefetch, store
+from xmckit_pecos.search.levels import Frontier, SearchLevel
 
-LANES = 16  # margins whose sums are kept in a register
+LANES = 16  # margins whose sums fit into a register
 
 _load = loader(4 * LANES)
-
-
-@njit(cache=True, nogil=True)
-def by_feature(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    starts: np.ndarray,
-    children: np.ndarray,
-    bias: Any,
-    inputs: int,
-) -> Any:
-    """`Level.bias` to `Level.features`, and what `packed` takes: the columns below each node, turned."""
-    entries = 0
-    for child in children:
-        entries += indptr[child + 1] - indptr[child]
-    constants = np.zeros(len(children), np.float32)
-    places, weights = np.empty(entries, np.int32), np.empty(entries, np.float32)
-    features, ends = np.empty(entries, np.int32), np.empty(entries + 1, np.int64)
-    feature_starts = np.zeros(len(starts), np.int64)
-    count, where = np.zeros(inputs, np.int32), np.empty(inputs, np.int64)
-    used = filled = 0
-    ends[0] = 0
-    for node in range(len(starts) - 1):
-        first = used
-        for place in range(starts[node], starts[node + 1]):
-            for entry in range(indptr[children[place]], indptr[children[place] + 1]):
-                feature = indices[entry]
-                if feature == inputs:
-                    constants[place] = bias * data[entry]
-                    continue
-                if not count[feature]:
-                    features[used] = feature
-                    used += 1
-                count[feature] += 1
-        features[first:used].sort()
-        for i in range(first, used):
-            where[features[i]] = filled
-            filled += count[features[i]]
-            ends[i + 1] = filled
-            count[features[i]] = 0
-        for place in range(starts[node], starts[node + 1]):
-            for entry in range(indptr[children[place]], indptr[children[place] + 1]):
-                feature = indices[entry]
-                if feature != inputs:
-                    places[where[feature]], weights[where[feature]] = place - starts[node], data[entry]
-                    where[feature] += 1
-        feature_starts[node + 1] = used
-    return constants, feature_starts, features[:used].copy(), ends[: used + 1].copy(), places[:filled], weights[:filled]
-
-
-@njit(cache=True, nogil=True)
-def packed(
-    starts: np.ndarray,
-    feature_starts: np.ndarray,
-    entry_starts: np.ndarray,
-    places: np.ndarray,
-    weights: np.ndarray,
-    share: int,
-) -> Any:
-    """(`Level.entry_starts`, `Level.entries`). Weights of all children are stored where one in `share` has one."""
-    packed_starts = np.zeros(len(entry_starts), np.int64)
-    for node in range(len(starts) - 1):
-        width = starts[node + 1] - starts[node]
-        for i in range(feature_starts[node], feature_starts[node + 1]):
-            count = entry_starts[i + 1] - entry_starts[i]
-            packed_starts[i + 1] = packed_starts[i] + (width if count * share >= width else 2 * count)
-    entries = np.zeros(packed_starts[-1], np.uint32)
-    numbers = entries.view(np.float32)
-    for node in range(len(starts) - 1):
-        width = starts[node + 1] - starts[node]
-        for i in range(feature_starts[node], feature_starts[node + 1]):
-            first, every = packed_starts[i], packed_starts[i + 1] - packed_starts[i] == width
-            for nth in range(entry_starts[i + 1] - entry_starts[i]):
-                place, weight = places[entry_starts[i] + nth], weights[entry_starts[i] + nth]
-                if every:
-                    numbers[first + place] += weight
-                else:
-                    entries[first + 2 * nth], numbers[first + 2 * nth + 1] = place, weight
-    return packed_starts, entries
 
 
 @njit(cache=True, nogil=True)
@@ -99,22 +20,18 @@ def row_margins(
     row_ends: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
-    reached_ends: np.ndarray,
-    reached: np.ndarray,
+    frontier: Frontier,
     bits: np.ndarray,
     few: int,
-    starts: np.ndarray,
-    bias: np.ndarray,
-    feature_starts: np.ndarray,
-    features: np.ndarray,
-    entry_starts: np.ndarray,
-    entries: np.ndarray,
+    level: SearchLevel,
 ) -> Any:
-    """(where the children of each reached node begin, their margins).
+    """Return (where the children of each reached node begin, their margins).
 
-    `bits` has one for each input, none of them set, before and after. A node's features are set in it where they are
-    fewer than `few` times what is looked up; else each is searched for among them.
+    `bits` has one bit for each input, all 0 before and after. If a node has fewer features than `few` times the entries
+    to look up, its features are set in `bits`. Otherwise each entry is searched for among them. This kernel stays whole
+    because its steps share the scratch arrays that it sets up.
     """
+    starts, features, reached = level.starts, level.features, frontier.nodes
     nodes, pairs = len(starts) - 1, len(reached)
     first = np.zeros(pairs + 1, np.int64)
     visits = np.zeros(nodes + 1, np.int64)
@@ -127,7 +44,7 @@ def row_margins(
     longest = 0
     for row in range(len(row_ends) - 1):
         longest = max(longest, row_ends[row + 1] - row_ends[row])
-        for pair in range(reached_ends[row], reached_ends[row + 1]):
+        for pair in range(frontier.ends[row], frontier.ends[row + 1]):
             order[visits[reached[pair]]], row_of[pair] = pair, row
             visits[reached[pair]] += 1
     margins = np.zeros(first[pairs], np.float32)
@@ -135,16 +52,16 @@ def row_margins(
     found, values = np.empty((2, longest), np.int64), np.empty(longest, np.float32)
     begin = 0
     for node in range(nodes):
-        end = visits[node]  # the last of this node's pairs, by now
+        end = visits[node]  # by now the end of this node's pairs
         if begin == end:
             continue
-        low, high = feature_starts[node], feature_starts[node + 1]
-        asked = 0
+        low, high = level.feature_starts[node], level.feature_starts[node + 1]
+        lookups = 0
         for i in range(begin, end):
-            asked += row_ends[row_of[order[i]] + 1] - row_ends[row_of[order[i]]]
-        listed = high - low < few * asked
+            lookups += row_ends[row_of[order[i]] + 1] - row_ends[row_of[order[i]]]
+        listed = high - low < few * lookups
         if listed:
-            _list(features, low, high, bits, before)
+            _set_bits(features, low, high, bits, before)
         for i in range(begin, end):
             row = row_of[order[i]]
             if i + 1 < end:
@@ -156,11 +73,11 @@ def row_margins(
                 count = _look_up(*own, low, bits, before, found[0], values)
             else:
                 count = _search(*own, features, low, high, found[0], values)
-            _locate(entry_starts, entries, found, count)
-            ours = margins[first[order[i]] : first[order[i] + 1]]
-            _add_up(found, values, count, entries, ours)
-            for child in range(len(ours)):
-                ours[child] += bias[starts[node] + child]
+            _locate(level.entry_starts, level.entries, found, count)
+            sums = margins[first[order[i]] : first[order[i] + 1]]
+            _add_up(found, values, count, level.entries, sums)
+            for child in range(len(sums)):
+                sums[child] += level.bias[starts[node] + child]
         if listed:
             for i in range(low, high):
                 bits[features[i] >> 6] = 0
@@ -168,13 +85,13 @@ def row_margins(
     return first, margins
 
 
-# `_look_up` and `_locate` have no branches and go over all features of a row before the next step begins, so that
-# memory is read for many of them at the same time.
+# `_look_up` and `_locate` have no branches and go over all features of a row before the next step begins, so that the
+# processor reads memory for many of them at the same time.
 
 
 @njit(cache=True, nogil=True)
-def _list(features: np.ndarray, low: int, high: int, bits: np.ndarray, before: np.ndarray) -> None:
-    """Set the bits of `features[low:high]`, which rise; `before` has how many come before those of a word with some."""
+def _set_bits(features: np.ndarray, low: int, high: int, bits: np.ndarray, before: np.ndarray) -> None:
+    """Set the bits of the sorted `features[low:high]`. `before` gets the number of features before each word in use."""
     i = low
     while i < high:
         word, mask = features[i] >> 6, uint64(0)
@@ -195,11 +112,11 @@ def _look_up(
     places: np.ndarray,
     values: np.ndarray,
 ) -> int:
-    """The places among the listed features of those that a row has, and what it has of them; how many there are."""
+    """Fill `places` and `values` for the features of a row that the node has, and return their number."""
     one, count = uint64(1), np.int64(0)
     for entry in range(uint64(len(indices))):
         word, bit = uint64(indices[entry]) >> uint64(6), uint64(indices[entry]) & uint64(63)
-        # a feature that is not listed is written too, and the next one in its place
+        # a feature that the node lacks is written too, and overwritten by the next one
         places[uint64(count)] = low + before[word] + np.int64(ones(bits[word] & ((one << bit) - one)))
         values[uint64(count)] = data[entry]
         count += np.int64((bits[word] >> bit) & one)
@@ -216,7 +133,7 @@ def _search(
     places: np.ndarray,
     values: np.ndarray,
 ) -> int:
-    """As `_look_up`, by bisection."""
+    """Do the same as `_look_up`, by bisection."""
     count = 0
     for entry in range(len(indices)):
         at = _find(features, low, high, indices[entry])
@@ -228,7 +145,7 @@ def _search(
 
 @njit(cache=True, nogil=True)
 def _locate(entry_starts: np.ndarray, entries: np.ndarray, found: np.ndarray, count: int) -> None:
-    """Turn the places of features into those of their entries, and how much there is of each; ask for these."""
+    """Turn the places of features into the places and sizes of their entries, and prefetch these."""
     base, places, sizes = address(entries, entries), found[0], found[1]
     for i in range(uint64(count)):
         at = uint64(places[i])
@@ -241,16 +158,16 @@ def _add_up(found: np.ndarray, values: np.ndarray, count: int, entries: np.ndarr
     """Add the weights of features, times what a row has of them, to the margins of a node's children."""
     places, sizes, weights, width = found[0], found[1], entries.view(np.float32), len(margins)
     if width == LANES:
-        ours, base = address(margins, margins), address(weights, margins)
-        total = _load(ours, margins)
+        sums, base = address(margins, margins), address(weights, margins)
+        total = _load(sums, margins)
         for i in range(uint64(count)):
             if sizes[i] == LANES:
                 total = add_rounded_product(total, values[i], _load(base + 4 * places[i], margins))
             else:
-                store(ours, total)
+                store(sums, total)
                 _add_some(entries, weights, places[i], sizes[i], values[i], margins)
-                total = _load(ours, margins)
-        store(ours, total)
+                total = _load(sums, margins)
+        store(sums, total)
         return
     for i in range(uint64(count)):
         if sizes[i] == width:
@@ -269,7 +186,7 @@ def _add_some(entries: np.ndarray, weights: np.ndarray, begin: int, size: int, v
 
 @njit(cache=True, nogil=True)
 def _find(features: np.ndarray, low: int, high: int, feature: int) -> int:
-    """Where a feature is between `low` and `high`, or −1."""
+    """Return the place of a feature between `low` and `high`, or −1."""
     end = high
     while low < high:
         middle = (low + high) // 2

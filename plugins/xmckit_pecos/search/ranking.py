@@ -1,4 +1,4 @@
-"""The second half of a step of `beam`: from margins to scores, and the best of these."""
+"""Turn margins into scores and keep the best of them: the second half of a step of `beam`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-SPARE = 4  # keys that are held beyond twice as many as are wanted
+from xmckit_pecos.search.levels import Frontier, LabelCopies, SearchLevel
+
+SPARE = 4  # keys kept in addition to twice the number wanted
 HINGE, LOG_HINGE, SIGMOID, LOG_SIGMOID, NOOP = range(5)
 
 
 def _same_bits(source: Any, target: Any) -> Any:
-    """An intrinsic that takes the bits of a number for one of another type."""
+    """Make an intrinsic that reinterprets the bits of a number as another type."""
 
     @intrinsic
     def cast(typing: Any, number: Any) -> Any:
@@ -31,7 +33,7 @@ _bits, _float = _same_bits(types.float32, types.uint32), _same_bits(types.uint32
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _score(margin: Any, above: Any, kind: int, exponent: int) -> Any:
-    """The score of a child from its margin and the score of the node above; PECOS rounds where this does."""
+    """Compute the score of a child from its margin and the score of the node above, rounding where PECOS does."""
     if kind in (HINGE, LOG_HINGE):
         below = np.float64(np.float32(1.0 - np.float64(margin)))
         if not below > 0.0:
@@ -51,77 +53,64 @@ def _score(margin: Any, above: Any, kind: int, exponent: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def best_nodes(
-    reached_ends: np.ndarray,
-    reached: np.ndarray,
-    scores: np.ndarray,
-    first: np.ndarray,
-    margins: np.ndarray,
-    starts: np.ndarray,
-    children: np.ndarray,
-    most: int,
-    kind: int,
-    exponent: int,
+    frontier: Frontier, first: np.ndarray, margins: np.ndarray, level: SearchLevel, most: int, kind: int, exponent: int
 ) -> Any:
-    """(ends of rows, children, scores): the `most` best children of the nodes that each row reached, best first."""
-    rows = len(reached_ends) - 1
+    """Return the fields of the next `Frontier`: for each row the `most` best children of its nodes, best first."""
+    row_ends = frontier.ends
+    rows = len(row_ends) - 1
     ends = np.zeros(rows + 1, np.int64)
     for row in range(rows):
-        ends[row + 1] = ends[row] + min(most, first[reached_ends[row + 1]] - first[reached_ends[row]])
+        ends[row + 1] = ends[row] + min(most, first[row_ends[row + 1]] - first[row_ends[row]])
     best, values = np.empty(ends[rows], np.int32), np.empty(ends[rows], np.float32)
-    kept = np.empty(min(_widest(reached_ends, first), 2 * most + SPARE), np.uint64)
+    kept = np.empty(min(_widest(row_ends, first), 2 * most + SPARE), np.uint64)
     for row in range(rows):
-        begin, end = reached_ends[row], reached_ends[row + 1]
-        size = _select(scores, first, margins, begin, end, most, kind, exponent, kept)
+        begin, end = row_ends[row], row_ends[row + 1]
+        size = _select(frontier.scores, first, margins, begin, end, most, kind, exponent, kept)
         for i in range(size):
-            pair, place = _found(kept[size - 1 - i], first, begin, end)
-            best[ends[row] + i] = children[starts[reached[pair]] + place]
-            values[ends[row] + i] = _number(kept[size - 1 - i])
+            pair, child = _locate(kept[size - 1 - i], first, begin, end)
+            best[ends[row] + i] = level.children[level.starts[frontier.nodes[pair]] + child]
+            values[ends[row] + i] = _score_of_key(kept[size - 1 - i])
     return ends, best, values
 
 
 @njit(cache=True, nogil=True)
-def _widest(reached_ends: np.ndarray, first: np.ndarray) -> int:
-    """The children of the nodes that a row reached, in the row with most of them."""
+def _widest(row_ends: np.ndarray, first: np.ndarray) -> int:
+    """Return the largest number of children that the nodes of a row have together."""
     widest = 0
-    for row in range(len(reached_ends) - 1):
-        widest = max(widest, first[reached_ends[row + 1]] - first[reached_ends[row]])
+    for row in range(len(row_ends) - 1):
+        widest = max(widest, first[row_ends[row + 1]] - first[row_ends[row]])
     return widest
 
 
 @njit(cache=True, nogil=True)
 def best_labels(
-    reached_ends: np.ndarray,
-    reached: np.ndarray,
-    scores: np.ndarray,
+    frontier: Frontier,
     first: np.ndarray,
     margins: np.ndarray,
-    starts: np.ndarray,
-    children: np.ndarray,
+    level: SearchLevel,
     most: int,
     kind: int,
     exponent: int,
     mean: bool,
-    label_of: np.ndarray,
-    copy_starts: np.ndarray,
-    copies: np.ndarray,
-    leaf_of: np.ndarray,
-    place_of: np.ndarray,
+    copies: LabelCopies,
 ) -> Any:
-    """(ends of rows, labels, scores): `best_nodes` of labels.
+    """Return the same as `best_nodes` for labels instead of nodes.
 
-    No label is better than its best copy: one that is not good enough by itself need not be looked at.
+    No label is better than its best copy, so a copy that is not good enough by itself is skipped. This kernel stays
+    whole: the loop over a row shares most of its arrays and scalars with the loops around it.
     """
-    rows, widest = len(reached_ends) - 1, _widest(reached_ends, first)
+    row_ends, reached, scores, starts = frontier.ends, frontier.nodes, frontier.scores, level.starts
+    rows, widest = len(row_ends) - 1, _widest(row_ends, first)
     ends = np.zeros(rows + 1, np.int64)
     bound = 0
     for row in range(rows):
-        bound += min(most, first[reached_ends[row + 1]] - first[reached_ends[row]])
+        bound += min(most, first[row_ends[row + 1]] - first[row_ends[row]])
     best, values = np.empty(bound, np.int32), np.empty(bound, np.float32)
     kept = np.empty(min(widest, 2 * most + SPARE), np.uint64)
-    row_of_label = np.full(len(copy_starts) - 1, -1, np.int64)  # in which it was looked at last
+    row_of_label = np.full(len(copies.starts) - 1, -1, np.int64)  # the last row that has looked at the label
     pair_of, row_of = np.empty(len(starts) - 1, np.int64), np.full(len(starts) - 1, -1, np.int64)
     for row in range(rows):
-        begin, end = reached_ends[row], reached_ends[row + 1]
+        begin, end = row_ends[row], row_ends[row + 1]
         for pair in range(begin, end):
             pair_of[reached[pair]], row_of[reached[pair]] = pair, row
         size, least = 0, np.uint64(0)
@@ -135,14 +124,13 @@ def best_labels(
                 if _key(value, 0) < least:
                     failed = margin
                     continue
-                label = label_of[children[starts[reached[pair]] + place - first[pair]]]
+                label = copies.label_of[level.children[starts[reached[pair]] + place - first[pair]]]
                 if row_of_label[label] == row:
                     continue
                 row_of_label[label] = row
-                alike = copies[copy_starts[label] : copy_starts[label + 1]]
-                if len(alike) > 1:
-                    value = _of_copies(
-                        alike, row, row_of, pair_of, leaf_of, place_of, scores, first, margins, kind, exponent, mean
+                if copies.starts[label + 1] - copies.starts[label] > 1:
+                    value = _score_of_copies(
+                        label, copies, row, row_of, pair_of, scores, first, margins, kind, exponent, mean
                     )
                 key = _key(value, label)
                 if key < least:
@@ -159,19 +147,18 @@ def best_labels(
         kept[:size].sort()
         for i in range(size):
             best[ends[row] + i] = 0xFFFFFFFF - np.int64(kept[size - 1 - i] & np.uint64(0xFFFFFFFF))
-            values[ends[row] + i] = _number(kept[size - 1 - i])
+            values[ends[row] + i] = _score_of_key(kept[size - 1 - i])
         ends[row + 1] = ends[row] + size
     return ends, best[: ends[rows]], values[: ends[rows]]
 
 
 @njit(cache=True, nogil=True)
-def _of_copies(
-    copies: np.ndarray,
+def _score_of_copies(
+    label: int,
+    copies: LabelCopies,
     row: int,
     row_of: np.ndarray,
     pair_of: np.ndarray,
-    leaf_of: np.ndarray,
-    place_of: np.ndarray,
     scores: np.ndarray,
     first: np.ndarray,
     margins: np.ndarray,
@@ -179,13 +166,13 @@ def _of_copies(
     exponent: int,
     mean: bool,
 ) -> Any:
-    """The mean score, or the largest, of those copies of a label that are in leaves which the row reached, some are."""
+    """Return the mean score, or the largest, over the copies of a label in leaves that the row reached."""
     total, largest, times = 0.0, np.float32(-np.inf), 0
-    for copy in copies:
-        leaf = leaf_of[copy]
+    for copy in copies.copies[copies.starts[label] : copies.starts[label + 1]]:
+        leaf = copies.leaf_of[copy]
         if leaf >= 0 and row_of[leaf] == row:
             pair = pair_of[leaf]
-            score = _score(margins[first[pair] + place_of[copy]], scores[pair], kind, exponent)
+            score = _score(margins[first[pair] + copies.place_of[copy]], scores[pair], kind, exponent)
             total, largest, times = total + score, max(largest, score), times + 1
     return np.float32(total / times) if mean else largest
 
@@ -202,10 +189,10 @@ def _select(
     exponent: int,
     kept: np.ndarray,
 ) -> int:
-    """Fill `kept` with the keys of the `most` best children of reached nodes, worst first; how many there are.
+    """Fill `kept` with the keys of the `most` best children of reached nodes, worst first, and return their number.
 
-    Keys are collected until there is no more room; then all but the best are dropped, and none is taken any more that
-    is not better than the worst of these.
+    Keys are collected until `kept` is full. Then all but the best are dropped, and from then on only keys that are
+    better than the worst of these are taken.
     """
     size, least = 0, np.uint64(0)
     limit = min(len(kept), 2 * most + SPARE)
@@ -235,7 +222,7 @@ def _select(
 
 @njit(cache=True, nogil=True)
 def _key(score: Any, place: int) -> Any:
-    """A number that is larger for a better score and, of equal ones, for an earlier place. No number is the worst."""
+    """Return a number that is larger for a better score and, of equal ones, for an earlier place. NaN is the worst."""
     if np.isnan(score):
         score = np.float32(-np.inf)
     bits = np.uint64(_bits(np.float32(score + np.float32(0.0))))  # −0 counts as 0
@@ -244,16 +231,15 @@ def _key(score: Any, place: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _number(key: Any) -> Any:
-    """The score in a key."""
+def _score_of_key(key: Any) -> Any:
     bits = key >> np.uint64(32)
     bits = bits & np.uint64(0x7FFFFFFF) if bits >> np.uint64(31) else bits ^ np.uint64(0xFFFFFFFF)
     return _float(np.uint32(bits))
 
 
 @njit(cache=True, nogil=True)
-def _found(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
-    """(the reached node, which of its children) in a key."""
+def _locate(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
+    """Return (the reached node, the number of its child) of a key."""
     at = first[begin] + np.int64(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
     low, high = begin, end - 1
     while low < high:
@@ -267,7 +253,7 @@ def _found(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _keep_best(kept: np.ndarray, size: int, most: int) -> int:
-    """Move the `most` largest of the first `size` keys to the front, the least of them first; how many there are."""
+    """Move the `most` largest of the first `size` keys to the front, the least of them first, and return `most`."""
     low, high, wanted = 0, size - 1, size - most  # in rising order the key at `wanted` would be the least one kept
     while low < high:
         middle = kept[(low + high) // 2]

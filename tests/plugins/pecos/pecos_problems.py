@@ -11,7 +11,7 @@ from xmckit import Split, make_context
 
 
 def problem(*, rows: int = 300, labels: int = 60, topics: int = 6, seed: int = 0, **more: Any) -> Split:
-    """Training rows of a synthetic set, in which labels have words of their own and live in topics."""
+    """TrainingOptions rows of a synthetic set, in which labels have words of their own and live in topics."""
     spec = {"use": "synthetic", "rows": rows, "test_rows": 1, "features": 200, "labels": labels, "topics": topics}
     context = make_context(seed=seed, workers=1)
     return context.build("dataset", {**spec, **more}).read(context=context).train

@@ -10,7 +10,7 @@ from scipy.sparse import csr_matrix
 
 pytest.importorskip("pecos")
 
-from xmckit_pecos.entangled import Entangled, entangled
+from xmckit_pecos.entangled import Entangled, entangle
 
 import xmckit
 from xmckit import DataError, Dataset, Groups, Split, make_context
@@ -40,7 +40,7 @@ def test_a_merged_label_is_on_the_rows_of_its_labels(data, labels, size):
     )
     order = rng.permutation(labels)
     features = rng.random((labels, 3)).astype(np.float32)
-    merged = entangled(Dataset("toy", split, split, label_features=features), order, size, "hard")
+    merged = entangle(Dataset("toy", split, split, label_features=features), order, size, "hard")
     merged.check()
     assert merged.labels == -(-labels // size)
     for piece in range(merged.labels):
@@ -95,7 +95,7 @@ def test_weights_are_refused():
     Y = csr_matrix(np.ones((1, 2), np.float32))
     split = Split(X=np.ones((1, 1), np.float32), Y=Y, weights=Y)
     with pytest.raises(DataError, match="weights"):
-        entangled(Dataset("toy", split, split), np.arange(2), 2, "hard")
+        entangle(Dataset("toy", split, split), np.arange(2), 2, "hard")
 
 
 def test_a_recipe_runs_on_it(tmp_path, monkeypatch):

@@ -192,7 +192,7 @@ def test_one_leaf_is_shown_with_what_it_means(folder):
     assert warning.removeprefix("overlap: ") in result.report.read_text()
     text = show(folder, "single").output
     assert "the only leaf (5) bird, " in text
-    assert text.rstrip().endswith("nowhere else for a label to stand")
+    assert text.rstrip().endswith("a label has no other leaf to be in")
     assert "how labels moved" not in text
 
 

@@ -14,12 +14,11 @@ from pecos_problems import every_label, problem
 from pydantic import ValidationError
 from test_assignment import objectives, random_problem
 from xmckit_pecos import overlap
-from xmckit_pecos.labels import assignment
-from xmckit_pecos.labels.tree import grouped
-from xmckit_pecos.linear import bridge, matrices
-from xmckit_pecos.linear import isolation as apart
-from xmckit_pecos.linear.options import TOLERANCE, Training
-from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, moved
+from xmckit_pecos.labels import assignment, auction
+from xmckit_pecos.labels.tree import tree_of_leaves
+from xmckit_pecos.linear import bridge, isolation, matrices
+from xmckit_pecos.linear.options import TOLERANCE, TrainingOptions
+from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, move_labels
 from xmckit_pecos.tree import TreeIndexer, over_pseudo_labels
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -67,7 +66,7 @@ def test_the_label_with_two_meanings_has_two_copies():
 @pytest.mark.parametrize("reach", [1, 4])
 def test_without_a_cap_labels_stand_where_most_of_their_rows_get(copies, reach):
     train = every_label()
-    M = TreeIndexer(**SMALL).build(train, context=Context(seed=3)).reached(train.matrix, reach)
+    M = TreeIndexer(**SMALL).build(train, context=Context(seed=3)).reached_leaves(train.matrix, reach)
     index = build(train, copies_per_label=copies, cap="none", reach=reach, rounds=0)
     S = (train.Y.T @ (M > 0)).toarray()
     C = clusters_of_labels(index.tree)
@@ -91,7 +90,7 @@ def test_no_rounds_leave_the_matcher_as_it_was(monkeypatch):
     train = every_label()
     plain = TreeIndexer(**SMALL).build(train, context=Context(seed=3))
     none, one, two = (build(train, rounds=rounds, copies_per_label=2) for rounds in (0, 1, 2))
-    leaves = [index.reached(train.matrix, 4) for index in (plain, none, one, two)]
+    leaves = [index.reached_leaves(train.matrix, 4) for index in (plain, none, one, two)]
     assert (leaves[0] != leaves[1]).nnz == 0
     assert (leaves[1] != leaves[2]).nnz > 0
     assert np.array_equal(none.tree.leaf_of, one.tree.leaf_of)
@@ -101,14 +100,14 @@ def test_no_rounds_leave_the_matcher_as_it_was(monkeypatch):
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_only_matchers_that_are_not_kept_are_rough(rounds, monkeypatch):
     asked = []
-    inner = apart.train_matcher
+    inner = isolation.train_matcher
     monkeypatch.setattr(
-        apart, "train_matcher", lambda *args, **more: (asked.append(args[3].tolerance), inner(*args, **more))[1]
+        isolation, "train_matcher", lambda *args, **more: (asked.append(args[3].tolerance), inner(*args, **more))[1]
     )
     train = every_label()
     index = build(train, rounds=rounds, copies_per_label=2)
     assert asked == [*[overlap.ROUGH] * rounds, TOLERANCE]
-    Y, training = over_pseudo_labels(matrices.targets(train)[0], index.tree), Training(beam=index._params.beam)
+    Y, training = over_pseudo_labels(matrices.targets(train)[0], index.tree), TrainingOptions(beam=index._params.beam)
     exact = bridge.train_matcher(train.matrix, Y, index.tree, training, 1)
     assert all((one.W != other.W).nnz == 0 for one, other in zip(index.matcher.levels, exact.levels, strict=True))
 
@@ -125,11 +124,11 @@ def test_never_below_the_starting_partition(seed, copies, cap, average, workers)
     """Theorem 3, with and without a cap, for the whole step; and the limits hold."""
     Y, M, start = random_problem(seed)
     params = OverlapParams(copies_per_label=copies, cap=cap, average=average)
-    tree = grouped(start, 6, 2, np.arange(9), 9)
+    tree = tree_of_leaves(start, 6, 2, np.arange(9), 9)
     wanted = None if copies == "auto" else copies
     if not Y.nnz:
         return
-    result, told = moved(tree, Y, M, params, wanted, Context(workers=workers))
+    result, told = move_labels(tree, Y, M, params, wanted, Context(workers=workers))
     C, before = clusters_of_labels(result), np.eye(6, dtype=int)[start]
     seen = np.asarray(Y.sum(axis=0)).ravel() > 0
     assert objectives(Y, M, C)[0] >= objectives(Y, M, before)[0]
@@ -147,7 +146,7 @@ def test_never_below_the_starting_partition(seed, copies, cap, average, workers)
         rng = np.random.default_rng(seed)
         for _ in range(5):
             assert objectives(Y, M, C)[0] >= objectives(Y, M, np.eye(6, dtype=int)[rng.integers(0, 6, 9)])[0]
-    again, _ = moved(tree, Y, M, params, wanted, Context(workers=1))
+    again, _ = move_labels(tree, Y, M, params, wanted, Context(workers=1))
     assert np.array_equal(result.leaf_of, again.leaf_of)
     assert np.array_equal(result.label_of, again.label_of)
 
@@ -156,15 +155,15 @@ def test_never_below_the_starting_partition(seed, copies, cap, average, workers)
 def test_a_poor_assignment_falls_back_and_says_so(monkeypatch, copies):
     Y, M, _ = random_problem(1, beam=1)
     S = (Y.T @ M).toarray()
-    tree = grouped(S.argmax(axis=1).astype(np.int32), 6, 2, np.arange(9), 9)
+    tree = tree_of_leaves(S.argmax(axis=1).astype(np.int32), 6, 2, np.arange(9), 9)
 
     def poor(found, copies, room):
         label_of = np.flatnonzero(S.sum(axis=1)).astype(np.int32)
-        return assignment.Placed(label_of, S[label_of].argmin(axis=1).astype(np.int32), 1.0)
+        return assignment.Placement(label_of, S[label_of].argmin(axis=1).astype(np.int32), 1.0)
 
-    monkeypatch.setattr(assignment, "auction", poor)
+    monkeypatch.setattr(auction, "auction", poor)
     params = OverlapParams(cap=9.0)
-    result, told = moved(tree, Y, M, params, copies, Context())
+    result, told = move_labels(tree, Y, M, params, copies, Context())
     assert told[STAYED]
     assert "had to stay" in overlap._summary(told)
     assert (clusters_of_labels(result)[np.arange(9), tree.leaf_of] == 1).all()
@@ -217,7 +216,7 @@ def test_weights_are_kept():
     rng = np.random.default_rng(0)
     weights = csr_matrix((rng.uniform(0.5, 2, train.Y.nnz), train.Y.indices, train.Y.indptr), train.Y.shape)
     index = build(Split(train.X, train.Y, weights=weights.astype(np.float32)), copies_per_label=2, reach=2)
-    assert index.tree.copies
+    assert index.tree.has_copies
 
 
 # Bad input
@@ -296,7 +295,7 @@ def test_a_beam_of_one():
     head = XRLinearHead(threshold=0.0, beam=1)
     head.fit(train, indexes=[index], context=Context())
     assert (head.predict(train.matrix, 3).indices[:, 0] >= 0).all()
-    assert (np.diff(index.reached(train.matrix).indptr) == 1).all()
+    assert (np.diff(index.reached_leaves(train.matrix).indptr) == 1).all()
 
 
 def test_a_reach_beyond_the_leaves_reaches_all():

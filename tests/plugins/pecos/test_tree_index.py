@@ -11,8 +11,8 @@ pytest.importorskip("pecos")
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos_problems import every_label, problem
 from pydantic import ValidationError
-from xmckit_pecos.labels.tree import grouped
-from xmckit_pecos.tree import TreeIndex, TreeIndexer, _emptiest, build_tree
+from xmckit_pecos.labels.tree import tree_of_leaves
+from xmckit_pecos.tree import TreeIndex, TreeIndexer, _smallest_leaves, build_tree
 
 from xmckit import Context, DataError, Split, StorageError, UsageError
 
@@ -61,7 +61,7 @@ def test_labels_on_no_row_fill_the_leaves_evenly():
 def test_the_smallest_leaf_is_next(sizes):
     expected, now = [], list(sizes)
     for count in range(12):
-        assert _emptiest(np.asarray(sizes), count).tolist() == expected
+        assert _smallest_leaves(np.asarray(sizes), count).tolist() == expected
         smallest = int(np.argmin(now))
         now[smallest] += 1
         expected.append(smallest)
@@ -108,7 +108,7 @@ def test_dense_features_make_the_same_tree():
 
 def brute_force(index: TreeIndex, Q, k: int):
     """The shortlists by their definition, one row after the other."""
-    reached = index.reached(Q)
+    reached = index.reached_leaves(Q)
     rows = []
     for row in range(Q.shape[0]):
         part = slice(reached.indptr[row], reached.indptr[row + 1])
@@ -129,7 +129,7 @@ def test_shortlists_are_the_labels_of_the_best_leaves(k, copies):
     index = build(train, leaf_size=5, branching=2, beam=3)
     if copies:
         leaf_of = np.concatenate([index.tree.leaf_of, (index.tree.leaf_of[:10] + 3) % 8])
-        tree = grouped(leaf_of, 8, 2, np.concatenate([np.arange(40), np.arange(10)]), 40)
+        tree = tree_of_leaves(leaf_of, 8, 2, np.concatenate([np.arange(40), np.arange(10)]), 40)
         index = TreeIndex(tree, index.matcher, index.counts, index._params, 1)
     listed = index.shortlist(train.matrix, k)
     assert listed.has_canonical_format
@@ -142,8 +142,8 @@ def test_shortlists_are_the_labels_of_the_best_leaves(k, copies):
 def test_a_beam_of_one_reaches_one_leaf():
     train = every_label()
     index = build(train, leaf_size=5, branching=2, beam=1)
-    assert (np.diff(index.reached(train.matrix).indptr) == 1).all()
-    assert (np.diff(index.reached(train.matrix, beam=4).indptr) == 4).all()
+    assert (np.diff(index.reached_leaves(train.matrix).indptr) == 1).all()
+    assert (np.diff(index.reached_leaves(train.matrix, beam=4).indptr) == 4).all()
 
 
 def test_shortlists_find_the_labels():

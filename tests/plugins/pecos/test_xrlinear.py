@@ -14,7 +14,7 @@ pytest.importorskip("pecos")
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
-from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.labels.tree import tree_of_leaves
 from xmckit_pecos.linear.calibration import calibration_error, logits
 from xmckit_pecos.tree import TreeIndex, TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
@@ -93,7 +93,7 @@ def test_labels_in_several_leaves_come_out_once(copies):
     """All leaves are reached, so that both copies of a label are scored wherever they stand."""
     train = every_label(labels=12)
     leaf_of = np.concatenate([np.arange(12) % 3, [1, 2]])
-    tree = grouped(leaf_of, 3, 2, np.concatenate([np.arange(12), [0, 1]]), 12)
+    tree = tree_of_leaves(leaf_of, 3, 2, np.concatenate([np.arange(12), [0, 1]]), 12)
     index = TreeIndex(tree, None, np.ones(12, np.int64), TreeIndexer().params, 1)
     head = fitted(train, indexes=[index], copies=copies, beam=3)
     best = head.predict(train.matrix, 14)
@@ -232,7 +232,7 @@ def test_leaving_them_out_changes_nothing_for_the_others():
     train = every_label()
     wider = Split(train.X, csr_matrix(np.hstack([train.Y.toarray(), np.zeros((train.rows, 3), np.float32)])))
     index = TreeIndexer(leaf_size=5, branching=2).build(train, context=Context(seed=3))
-    tree = grouped(np.append(index.tree.leaf_of, [0, 3, 3]), 8, 2, np.arange(43), 43)
+    tree = tree_of_leaves(np.append(index.tree.leaf_of, [0, 3, 3]), 8, 2, np.arange(43), 43)
     foreign = SimpleNamespace(clusters=tree.clusters, label_of=tree.label_of)
     expected, found = fitted(train, indexes=[index]), fitted(wider, indexes=[foreign])
     assert np.array_equal(expected.predict(train.matrix, 9).scores, found.predict(train.matrix, 9).scores)
@@ -275,6 +275,6 @@ def test_a_state_that_is_not_ours(tmp_path, content):
 
 def test_a_model_of_another_tree(tmp_path):
     fitted(every_label()).save(tmp_path)
-    grouped(np.arange(40) % 4, 4, 2, np.arange(40), 40).save(tmp_path)
+    tree_of_leaves(np.arange(40) % 4, 4, 2, np.arange(40), 40).save(tmp_path)
     with pytest.raises(StorageError, match="another tree"):
         XRLinearHead.load(tmp_path, context=Context())

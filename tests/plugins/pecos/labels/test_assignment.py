@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix, kron
 from scipy.sparse import eye as identity
-from xmckit_pecos.labels import assignment
-from xmckit_pecos.labels.assignment import Meaning, Placed, Reached
+from xmckit_pecos.labels import assignment, auction, meanings
+from xmckit_pecos.labels.assignment import Placement, Reachability
+from xmckit_pecos.labels.meanings import MeaningRule
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -25,11 +26,11 @@ def random_problem(seed: int, *, rows: int = 25, labels: int = 9, leaves: int = 
     return csr_matrix(Y, dtype=np.float32), csr_matrix(M, dtype=np.float32), rng.integers(0, leaves, labels, np.int32)
 
 
-def of_partition(leaf_of) -> Placed:
-    return Placed(np.arange(len(leaf_of), dtype=np.int32), np.asarray(leaf_of, dtype=np.int32))
+def of_partition(leaf_of) -> Placement:
+    return Placement(np.arange(len(leaf_of), dtype=np.int32), np.asarray(leaf_of, dtype=np.int32))
 
 
-def clusters(placed: Placed, labels: int, leaves: int) -> np.ndarray:
+def clusters(placed: Placement, labels: int, leaves: int) -> np.ndarray:
     C = np.zeros((labels, leaves), dtype=int)
     np.add.at(C, (placed.label_of, placed.leaf_of), 1)
     assert C.max(initial=0) <= 1, "a label stands in a leaf twice"
@@ -57,7 +58,7 @@ def optimum(S: np.ndarray, copies: int, room: np.ndarray) -> float:
 def test_candidates_are_the_best_entries(seed, workers, most):
     Y, M, start = random_problem(seed)
     S = (Y.T @ M).toarray().astype(int)
-    found = assignment.candidates(Reached.of(Y, M), start, most, workers)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, most, workers)
     for label, counts in enumerate(S):
         part = slice(found.starts[label], found.starts[label + 1])
         best = sorted(np.flatnonzero(counts).tolist(), key=lambda leaf: (-counts[leaf], leaf))
@@ -74,11 +75,11 @@ def test_candidates_are_the_best_entries(seed, workers, most):
 @given(seeds, st.integers(1, 3), st.integers(1, 4))
 def test_worth_is_that_of_the_formulas(seed, copies, workers):
     Y, M, start = random_problem(seed)
-    reached = Reached.of(Y, M)
-    placed = assignment.best_leaves(assignment.candidates(reached, start, 6, 1), copies)
+    reached = Reachability.from_matrices(Y, M)
+    placed = assignment.best_leaves(assignment.candidate_leaves(reached, start, 6, 1), copies)
     for one in (placed, of_partition(start)):
         C = clusters(one, 9, 6)
-        found = assignment.worth(reached, one, workers)
+        found = assignment.evaluate(reached, one, workers)
         assert (found.covered, found.paths) == objectives(Y, M, C)
         assert found.rows.tolist() == [(Y.T @ M)[pair] for pair in zip(one.label_of, one.leaf_of, strict=True)]
 
@@ -88,7 +89,7 @@ def test_worth_is_that_of_the_formulas(seed, copies, workers):
 def test_without_a_cap_it_is_the_projection(seed, copies):
     Y, M, start = random_problem(seed)
     S = (Y.T @ M).toarray()
-    placed = assignment.best_leaves(assignment.candidates(Reached.of(Y, M), start, 6, 1), copies)
+    placed = assignment.best_leaves(assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 6, 1), copies)
     C = clusters(placed, 9, 6)
     assert (C * S).sum() == np.sort(S, axis=1)[:, ::-1][:, :copies].sum() == placed.bound
     assert (C.sum(axis=1) == np.minimum((S > 0).sum(axis=1), copies)).all()
@@ -99,7 +100,7 @@ def test_without_a_cap_it_is_the_projection(seed, copies):
 def test_theorem_3(seed, copies):
     """No partition covers more pairs, whichever it is; C* leaves out labels on no row, which cover nothing."""
     Y, M, start = random_problem(seed)
-    found = assignment.candidates(Reached.of(Y, M), start, 6, 1)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 6, 1)
     covered, _ = objectives(Y, M, clusters(assignment.best_leaves(found, copies), 9, 6))
     rng = np.random.default_rng(seed + 1)
     best = np.eye(6, dtype=int)[(Y.T @ M).toarray().argmax(axis=1)]
@@ -111,9 +112,9 @@ def test_theorem_3(seed, copies):
 @given(seeds, st.integers(1, 4), st.integers(1, 5))
 def test_the_auction_finds_the_optimum(seed, copies, places):
     Y, M, start = random_problem(seed)
-    found = assignment.candidates(Reached.of(Y, M), start, 6, 1)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 6, 1)
     room = np.random.default_rng(seed).integers(1, places + 1, 6)
-    placed = assignment.auction(found, copies, room)
+    placed = auction.auction(found, copies, room)
     C = clusters(placed, 9, 6)
     S = (Y.T @ M).toarray()
     assert (C.sum(axis=0) <= room).all()
@@ -126,11 +127,11 @@ def test_the_auction_finds_the_optimum(seed, copies, places):
 @pytest.mark.parametrize("copies", [1, 2, 3])
 def test_a_larger_auction_is_as_near_as_it_says(copies, monkeypatch):
     """With many copies the steps are coarser than what proves the optimum."""
-    monkeypatch.setattr(assignment, "SMALL", 0)
+    monkeypatch.setattr(auction, "SMALL", 0)
     Y, M, start = random_problem(3, rows=600, labels=150, leaves=16, beam=3)
-    found = assignment.candidates(Reached.of(Y, M), start, 16, 1)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 16, 1)
     room = np.full(16, int(1.2 * copies * 150 / 16))
-    placed = assignment.auction(found, copies, room)
+    placed = auction.auction(found, copies, room)
     S = (Y.T @ M).toarray()
     reached, best = (clusters(placed, 150, 16) * S).sum(), optimum(S, copies, room)
     assert 0.999 * best <= reached <= best <= placed.bound + 1e-6
@@ -139,11 +140,11 @@ def test_a_larger_auction_is_as_near_as_it_says(copies, monkeypatch):
 
 def test_an_auction_that_takes_too_long_takes_larger_steps(monkeypatch):
     Y, M, start = random_problem(5, rows=300, labels=80, leaves=8, beam=2)
-    found = assignment.candidates(Reached.of(Y, M), start, 8, 1)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 8, 1)
     room = np.full(8, 12)
-    monkeypatch.setattr(assignment, "PATIENCE", 1)
-    monkeypatch.setattr(assignment, "LEAST_PATIENCE", 1)
-    placed = assignment.auction(found, 1, room)
+    monkeypatch.setattr(auction, "PATIENCE", 1)
+    monkeypatch.setattr(auction, "LEAST_PATIENCE", 1)
+    placed = auction.auction(found, 1, room)
     S = (Y.T @ M).toarray()
     best = optimum(S, 1, room)
     assert 0.9 * best <= (clusters(placed, 80, 8) * S).sum() <= best <= placed.bound + 1e-6
@@ -153,9 +154,9 @@ def test_a_bound_that_knows_what_was_cut():
     Y, M, start = random_problem(7, rows=200, labels=40, leaves=12, beam=6)
     S = (Y.T @ M).toarray()
     room = np.full(12, 5)
-    found = assignment.candidates(Reached.of(Y, M), start, 3, 1)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 3, 1)
     assert found.cut.any()
-    assert assignment.auction(found, 2, room).bound >= optimum(S, 2, room) - 1e-6
+    assert auction.auction(found, 2, room).bound >= optimum(S, 2, room) - 1e-6
 
 
 @settings(deadline=None)
@@ -164,19 +165,19 @@ def test_every_label_has_a_place_and_no_leaf_too_many(seed):
     Y, M, start = random_problem(seed)
     seen = np.asarray(Y.sum(axis=0)).ravel() > 0
     room = np.maximum(np.bincount(start[seen], minlength=6), 2)
-    found = assignment.candidates(Reached.of(Y, M), start, 6, 1)
-    placed = assignment.with_a_place(assignment.auction(found, 1, room), start, seen, room)
+    found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 6, 1)
+    placed = auction.place_remaining(auction.auction(found, 1, room), start, seen, room)
     assert placed.label_of.tolist() == np.flatnonzero(seen).tolist()
     assert (np.bincount(placed.leaf_of, minlength=6) <= room).all()
 
 
 def test_a_label_that_stays_out_stands_next_to_where_it_was():
-    nobody = Placed(np.empty(0, np.int32), np.empty(0, np.int32))
+    nobody = Placement(np.empty(0, np.int32), np.empty(0, np.int32))
     start, wanted = np.asarray([2, 2, 2, 0]), np.asarray([True, True, True, False])
-    placed = assignment.with_a_place(nobody, start, wanted, np.asarray([5, 1, 1, 0]))
+    placed = auction.place_remaining(nobody, start, wanted, np.asarray([5, 1, 1, 0]))
     assert placed.leaf_of.tolist() == [2, 1, 0]
     with pytest.raises(ValueError, match="not enough room"):
-        assignment.with_a_place(nobody, start, wanted, np.asarray([1, 0, 1, 0]))
+        auction.place_remaining(nobody, start, wanted, np.asarray([1, 0, 1, 0]))
 
 
 # Further meanings
@@ -187,11 +188,11 @@ def test_a_label_that_stays_out_stands_next_to_where_it_was():
 def test_further_copies_win_rows(seed, budget, workers, share):
     Y, M, start = random_problem(seed, beam=2)
     seen = np.asarray(Y.sum(axis=0)).ravel() > 0
-    reached, room = Reached.of(Y, M), np.full(6, 3) + np.bincount(start, minlength=6)
-    first = Placed(np.flatnonzero(seen).astype(np.int32), start[seen])
-    rule = Meaning(rows=2, share=share, most=3)
-    placed = assignment.with_meanings(reached, first, room, budget, rule, workers)
-    again = assignment.with_meanings(reached, first, room, budget, rule, 1)
+    reached, room = Reachability.from_matrices(Y, M), np.full(6, 3) + np.bincount(start, minlength=6)
+    first = Placement(np.flatnonzero(seen).astype(np.int32), start[seen])
+    rule = MeaningRule(rows=2, share=share, most=3)
+    placed = meanings.add_meanings(reached, first, room, budget, rule, workers)
+    again = meanings.add_meanings(reached, first, room, budget, rule, 1)
     assert np.array_equal(placed.label_of, again.label_of)
     assert np.array_equal(placed.leaf_of, again.leaf_of)
     C = clusters(placed, 9, 6)
@@ -208,12 +209,12 @@ def test_the_copies_with_most_to_win_come_first():
     M = np.zeros((24, 3), dtype=np.float32)
     M[np.arange(24), [0] * 4 + [1] * 4 + [0] * 6 + [1] * 2 + [0] * 8] = 1
     Y = np.eye(3, dtype=np.float32)[np.arange(24) // 8]
-    reached, room = Reached.of(csr_matrix(Y), csr_matrix(M)), np.full(3, 9)
+    reached, room = Reachability.from_matrices(csr_matrix(Y), csr_matrix(M)), np.full(3, 9)
     first = of_partition([0, 0, 0])
     for budget, expected in ((0, []), (1, [0]), (2, [0, 1]), (9, [0, 1])):
-        placed = assignment.with_meanings(reached, first, room, budget, Meaning(rows=2, share=0.1), 1)
+        placed = meanings.add_meanings(reached, first, room, budget, MeaningRule(rows=2, share=0.1), 1)
         assert placed.label_of[placed.leaf_of == 1].tolist() == expected
-    strict = assignment.with_meanings(reached, first, room, 9, Meaning(rows=2, share=0.3), 1)
+    strict = meanings.add_meanings(reached, first, room, 9, MeaningRule(rows=2, share=0.3), 1)
     assert strict.label_of[strict.leaf_of == 1].tolist() == [0]
 
 
@@ -224,8 +225,8 @@ def test_a_full_leaf_makes_a_label_look_for_another():
     M[:, 1] = M[:, 2] = 1
     M[[0, 10, 11], 2] = 0
     M[11, :] = [1, 0, 0]
-    reached = Reached.of(csr_matrix(Y), csr_matrix(M))
-    placed = assignment.with_meanings(reached, of_partition([0, 0]), np.asarray([2, 1, 2]), 2, Meaning(), 1)
+    reached = Reachability.from_matrices(csr_matrix(Y), csr_matrix(M))
+    placed = meanings.add_meanings(reached, of_partition([0, 0]), np.asarray([2, 1, 2]), 2, MeaningRule(), 1)
     assert list(zip(placed.label_of.tolist(), placed.leaf_of.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 2)]
 
 
@@ -233,11 +234,11 @@ def test_a_full_leaf_makes_a_label_look_for_another():
 @given(seeds, st.integers(1, 4))
 def test_filling_up_takes_the_largest_first(seed, copies):
     Y, M, start = random_problem(seed)
-    reached = Reached.of(Y, M)
-    found = assignment.candidates(reached, start, 6, 1)
+    reached = Reachability.from_matrices(Y, M)
+    found = assignment.candidate_leaves(reached, start, 6, 1)
     first = of_partition(start)
     room = np.bincount(start, minlength=6) + 2
-    C = clusters(assignment.filled_up(found, first, copies, room), 9, 6)
+    C = clusters(meanings.fill_up(found, first, copies, room), 9, 6)
     S = (Y.T @ M).toarray()
     expected = clusters(first, 9, 6)
     for label, leaf in sorted(np.ndindex(9, 6), key=lambda pair: (-S[pair], pair)):
@@ -250,11 +251,11 @@ def test_filling_up_takes_the_largest_first(seed, copies):
 @given(seeds)
 def test_copies_elsewhere_are_as_many_in_other_leaves(seed):
     Y, M, start = random_problem(seed)
-    placed = assignment.best_leaves(assignment.candidates(Reached.of(Y, M), start, 6, 1), 2)
-    moved = assignment.elsewhere(placed, np.full(6, 9), np.random.default_rng(0))
+    placed = assignment.best_leaves(assignment.candidate_leaves(Reachability.from_matrices(Y, M), start, 6, 1), 2)
+    moved = meanings.scatter_copies(placed, np.full(6, 9), np.random.default_rng(0))
     C = clusters(moved, 9, 6)
     assert C.sum(axis=1).tolist() == clusters(placed, 9, 6).sum(axis=1).tolist()
     first = np.unique(placed.label_of, return_index=True)[1]
     assert (C[placed.label_of[first], placed.leaf_of[first]] == 1).all()
-    tight = assignment.elsewhere(placed, np.bincount(placed.leaf_of, minlength=6), np.random.default_rng(1))
+    tight = meanings.scatter_copies(placed, np.bincount(placed.leaf_of, minlength=6), np.random.default_rng(1))
     assert (np.bincount(tight.leaf_of, minlength=6) <= np.bincount(placed.leaf_of, minlength=6)).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from xmckit_pecos.labels.tree import FILE, LEAF_NAMES, LabelTree, grouped, read_tree, tree_of_clusters
+from xmckit_pecos.labels.tree import FILE, LEAF_NAMES, LabelTree, read_tree, tree_of_clusters, tree_of_leaves
 
 from xmckit import DataError, StorageError
 
@@ -94,7 +94,7 @@ def test_every_label_is_in_the_leaf_of_its_line(tmp_path_factory, leaves):
 @settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from([2, 4, 16]))
 def test_neighbours_share_parents(leaves, branching):
-    tree = grouped(np.arange(leaves), leaves, branching, np.arange(leaves), leaves)
+    tree = tree_of_leaves(np.arange(leaves), leaves, branching, np.arange(leaves), leaves)
     for level in range(tree.depth - 1):
         children = np.bincount(tree.parents[level])
         assert children.max() <= branching
@@ -104,7 +104,7 @@ def test_neighbours_share_parents(leaves, branching):
 
 
 def test_members_and_leaves_of_a_label_with_copies():
-    tree = grouped(np.asarray([0, 1, 2, 2]), 3, 2, np.asarray([0, 1, 2, 0]), 3)
+    tree = tree_of_leaves(np.asarray([0, 1, 2, 2]), 3, 2, np.asarray([0, 1, 2, 0]), 3)
     assert not tree.plain
     assert tree.leaves_of(0).tolist() == [0, 2]
     assert tree.members(2).tolist() == [2, 0]
@@ -112,7 +112,7 @@ def test_members_and_leaves_of_a_label_with_copies():
 
 
 def test_clusters_of_an_index(tmp_path):
-    expected = grouped(np.asarray([1, 0, 1]), 2, 2, np.arange(3), 3)
+    expected = tree_of_leaves(np.asarray([1, 0, 1]), 2, 2, np.arange(3), 3)
     tree = tree_of_clusters(expected.clusters, expected.label_of, 3, 2)
     assert np.array_equal(tree.leaf_of, expected.leaf_of)
     tree.save(tmp_path)
@@ -149,5 +149,5 @@ def test_damaged_files_are_named(tmp_path):
     with np.load(tmp_path / FILE) as archive:
         arrays = dict(archive)
     np.savez(tmp_path / FILE, **{**arrays, "parents1": arrays["parents1"] + 9})
-    with pytest.raises(StorageError, match="names parents beyond"):
+    with pytest.raises(StorageError, match="has parents beyond"):
         LabelTree.load(tmp_path)

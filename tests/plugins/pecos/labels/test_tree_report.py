@@ -10,7 +10,7 @@ from xmckit.exhibits import Branch, Histogram, Outline, Table, stored_all
 pytest.importorskip("pecos")
 
 from xmckit_pecos.labels.report import tree_exhibits
-from xmckit_pecos.labels.tree import LabelTree, grouped
+from xmckit_pecos.labels.tree import LabelTree, tree_of_leaves
 
 
 def leaves_below(branch: Branch) -> list[Branch]:
@@ -33,7 +33,7 @@ def test_it_is_the_tree(leaves: int, branching: int) -> None:
     leaf_of = np.concatenate([np.arange(leaves), rng.integers(0, leaves, labels - leaves + 7)]).astype(np.int32)
     # the last seven are second copies
     label_of = np.concatenate([np.arange(labels), np.arange(7)]).astype(np.int32)
-    tree, counts = grouped(leaf_of, leaves, branching, label_of, labels), rng.integers(0, 50, labels)
+    tree, counts = tree_of_leaves(leaf_of, leaves, branching, label_of, labels), rng.integers(0, 50, labels)
     levels, sizes, outline = shown(tree, counts)
     assert [row[1] for row in levels.rows] == tree.level_sizes[:-1]
     assert sum(sizes.counts) == leaves
@@ -49,7 +49,7 @@ def test_it_is_the_tree(leaves: int, branching: int) -> None:
 def test_a_large_tree_is_cut() -> None:
     labels, leaves = 20_000, 4096
     leaf_of = (np.arange(labels) % leaves).astype(np.int32)
-    tree = grouped(leaf_of, leaves, 16, np.arange(labels, dtype=np.int32), labels)
+    tree = tree_of_leaves(leaf_of, leaves, 16, np.arange(labels, dtype=np.int32), labels)
     _, _, outline = shown(tree, np.ones(labels, dtype=np.int64))
 
     def size(branches: tuple[Branch, ...] | list[Branch]) -> int:

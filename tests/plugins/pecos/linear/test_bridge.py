@@ -22,10 +22,10 @@ from pecos.utils import smat_util
 from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
-from xmckit_pecos.labels.tree import LabelTree, grouped, tree_of_clusters
+from xmckit_pecos.labels.tree import LabelTree, tree_of_clusters, tree_of_leaves
 from xmckit_pecos.linear import bridge, matrices
-from xmckit_pecos.linear.model import Model
-from xmckit_pecos.linear.options import Training
+from xmckit_pecos.linear.model import LinearModel
+from xmckit_pecos.linear.options import TrainingOptions
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -35,14 +35,14 @@ from xmckit import Context, DataError, Split, UsageError
 def tree_for(train: Split, leaves: int = 8, branching: int = 4) -> LabelTree:
     """Some tree: labels in turn."""
     labels = train.labels
-    return grouped(np.arange(labels) % leaves, leaves, branching, np.arange(labels), labels)
+    return tree_of_leaves(np.arange(labels) % leaves, leaves, branching, np.arange(labels), labels)
 
 
 def chain(tree: LabelTree) -> list[csc_matrix]:
     return [tree.step(level).tocsc() for level in range(tree.depth)]
 
 
-def same_weights(ours: Model, theirs: XLinearModel) -> bool:
+def same_weights(ours: LinearModel, theirs: XLinearModel) -> bool:
     pairs = zip(ours.levels, theirs.model.model_chain, strict=True)
     return all((one.W != other.W).nnz == 0 and (one.C != other.C).nnz == 0 for one, other in pairs)
 
@@ -161,7 +161,7 @@ def test_pecos_is_mended_for_new_libraries(newer_libraries):
     parts = (np.ones(2, np.float32), np.asarray([0, 2], np.uint32), np.asarray([0, 1, 2], np.uint64))
     with pytest.raises(AttributeError, match="sputils"):
         newer_libraries.csr_matrix(parts, shape=(2, 3))
-    bridge._mend(newer_libraries)
+    bridge._patch_smat_util(newer_libraries)
     matrix = newer_libraries.csr_matrix(parts, shape=(2, 3))
     assert (matrix.indices.dtype, matrix.indptr.dtype, matrix.dtype) == (np.int32, np.int32, np.float32)
     assert np.array_equal(matrix.toarray(), [[1, 0, 0], [0, 0, 1]])
@@ -180,7 +180,7 @@ def test_indices_stay_wide_where_they_have_to():
 def test_training_is_that_of_pecos(negatives, loss):
     train = every_label()
     tree = tree_for(train)
-    training = Training(C=2.0, prune=0.05, loss=loss, negatives=negatives, beam=3, post_processor="l2-hinge")
+    training = TrainingOptions(C=2.0, prune=0.05, loss=loss, negatives=negatives, beam=3, post_processor="l2-hinge")
     ours = bridge.train(train.matrix, train.Y, tree, training, 1)
     theirs = XLinearModel.train(
         train.matrix, train.Y.tocsc(), C=chain(tree), min_codes=2, nr_splits=2, threshold=0.05, Cp=2.0, Cn=2.0,
@@ -198,7 +198,7 @@ def test_training_is_that_of_pecos(negatives, loss):
 @pytest.mark.parametrize("negatives", ["tfn", "tfn+man"])
 def test_a_ranker_below_a_matcher_is_the_whole_model(negatives):
     train = every_label()
-    tree, training = tree_for(train), Training(negatives=negatives, beam=3)
+    tree, training = tree_for(train), TrainingOptions(negatives=negatives, beam=3)
     matcher = bridge.train_matcher(train.matrix, train.Y, tree, training, 1)
     assert matcher is not None
     assert (matcher.labels, matcher.depth) == (tree.leaves, tree.depth - 1)
@@ -209,21 +209,21 @@ def test_a_ranker_below_a_matcher_is_the_whole_model(negatives):
 
 def test_a_matcher_of_other_leaves_is_refused():
     train = every_label()
-    matcher = bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=4), Training(), 1)
+    matcher = bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=4), TrainingOptions(), 1)
     with pytest.raises(UsageError, match="over 4 leaves"):
-        bridge.train(train.matrix, train.Y, tree_for(train, leaves=8), Training(), 1, matcher=matcher)
+        bridge.train(train.matrix, train.Y, tree_for(train, leaves=8), TrainingOptions(), 1, matcher=matcher)
 
 
 def test_one_leaf_needs_no_matcher():
     train = every_label(labels=3)
-    assert bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=1), Training(), 1) is None
+    assert bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=1), TrainingOptions(), 1) is None
 
 
 def test_results_do_not_depend_on_threads(monkeypatch):
     for module in (bridge, xmckit_pecos.linear.model):
-        monkeypatch.setattr(module, "worthwhile", lambda threads, *_: threads)  # small data would get one
+        monkeypatch.setattr(module, "useful_threads", lambda threads, *_: threads)  # small data would get one
     train = every_label()
-    tree, training = tree_for(train), Training(negatives="tfn+man")
+    tree, training = tree_for(train), TrainingOptions(negatives="tfn+man")
     found = []
     for threads in (1, 2, 3):
         embeddings = bridge.label_embeddings(train.matrix, train.Y, threads)
@@ -242,7 +242,7 @@ def test_clusters_are_those_of_pecos():
     assert (embeddings != LabelEmbeddingFactory.create(Y, train.matrix, method="pifa")).nnz == 0
     expected = Indexer.gen(embeddings, nr_splits=4, max_leaf_size=10, seed=5, threads=1)
     codes = bridge.balanced_codes(embeddings, 3, 5, 1)
-    tree = grouped(codes, 8, 4, np.arange(len(seen)), len(seen))
+    tree = tree_of_leaves(codes, 8, 4, np.arange(len(seen)), len(seen))
     assert [step.shape for step in chain(tree)] == [step.shape for step in expected]
     assert all((ours != theirs).nnz == 0 for ours, theirs in zip(chain(tree), expected, strict=True))
 
@@ -266,7 +266,7 @@ def test_a_seed_of_64_bits_is_taken():
 def test_forms_that_pecos_refuses_are_brought_into_its_own():
     train = every_label()
     tree, X = tree_for(train), train.matrix
-    model = bridge.train(X, train.Y, tree, Training(), 1)
+    model = bridge.train(X, train.Y, tree, TrainingOptions(), 1)
     unsorted = X.copy()
     for row in range(X.shape[0]):
         part = slice(X.indptr[row], X.indptr[row + 1])
@@ -278,7 +278,7 @@ def test_forms_that_pecos_refuses_are_brought_into_its_own():
         found = model.predict(form, 5, 3, 1, "l3-hinge")
         assert np.array_equal(found.indices, expected.indices)
         assert np.array_equal(found.data, expected.data)
-        again = bridge.train(form, train.Y, tree, Training(), 1)
+        again = bridge.train(form, train.Y, tree, TrainingOptions(), 1)
         np.testing.assert_allclose(again.levels[-1].W.toarray(), model.levels[-1].W.toarray(), atol=0.1)
     assert np.array_equal(unsorted.indices, before)
 
@@ -298,9 +298,9 @@ def weighted(train: Split, value) -> csr_matrix:
 def test_weights_of_one_change_nothing():
     train = every_label()
     tree = tree_for(train)
-    plain = bridge.train(train.matrix, train.Y, tree, Training(), 1)
+    plain = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1)
     ones = weighted(train, np.ones(train.Y.nnz, dtype=np.float32))
-    even = bridge.train(train.matrix, train.Y, tree, Training(), 1, weights=ones)
+    even = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1, weights=ones)
     assert all((one.W != other.W).nnz == 0 for one, other in zip(plain.levels, even.levels, strict=True))
 
 
@@ -308,7 +308,7 @@ def test_weights_are_pecos_relevance():
     train = every_label()
     tree = tree_for(train, leaves=1)
     weights = weighted(train, np.random.default_rng(0).uniform(0, 3, train.Y.nnz).astype(np.float32))
-    ours = bridge.train(train.matrix, train.Y, tree, Training(), 1, weights=weights)
+    ours = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1, weights=weights)
     theirs = XLinearModel.train(
         train.matrix, train.Y.tocsc(), C=chain(tree), R=weights.tocsc(), rel_mode="ranker-only", threads=1
     )
@@ -320,7 +320,7 @@ def test_a_cluster_weighs_as_much_as_its_heaviest_label():
     weights = csc_matrix(rng.uniform(0, 1, (5, 6)) * (rng.random((5, 6)) < 0.5), dtype=np.float32)
     weights.data[0] = 0  # a pair may weigh nothing and is still a pair
     parents = np.asarray([0, 2, 0, 2, 2, 3], dtype=np.int32)
-    found = bridge._largest(weights, parents, 4)
+    found = bridge._largest_below(weights, parents, 4)
     entries = weights.tocoo()
     expected = {}
     for row, column, value in zip(entries.row, parents[entries.col], entries.data, strict=True):
@@ -340,7 +340,7 @@ def test_weights_without_weight_keep_their_pairs():
     assert weights is not None
     assert Y.nnz == weights.nnz == train.Y.nnz
     tree = tree_for(train)
-    bridge.train(train.matrix, Y, tree, Training(), 1, weights=weights)
+    bridge.train(train.matrix, Y, tree, TrainingOptions(), 1, weights=weights)
 
 
 def test_pairs_stored_as_zero_are_no_pairs():
@@ -365,7 +365,7 @@ def test_a_label_in_no_or_two_clusters_never_reaches_pecos(entries):
 
 def test_impossible_predictions_are_refused():
     train = every_label()
-    model = bridge.train(train.matrix, train.Y, tree_for(train), Training(), 1)
+    model = bridge.train(train.matrix, train.Y, tree_for(train), TrainingOptions(), 1)
     for k, beam in ((0, 1), (1, 0)):
         with pytest.raises(UsageError, match="at least 1"):
             model.predict(train.matrix, k, beam, 1, "l3-hinge")
@@ -379,5 +379,5 @@ def test_empty_leaves_and_inner_nodes_do_no_harm():
     train = every_label(labels=6)
     parents = ([0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 3])
     tree = LabelTree(tuple(np.asarray(p, dtype=np.int32) for p in parents), np.arange(6, dtype=np.int32), 6)
-    model = bridge.train(train.matrix, train.Y, tree, Training(), 1)
+    model = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1)
     assert model.predict(train.matrix, 10, 5, 1, "l3-hinge").nnz == 6 * train.rows

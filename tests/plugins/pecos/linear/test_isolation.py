@@ -18,10 +18,9 @@ from scipy.sparse import csr_matrix
 pytest.importorskip("pecos")
 
 from pecos_problems import every_label
-from xmckit_pecos.labels.tree import grouped
-from xmckit_pecos.linear import bridge
-from xmckit_pecos.linear import isolation as apart
-from xmckit_pecos.linear.options import Training
+from xmckit_pecos.labels.tree import tree_of_leaves
+from xmckit_pecos.linear import bridge, isolation
+from xmckit_pecos.linear.options import TrainingOptions
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -31,9 +30,9 @@ from xmckit import Context, DataError, PluginError, UsageError, store
 PREPARED = "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
 DIES = PREPARED + "os.kill(os.getpid(), {})"
 SEGFAULTS_IN_PECOS = PREPARED + (
-    "from xmckit_pecos.linear import bridge, isolation as apart; "
+    "from xmckit_pecos.linear import bridge, isolation; "
     "bridge.train = lambda *given, **more: os.kill(os.getpid(), 11); "
-    "apart.serve()"
+    "isolation.serve()"
 )
 
 
@@ -77,8 +76,8 @@ def test_one_leaf_and_no_scratch_folder():
 
 def trained(context, isolated=True, **more):
     train = every_label()
-    tree = grouped(np.arange(40) % 4, 4, 2, np.arange(40), 40)
-    return apart.train(train.matrix, train.Y, tree, Training(), context, isolated=isolated, **more)
+    tree = tree_of_leaves(np.arange(40) % 4, 4, 2, np.arange(40), 40)
+    return isolation.train(train.matrix, train.Y, tree, TrainingOptions(), context, isolated=isolated, **more)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +90,18 @@ def trained(context, isolated=True, **more):
     ],
 )
 def test_a_death_by_signal_is_an_error_that_says_so(tmp_path, monkeypatch, ending, advice):
-    monkeypatch.setattr(apart, "SERVE", DIES.format(int(ending)))
+    monkeypatch.setattr(isolation, "SERVE", DIES.format(int(ending)))
     with pytest.raises(PluginError, match=rf"(?s)PECOS \(libpecos 1.2.8\) ended its process with {advice}") as error:
         trained(with_files(tmp_path))
-    assert str(tmp_path / apart.LAST_WORDS) in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] == [apart.LAST_WORDS]
+    assert str(tmp_path / isolation.LAST_WORDS) in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == [isolation.LAST_WORDS]
 
 
 def test_last_words_say_where(tmp_path, monkeypatch):
-    monkeypatch.setattr(apart, "SERVE", SEGFAULTS_IN_PECOS)
+    monkeypatch.setattr(isolation, "SERVE", SEGFAULTS_IN_PECOS)
     with pytest.raises(PluginError, match="SIGSEGV"):
         trained(with_files(tmp_path))
-    words = (tmp_path / apart.LAST_WORDS).read_text()
+    words = (tmp_path / isolation.LAST_WORDS).read_text()
     assert "Segmentation fault" in words
     assert "in _work" in words
 
@@ -110,12 +109,12 @@ def test_last_words_say_where(tmp_path, monkeypatch):
 def test_what_python_raises_there_is_raised_here(tmp_path, monkeypatch):
     train = every_label()
     wrong = bridge.train_matcher(
-        train.matrix, train.Y, grouped(np.arange(40) % 8, 8, 2, np.arange(40), 40), Training(), 1
+        train.matrix, train.Y, tree_of_leaves(np.arange(40) % 8, 8, 2, np.arange(40), 40), TrainingOptions(), 1
     )
     with pytest.raises(UsageError, match="the matcher is over 8 leaves, the tree has 4"):
         trained(with_files(tmp_path), matcher=wrong)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(apart, "SERVE", PREPARED + "raise ValueError('a bug')")
+    monkeypatch.setattr(isolation, "SERVE", PREPARED + "raise ValueError('a bug')")
     with pytest.raises(PluginError, match="ended with exit code 1: ValueError: a bug"):
         trained(with_files(tmp_path))
 
@@ -123,17 +122,17 @@ def test_what_python_raises_there_is_raised_here(tmp_path, monkeypatch):
 def test_nothing_is_left_alone_when_its_parent_is_killed(tmp_path):
     """The parent waits for a child that would sleep for minutes."""
     sleeps = PREPARED + (
-        "import time; from xmckit_pecos.linear import isolation as apart; "
-        "apart._work = lambda place: (place.parent / 'child').write_text(str(os.getpid())) and time.sleep(300); "
-        "apart.serve()"
+        "import time; from xmckit_pecos.linear import isolation; "
+        "isolation._work = lambda place: (place.parent / 'child').write_text(str(os.getpid())) and time.sleep(300); "
+        "isolation.serve()"
     )
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pathlib import Path\n"
-            "from test_isolation import trained, apart, Context\n"
-            "apart.SERVE = sys.argv[2]\n"
+            "from test_isolation import trained, isolation, Context\n"
+            "isolation.SERVE = sys.argv[2]\n"
             "trained(Context(folder=Path(sys.argv[3])))",
             json.dumps([*sys.path, os.path.dirname(__file__)]),
             sleeps,
@@ -173,7 +172,7 @@ def test_a_note_while_pecos_works(tmp_path, monkeypatch):
     seen = []
 
     def looks(*given, **more):
-        seen.append((store.read_json(tmp_path / apart.NOTE)["what"], faulthandler.is_enabled()))
+        seen.append((store.read_json(tmp_path / isolation.NOTE)["what"], faulthandler.is_enabled()))
         raise DataError("something else")
 
     monkeypatch.setattr(bridge, "train", looks)
@@ -187,15 +186,15 @@ def test_a_note_while_pecos_works(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", ['{"what": "training the linear models", "pid": 1}', "{", "[]"])
 def test_a_note_that_was_left_behind_isolates_pecos(tmp_path, monkeypatch, content):
-    (tmp_path / apart.NOTE).write_text(content)
+    (tmp_path / isolation.NOTE).write_text(content)
     (tmp_path / "pecos-files-old").mkdir()
-    monkeypatch.setattr(apart, "SERVE", DIES.format(int(signal.SIGSEGV)))
+    monkeypatch.setattr(isolation, "SERVE", DIES.format(int(signal.SIGSEGV)))
     said: list[str] = []
     with pytest.raises(PluginError, match="SIGSEGV"):
         trained(with_files(tmp_path, log=said.append), isolated=False)
     assert said[0].startswith("an earlier attempt ended in PECOS")
     assert ("training the linear models" in said[0]) == ("what" in content)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [apart.NOTE, apart.LAST_WORDS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [isolation.NOTE, isolation.LAST_WORDS]
 
 
 ROWS = [("a robin sings", ["bird"]), ("the cat sleeps", ["cat"]), ("an old oak", ["tree"]), ("a cat hunts", ["hunt"])]
@@ -226,7 +225,7 @@ def recipe(tmp_path, monkeypatch):
 
 def test_a_run_in_which_pecos_dies_is_whole_and_goes_on(recipe, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(apart, "SERVE", DIES.format(int(signal.SIGABRT)))
+        patched.setattr(isolation, "SERVE", DIES.format(int(signal.SIGABRT)))
         with pytest.raises(PluginError, match="SIGABRT"):
             xmckit.run(recipe, root=tmp_path / "runs", sets=["head.isolated=true"])
     (stopped,) = (tmp_path / "runs" / "recipe").iterdir()

@@ -16,10 +16,10 @@ pytest.importorskip("pecos")
 from pecos.xmc import HierarchicalMLModel, MLModel
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label
-from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.labels.tree import tree_of_leaves
 from xmckit_pecos.linear import bridge
-from xmckit_pecos.linear.model import Model
-from xmckit_pecos.linear.options import Training
+from xmckit_pecos.linear.model import LinearModel
+from xmckit_pecos.linear.options import TrainingOptions
 
 from xmckit import StorageError, XmckitError
 
@@ -33,8 +33,8 @@ def train():
 
 @pytest.fixture(scope="module")
 def model(train):
-    tree = grouped(np.arange(12) % 3, 3, 4, np.arange(12), 12)
-    return bridge.train(train.matrix, train.Y, tree, Training(), 1)
+    tree = tree_of_leaves(np.arange(12) % 3, 3, 4, np.arange(12), 12)
+    return bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1)
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +55,17 @@ def scores(model, X):
 
 
 def test_what_was_saved_comes_back_bit_for_bit(model, folder, train):
-    loaded = Model.load(folder)
+    loaded = LinearModel.load(folder)
     assert (loaded.inputs, loaded.labels, loaded.depth) == (model.inputs, model.labels, model.depth)
     assert scores(loaded, train.matrix) == scores(model, train.matrix)
     assert (loaded.weights, loaded.bytes) == (model.weights, model.bytes)
 
 
 def test_a_loaded_model_can_be_saved_again(folder, train, tmp_path):
-    loaded = Model.load(folder)
+    loaded = LinearModel.load(folder)
     loaded.save(tmp_path / "again")
     shutil.rmtree(folder)
-    assert scores(Model.load(tmp_path / "again"), train.matrix) == scores(loaded, train.matrix)
+    assert scores(LinearModel.load(tmp_path / "again"), train.matrix) == scores(loaded, train.matrix)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -75,11 +75,11 @@ def test_pecos_reads_the_files(model, folder, train):
     theirs = XLinearModel.load(str(folder))
     found = theirs.predict(train.matrix, only_topk=5, beam_size=2, threads=1)
     assert (found != expected).nnz == 0
-    assert theirs.model.get_pred_params().model_chain[0].only_topk == Training().beam
+    assert theirs.model.get_pred_params().model_chain[0].only_topk == TrainingOptions().beam
 
 
 def test_files_that_are_gone_end_nothing(folder, model, train):
-    loaded = Model.load(folder)
+    loaded = LinearModel.load(folder)
     shutil.rmtree(folder)
     assert scores(loaded, train.matrix) == scores(model, train.matrix)
 
@@ -92,7 +92,7 @@ def test_an_archive_that_claims_to_be_packed_otherwise(folder, at, byte):
     content[content.index(b"PK\x01\x02") + at] = byte
     path.write_bytes(content)
     with pytest.raises(StorageError, match=r"C\.npz.*damaged"):
-        Model.load(folder)
+        LinearModel.load(folder)
 
 
 def rewrite(path, **changes):
@@ -187,7 +187,7 @@ def test_a_file_that_would_end_the_process_is_named_instead(what, folder):
     damage, file, why = DAMAGE[what]
     damage(folder)
     with pytest.raises(StorageError, match=why) as error:
-        Model.load(folder)
+        LinearModel.load(folder)
     assert file in str(error.value)
 
 
@@ -196,12 +196,12 @@ def test_levels_that_do_not_fit_together(folder):
     a_fourth_cluster(folder)
     change_json(folder / LAST / "param.json", nr_codes=4)
     with pytest.raises(StorageError, match="4 clusters below 3 nodes"):
-        Model.load(folder)
+        LinearModel.load(folder)
 
 
 def loaded_or_error(folder):
     try:
-        return Model.load(folder)
+        return LinearModel.load(folder)
     except XmckitError as error:
         return str(error)
 
@@ -226,7 +226,7 @@ def test_random_damage_never_gets_through(folder, train, model):
             assert scores(found, train.matrix) == scores(model, train.matrix)
         path.write_bytes(content)
     assert refused > 100
-    assert scores(Model.load(folder), train.matrix) == scores(model, train.matrix)
+    assert scores(LinearModel.load(folder), train.matrix) == scores(model, train.matrix)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="about the C++ library of PECOS for Linux")

@@ -14,12 +14,14 @@ from scipy.sparse import csc_matrix, csr_matrix, random
 pytest.importorskip("pecos")
 
 from pecos.core import ScipyCompressedSparseAllocator
-from xmckit_pecos.labels.tree import grouped
+from xmckit_pecos.labels.tree import tree_of_leaves
 from xmckit_pecos.linear.bridge import clib  # importing it mends PECOS
-from xmckit_pecos.linear.model import Model
+from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.storage import LEVELS, POST_PROCESSORS, ModelLevel
 from xmckit_pecos.search import beam as beam_search
+from xmckit_pecos.search import levels as search_levels
 from xmckit_pecos.search.copies import scores_of_labels
+from xmckit_pecos.search.levels import LabelCopies, SearchLevel
 
 from xmckit import DataError, UsageError
 
@@ -34,7 +36,7 @@ def model(
     bias: float,
     few_values: bool,
     even: bool = False,
-) -> Model:
+) -> LinearModel:
     """Any weights over any tree whose levels have so many nodes; with few values, most scores are equal to others."""
     levels, above = [], 1
     for nodes in sizes:
@@ -45,7 +47,7 @@ def model(
         C = csc_matrix((np.ones(nodes, np.float32), (np.arange(nodes), parent)), shape=(nodes, above))
         levels.append(ModelLevel(W, C, bias, SOME))
         above = nodes
-    return Model(levels)
+    return LinearModel(levels)
 
 
 def rows(rng: np.random.Generator, count: int, features: int, density: float, few_values: bool) -> csr_matrix:
@@ -55,7 +57,7 @@ def rows(rng: np.random.Generator, count: int, features: int, density: float, fe
     return X
 
 
-def by_pecos(stored: Model, X: csr_matrix, k: int, beam: int, post_processor: str) -> csr_matrix:
+def by_pecos(stored: LinearModel, X: csr_matrix, k: int, beam: int, post_processor: str) -> csr_matrix:
     with tempfile.TemporaryDirectory() as folder:
         stored.save(Path(folder) / "model")
         loaded = clib.xlinear_load_predict_only(str(Path(folder) / "model" / LEVELS))
@@ -63,6 +65,10 @@ def by_pecos(stored: Model, X: csr_matrix, k: int, beam: int, post_processor: st
     clib.xlinear_predict(loaded, X, beam, post_processor, k, 1, found)
     clib.xlinear_destruct_model(loaded)
     return found.get()
+
+
+def search_levels_of(stored: LinearModel) -> list[SearchLevel]:
+    return [SearchLevel.from_matrices(level.W, level.C, level.bias) for level in stored.levels]
 
 
 def same(ours: csr_matrix, theirs: csr_matrix) -> bool:
@@ -94,7 +100,7 @@ def test_scores_are_those_of_pecos(
     rng = np.random.default_rng(seed)
     stored = model(rng, sizes, features, densities[0], bias, few_values, even)
     X = rows(rng, int(rng.integers(1, 40)), features, densities[1], few_values)
-    levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
+    levels = search_levels_of(stored)
     ours = beam_search.search(levels, X, k, beam, threads, post_processor)
     assert same(ours, by_pecos(stored, X, k, beam, post_processor))
 
@@ -110,8 +116,8 @@ def test_ways_to_the_same_scores(monkeypatch, post_processor, name, value, sizes
     rng = np.random.default_rng(3)
     stored, X = model(rng, sizes, 200, 0.1, 1.0, False, even=True), rows(rng, 50, 200, 0.1, False)
     wanted = by_pecos(stored, X, 20, 4, post_processor)
-    monkeypatch.setattr(beam_search, name, value)
-    levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
+    monkeypatch.setattr(beam_search if hasattr(beam_search, name) else search_levels, name, value)
+    levels = search_levels_of(stored)
     assert same(beam_search.search(levels, X, 20, 4, 1, post_processor), wanted)
 
 
@@ -142,7 +148,7 @@ def test_no_rows_and_rows_without_entries():
 def test_margins_beyond_single_precision_do_no_harm(post_processor, indices, values):
     huge = np.float32(3e38)  # ∞, −∞, ∞ − ∞ and 10
     W = csc_matrix(np.asarray([[huge, -huge, huge, 1.0], [huge, -huge, -huge, 1.0]], dtype=np.float32))
-    level = beam_search.Level.of(W, csc_matrix(np.ones((4, 1), np.float32)), -1.0)
+    level = SearchLevel.from_matrices(W, csc_matrix(np.ones((4, 1), np.float32)), -1.0)
     found = beam_search.search([level], csr_matrix([[5.0, 5.0]], dtype=np.float32), 4, 1, 1, post_processor)
     assert found.indices.tolist() == indices
     assert found.data.tolist() == values
@@ -156,7 +162,7 @@ def test_what_would_be_read_beyond_an_array_is_refused():
         outside.indices[-1] = wrong
         with pytest.raises(DataError, match="not between 0 and 19"):
             stored.predict(outside, 5, 2, 1, "l3-hinge")
-    tree = grouped(np.zeros(3, np.int32), 1, 2, np.arange(3), 3)
+    tree = tree_of_leaves(np.zeros(3, np.int32), 1, 2, np.arange(3), 3)
     with pytest.raises(UsageError, match="the tree has 3 pseudo-labels, this model 9"):
         stored.predict(X, 5, 2, 1, "l3-hinge", tree=tree)
     assert same(stored.predict(X, 5, 1 << 62, 1, "l3-hinge"), stored.predict(X, 5, 3, 1, "l3-hinge"))
@@ -179,7 +185,7 @@ def test_arrays_in_any_form():
 
 def test_blocks_are_about_as_much_work_and_leave_out_nothing(monkeypatch):
     rng = np.random.default_rng(6)
-    levels = [beam_search.Level.of(one.W, one.C, one.bias) for one in model(rng, [4, 30], 20, 0.5, 1.0, False).levels]
+    levels = search_levels_of(model(rng, [4, 30], 20, 0.5, 1.0, False))
     indptr = np.concatenate([[0], np.cumsum(np.repeat([1, 900], 500))])
     blocks = beam_search._blocks(levels, indptr, 10, 2)
     assert [(block.start, block.stop) for block in blocks[1:]] == [(blocks[0].stop, 1000)]
@@ -196,7 +202,7 @@ def test_blocks_are_about_as_much_work_and_leave_out_nothing(monkeypatch):
 
 def test_a_label_without_a_cluster_is_never_found():
     C = csc_matrix((np.ones(2, np.float32), ([0, 2], [0, 0])), shape=(3, 1))
-    level = beam_search.Level.of(csc_matrix(np.ones((1, 3), np.float32)), C, -1.0)
+    level = SearchLevel.from_matrices(csc_matrix(np.ones((1, 3), np.float32)), C, -1.0)
     found = beam_search.search([level], csr_matrix(np.ones((1, 1), np.float32)), 3, 1, 1, "noop")
     assert found.indices.tolist() == [0, 2]
 
@@ -216,8 +222,8 @@ def test_labels_have_the_scores_of_their_copies(seed, nodes, few_values, k, beam
     stored = model(rng, [3, 10, nodes], 30, 0.2, 1.0, few_values)
     X = rows(rng, 12, 30, 0.3, few_values)
     label_of, labels = rng.integers(0, max(1, nodes // 2), nodes), nodes // 2 + 2
-    levels = [beam_search.Level.of(level.W, level.C, level.bias) for level in stored.levels]
-    copies = beam_search.Copies.of(label_of, labels, levels[-1])
+    levels = search_levels_of(stored)
+    copies = LabelCopies.from_tree(label_of, labels, levels[-1])
     ours = beam_search.search(levels, X, k, beam, 1, post_processor, copies, mean)
     everything = beam_search.search(levels, X, nodes, beam, 1, post_processor)
     assert same(ours, scores_of_labels(everything, label_of, labels, k, None if mean else 1))
@@ -227,9 +233,9 @@ def test_a_copy_without_a_cluster_is_no_copy():
     rng = np.random.default_rng(5)
     W = csc_matrix(rng.normal(size=(6, 8)).astype(np.float32))
     C = csc_matrix((np.ones(7, np.float32), (np.arange(7), np.zeros(7, int))), shape=(8, 1))
-    level = beam_search.Level.of(W, C, -1.0)
+    level = SearchLevel.from_matrices(W, C, -1.0)
     X = csr_matrix(rng.random((4, 6)).astype(np.float32))
-    copies = beam_search.Copies.of(np.asarray([0, 1, 2, 3, 0, 1, 2, 3]), 4, level)
+    copies = LabelCopies.from_tree(np.asarray([0, 1, 2, 3, 0, 1, 2, 3]), 4, level)
     found = beam_search.search([level], X, 4, 1, 1, "l3-hinge", copies)
     expected = scores_of_labels(beam_search.search([level], X, 8, 1, 1, "l3-hinge"), copies.label_of, 4)
     assert same(found, expected)
