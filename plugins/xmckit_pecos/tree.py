@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -87,7 +88,6 @@ class TreeIndex:
         self.tree, self.matcher, self.counts = tree, matcher, counts
         self._facts = dict(facts or {})
         self._params, self._workers = params, workers
-        self._members: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def clusters(self) -> csr_matrix:
@@ -96,11 +96,6 @@ class TreeIndex:
     @property
     def label_of(self) -> np.ndarray:
         return self.tree.label_of
-
-    @property
-    def unseen(self) -> int:
-        """The number of labels on no training row."""
-        return int((self.counts == 0).sum())
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the report about how labels moved. A plain tree has none."""
@@ -122,19 +117,18 @@ class TreeIndex:
             raise UsageError(f"a shortlist needs k of at least 1, not {k}")
         reached = self.reached_leaves(Q)
         leaf_ends, leaves = reached.indptr.astype(np.int64), reached.indices.astype(np.int32)
-        starts, members = self._labels_of_leaves()
+        starts, members = self._members
         k = min(k, self.tree.labels)
         indptr, chosen, scores = _fill(leaf_ends, leaves, reached.data, starts, members, k, self.tree.labels)
         return csr_matrix((scores, chosen, indptr), shape=(Q.shape[0], self.tree.labels)).sorted_indices()
 
-    def _labels_of_leaves(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (where each leaf begins, the labels leaf by leaf, most frequent first)."""
-        if self._members is None:
-            label_of, leaf_of = self.tree.label_of, self.tree.leaf_of
-            order = np.lexsort((label_of, -self.counts[label_of], leaf_of))
-            starts = np.concatenate([[0], np.cumsum(self.tree.leaf_sizes)]).astype(np.int64)
-            self._members = starts, label_of[order].astype(np.int32)
-        return self._members
+    @cached_property
+    def _members(self) -> tuple[np.ndarray, np.ndarray]:
+        """(where each leaf begins, the labels leaf by leaf, most frequent first)."""
+        label_of, leaf_of = self.tree.label_of, self.tree.leaf_of
+        order = np.lexsort((label_of, -self.counts[label_of], leaf_of))
+        starts = np.concatenate([[0], np.cumsum(self.tree.leaf_sizes)]).astype(np.int64)
+        return starts, label_of[order].astype(np.int32)
 
     def save(self, folder: Path) -> None:
         self.tree.save(folder)

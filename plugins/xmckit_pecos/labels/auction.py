@@ -148,7 +148,7 @@ def place_remaining(placement: Placement, start: np.ndarray, wanted: np.ndarray,
 
 @njit(cache=True, nogil=True)
 def _nearest_leaves(start: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Find for each label the leaf with room whose number is nearest to its own: neighbours share a parent."""
+    """Find for each label the leaf with room that has the nearest number to its own: neighbours share a parent."""
     result = np.empty(len(start), np.int32)
     for i in range(len(start)):
         for away in range(len(left)):

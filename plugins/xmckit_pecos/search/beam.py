@@ -80,6 +80,8 @@ def _blocks(levels: Sequence[SearchLevel], indptr: np.ndarray, beam: int, thread
     followed = [1, *(min(beam, level.nodes) for level in levels[:-1])]
     widest = max(nodes * level.widest for nodes, level in zip(followed, levels, strict=True))
     most = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // max(widest, 1)))
+    if threads == 1 and rows <= most:
+        return [slice(0, rows)]
     count = threads * max(1, -(-rows // (most * threads)))
     work = indptr + ROW * np.arange(rows + 1)
     cuts = np.searchsorted(work, np.linspace(work[0], work[-1], count + 1))

@@ -6,6 +6,8 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
+from xmckit_pecos.search.ranking import keep_best, key_place, key_score, rank_key
+
 
 def scores_of_labels(
     scores: csr_matrix, label_of: np.ndarray, labels: int, k: int | None = None, averaged: int | None = None
@@ -52,44 +54,14 @@ def _merge_copies(
             elif place < indptr[row] + averaged:
                 total[label] += data[place]
                 times[label] += 1
-        keys = np.empty(count, np.float32)
-        for place in range(count):
-            keys[place] = total[listed[place]] / times[listed[place]]
-        kept, used = min(count, most), ends[row]
-        _best_first(keys, listed[:count], kept)
-        chosen[used : used + kept], scores[used : used + kept] = listed[:kept], keys[:kept]
-        ends[row + 1] = used + kept
+        keys = np.empty(count, np.uint64)
+        for i in range(count):
+            keys[i] = rank_key(np.float32(total[listed[i]] / times[listed[i]]), listed[i])
+        if count > most:
+            count = keep_best(keys, count, most)
+        keys[:count].sort()
+        for i in range(count):
+            key = keys[count - 1 - i]
+            chosen[ends[row] + i], scores[ends[row] + i] = key_place(key), key_score(key)
+        ends[row + 1] = ends[row] + count
     return ends, chosen[: ends[rows]].copy(), scores[: ends[rows]].copy()
-
-
-@njit(cache=True, nogil=True)
-def _best_first(keys: np.ndarray, labels: np.ndarray, most: int) -> None:
-    """Sort both by heap so that the `most` largest keys come first; of equal keys the lower label comes first."""
-    size = len(keys)
-    if not most:
-        return
-    for place in range(size // 2 - 1, -1, -1):
-        _sift(keys, labels, place, size)
-    for end in range(size - 1, size - 1 - most, -1):
-        keys[0], keys[end] = keys[end], keys[0]
-        labels[0], labels[end] = labels[end], labels[0]
-        _sift(keys, labels, 0, end)
-    keys[:], labels[:] = keys[::-1].copy(), labels[::-1].copy()
-
-
-@njit(cache=True, nogil=True)
-def _sift(keys: np.ndarray, labels: np.ndarray, place: int, size: int) -> None:
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and _before(keys, labels, below + 1, below):
-            below += 1
-        if not _before(keys, labels, below, place):
-            return
-        keys[place], keys[below] = keys[below], keys[place]
-        labels[place], labels[below] = labels[below], labels[place]
-        place = below
-
-
-@njit(cache=True, nogil=True)
-def _before(keys: np.ndarray, labels: np.ndarray, one: int, other: int) -> bool:
-    return keys[one] > keys[other] or (keys[one] == keys[other] and labels[one] < labels[other])

@@ -30,6 +30,7 @@ class SearchLevel(NamedTuple):
     entries: np.ndarray
     nodes: int
     inputs: int
+    widest: int  # the largest number of children of a node
 
     @classmethod
     def from_matrices(cls, W: csc_matrix, C: csc_matrix, bias: float) -> SearchLevel:
@@ -41,13 +42,8 @@ class SearchLevel(NamedTuple):
         )
         share = SHARE if len(weights) <= MANY else 2
         entry_starts, entries = _pack(starts, feature_starts, entry_starts, places, weights, share)
-        nodes = int(W.shape[1])
-        return cls(starts, children, constants, feature_starts, features, entry_starts, entries, nodes, inputs)
-
-    @property
-    def widest(self) -> int:
-        """The largest number of children of a node."""
-        return int(np.diff(self.starts).max(initial=0))
+        nodes, widest = int(W.shape[1]), int(np.diff(starts).max(initial=0))
+        return cls(starts, children, constants, feature_starts, features, entry_starts, entries, nodes, inputs, widest)
 
 
 class LabelCopies(NamedTuple):

@@ -10,7 +10,7 @@ from numba import njit, uint64
 from xmckit.sparse.lanes import add_rounded_product, address, fetch, loader, ones, prefetch, store
 from xmckit_pecos.search.levels import Frontier, SearchLevel
 
-LANES = 16  # margins whose sums fit into a register
+LANES = 16  # margins that fit into a register
 
 _load = loader(4 * LANES)
 

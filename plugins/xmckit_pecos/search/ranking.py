@@ -69,7 +69,7 @@ def best_nodes(
         for i in range(size):
             pair, child = _locate(kept[size - 1 - i], first, begin, end)
             best[ends[row] + i] = level.children[level.starts[frontier.nodes[pair]] + child]
-            values[ends[row] + i] = _score_of_key(kept[size - 1 - i])
+            values[ends[row] + i] = key_score(kept[size - 1 - i])
     return ends, best, values
 
 
@@ -121,7 +121,7 @@ def best_labels(
                 if margin <= failed:
                     continue
                 value = _score(margin, scores[pair], kind, exponent)
-                if _key(value, 0) < least:
+                if rank_key(value, 0) < least:
                     failed = margin
                     continue
                 label = copies.label_of[level.children[starts[reached[pair]] + place - first[pair]]]
@@ -132,22 +132,22 @@ def best_labels(
                     value = _score_of_copies(
                         label, copies, row, row_of, pair_of, scores, first, margins, kind, exponent, mean
                     )
-                key = _key(value, label)
+                key = rank_key(value, label)
                 if key < least:
                     continue
                 if size == len(kept):
-                    size = _keep_best(kept, size, most)
+                    size = keep_best(kept, size, most)
                     least = kept[0]
                     if key < least:
                         continue
                 kept[size] = key
                 size += 1
         if size > most:
-            size = _keep_best(kept, size, most)
+            size = keep_best(kept, size, most)
         kept[:size].sort()
         for i in range(size):
-            best[ends[row] + i] = 0xFFFFFFFF - np.int64(kept[size - 1 - i] & np.uint64(0xFFFFFFFF))
-            values[ends[row] + i] = _score_of_key(kept[size - 1 - i])
+            best[ends[row] + i] = key_place(kept[size - 1 - i])
+            values[ends[row] + i] = key_score(kept[size - 1 - i])
         ends[row + 1] = ends[row] + size
     return ends, best[: ends[rows]], values[: ends[rows]]
 
@@ -202,12 +202,12 @@ def _select(
             margin = margins[place]
             if margin <= failed:
                 continue
-            key = _key(_score(margin, scores[pair], kind, exponent), place - first[begin])
+            key = rank_key(_score(margin, scores[pair], kind, exponent), place - first[begin])
             if key < least:
                 failed = margin
                 continue
             if size == limit:
-                size = _keep_best(kept, size, most)
+                size = keep_best(kept, size, most)
                 least = kept[0]
                 if key < least:
                     failed = margin
@@ -215,13 +215,13 @@ def _select(
             kept[size] = key
             size += 1
     if size > most:
-        size = _keep_best(kept, size, most)
+        size = keep_best(kept, size, most)
     kept[:size].sort()
     return size
 
 
 @njit(cache=True, nogil=True)
-def _key(score: Any, place: int) -> Any:
+def rank_key(score: Any, place: int) -> Any:
     """Return a number that is larger for a better score and, of equal ones, for an earlier place. NaN is the worst."""
     if np.isnan(score):
         score = np.float32(-np.inf)
@@ -231,16 +231,21 @@ def _key(score: Any, place: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _score_of_key(key: Any) -> Any:
+def key_score(key: Any) -> Any:
     bits = key >> np.uint64(32)
     bits = bits & np.uint64(0x7FFFFFFF) if bits >> np.uint64(31) else bits ^ np.uint64(0xFFFFFFFF)
     return _float(np.uint32(bits))
 
 
 @njit(cache=True, nogil=True)
+def key_place(key: Any) -> Any:
+    return np.int64(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
+
+
+@njit(cache=True, nogil=True)
 def _locate(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
     """Return (the reached node, the number of its child) of a key."""
-    at = first[begin] + np.int64(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
+    at = first[begin] + key_place(key)
     low, high = begin, end - 1
     while low < high:
         middle = (low + high + 1) // 2
@@ -252,7 +257,7 @@ def _locate(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _keep_best(kept: np.ndarray, size: int, most: int) -> int:
+def keep_best(kept: np.ndarray, size: int, most: int) -> int:
     """Move the `most` largest of the first `size` keys to the front, the least of them first, and return `most`."""
     low, high, wanted = 0, size - 1, size - most  # in rising order the key at `wanted` would be the least one kept
     while low < high:
