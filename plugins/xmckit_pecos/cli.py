@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from xmckit.cli.options import json_option, print_json, runs_option
 from xmckit.errors import printable
 
 
@@ -21,8 +21,8 @@ def index() -> None:
 @click.option("--index", "index_name", metavar="NAME", help="Index to show, if the run has several.")
 @click.option("--most", default=10, show_default=True, type=click.IntRange(min=1), help="Labels to name.")
 @click.option("--examples", default=3, show_default=True, type=click.IntRange(min=0), help="Rows to show of a leaf.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@runs_option
+@json_option
 def show(
     run: str, label_name: str | None, index_name: str | None, most: int, examples: int, root: str, as_json: bool
 ) -> None:
@@ -43,5 +43,7 @@ def show(
     else:
         facts = inspector.label_facts(label_name, most, examples)
         lines = label_text(facts)
-    text = "\n".join(printable(line, keep="") for line in lines)
-    click.echo(json.dumps(facts, indent=2, ensure_ascii=True) if as_json else text)
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo("\n".join(printable(line, keep="") for line in lines))

@@ -282,8 +282,12 @@ class Run:
         examples: list[dict[str, Any]] = store.read_json(self.stage_folder(layout.SCORE) / layout.EXAMPLES)
         return examples
 
+    def head_folder(self, stage: StageRecord) -> Path:
+        """Return the folder that the head of a stage was saved in."""
+        return self.path / stage.folder / layout.HEAD
+
     def load_head(self, stage: StageRecord, context: Context) -> Any:
-        return context.load("head", stage.use, self.path / stage.folder / layout.HEAD)
+        return context.load("head", stage.use, self.head_folder(stage))
 
     def load_featurizer(self, stage: str, context: Context) -> Featurizer:
         """Load the featurizer of a features stage."""

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import Matrix, UsageError, store
-from xmckit.data.saved import load_label_names, load_split
+from xmckit.data.saved import load_split
 from xmckit.errors import nearest
 from xmckit.exhibits import Branch
 from xmckit.runs import Run
@@ -29,7 +29,7 @@ class TreeInspector:
         self.run = run
         self.stage, self.folder = _find_tree(run, name)
         self.tree = LabelTree.load(self.folder)
-        self.names = load_label_names(run.stage_folder("data"))
+        self.names = run.label_names()
 
     def tree_facts(self, most: int) -> dict[str, Any]:
         """Return the levels, nodes and leaf sizes. A node names up to `most` of its most frequent labels."""
@@ -42,7 +42,7 @@ class TreeInspector:
         X, Y = self.run.training_rows(self.stage)
         counts = np.bincount(Y.indices, minlength=Y.shape[1])
         own = np.flatnonzero(Y[:, [label]].toarray().ravel())
-        train = load_split(self.run.stage_folder("data") / "train")
+        train = load_split(self.run.train_folder)
 
         def nearest_labels(labels: np.ndarray, near: np.ndarray) -> list[dict[str, Any]]:
             best = np.lexsort((labels, -near))[: most + 1]
@@ -123,11 +123,11 @@ class TreeInspector:
 def _find_tree(run: Run, wanted: str | None) -> tuple[str, Path]:
     """Return (stage, folder) of the run's tree: of an index, or of a head that built its own."""
     trees: dict[str, tuple[str, Path]] = {}
-    for stage in run.manifest["stages"]:
-        kind, _, name = stage["name"].partition("-")
-        folder = run.path / stage["folder"] / kind
-        if kind in ("index", "head") and (folder / FILE).is_file():
-            trees.setdefault(name, (stage["name"], folder))
+    folders = [(stage, run.index_folder(stage.section)) for stage in run.index_stages]
+    folders += [(stage, run.head_folder(stage)) for stage in run.head_stages]
+    for stage, folder in folders:
+        if (folder / FILE).is_file():
+            trees.setdefault(stage.section, (stage.name, folder))
     if not trees:
         raise UsageError(f'{run.path} has no label tree: it comes with [index] use = "tree" or a head such as xrlinear')
     if wanted is not None and wanted not in trees:

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +26,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, DataError, Matrix, PluginError, UsageError, XmckitError, store
+from xmckit.processes import command, describe_exit, end_with_stdin
 from xmckit_pecos import PECOS
 from xmckit_pecos.labels.tree import LabelTree
 from xmckit_pecos.linear.matrices import features
@@ -35,9 +34,6 @@ from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
 
 NOTE, LAST_WORDS = "pecos-at-work.json", "pecos-last-words.txt"
-SERVE = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_pecos.linear.isolation import serve; serve()"
-)
 _EXCHANGE, _JOB, _RESULT, _ERROR = "pecos-files-", "job.json", "result", "error.json"
 _ERRORS: dict[str, type[XmckitError]] = {kind.__name__: kind for kind in (DataError, UsageError)}
 _ADVICE: dict[int, str] = {
@@ -190,7 +186,7 @@ def _run_child(folder: Path, job: str, settings: dict[str, Any], context: Contex
     with open(output, "wb") as stream:
         # only this process holds the other end of stdin, so the child ends when this process does
         child = subprocess.Popen(
-            [sys.executable, "-c", SERVE, json.dumps(sys.path), str(folder)],
+            command("xmckit_pecos.linear.isolation:serve", str(folder)),
             stdin=subprocess.PIPE, stdout=stream, stderr=subprocess.STDOUT,
         )  # fmt: skip
         with child:
@@ -212,9 +208,8 @@ def _run_child(folder: Path, job: str, settings: dict[str, Any], context: Contex
 
 def _exit_message(code: int, output: Path) -> str:
     if code < 0:
-        known = -code in signal.valid_signals()
-        name = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if known else f"signal {-code}"
-        return f"PECOS (libpecos 1.2.8) ended its process with {name}. {_ADVICE.get(-code, _OTHER_ADVICE)}."
+        advice = _ADVICE.get(-code, _OTHER_ADVICE)
+        return f"PECOS (libpecos 1.2.8) ended its process with {describe_exit(code)}. {advice}."
     lines = output.read_text("utf-8", errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
     return f"the process of PECOS (libpecos 1.2.8) ended with exit code {code}: {last}."
@@ -223,23 +218,16 @@ def _exit_message(code: int, output: Path) -> str:
 # The child process ---------------------------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """Do the job that is described in the folder on the command line."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def serve(folder_name: str) -> None:
+    """Do the job that is described in the folder."""
+    end_with_stdin()
     faulthandler.enable()
-    folder = Path(sys.argv[2])
+    folder = Path(folder_name)
     try:
         _work(folder)
     except tuple(_ERRORS.values()) as error:
         store.write_json(folder / _ERROR, {"kind": type(error).__name__, "message": str(error)})
         sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    """Exit when stdin ends: nothing is ever written to it, and the parent holds it open."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
 
 
 def _work(folder: Path) -> None:
