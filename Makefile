@@ -27,7 +27,7 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python -m benchmarks.speed.measure
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml

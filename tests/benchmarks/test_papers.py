@@ -7,39 +7,24 @@ import copy
 import itertools
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _studies_can_be_imported():
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    yield
-    sys.path.remove(str(BENCHMARKS))
-    for name in set(sys.modules) - before:
-        if (BENCHMARKS / f"{name}.py").exists():
-            del sys.modules[name]
+from benchmarks.heads import topk_losses
+from benchmarks.papers import measure
+from benchmarks.papers import page as papers_page
+from benchmarks.papers.exhibits import Claim, above, claim
+from benchmarks.papers.liu import in_common
 
 
 @pytest.fixture(scope="module")
-def papers_page():
-    import papers_page
-
-    return papers_page
-
-
-@pytest.fixture(scope="module")
-def published(papers_page):
+def published():
     return papers_page.load_published()
 
 
 @pytest.fixture(scope="module")
-def results(papers_page):
+def results():
     return papers_page.load_results()
 
 
@@ -49,15 +34,17 @@ def section(page, heading):
     return found
 
 
-def test_page_is_what_the_results_give(papers_page, published, results):
+def test_page_is_what_the_results_give(published, results):
     page = papers_page.PAGE.read_text("utf-8")
     newer = [name for name, found in results.items() if f"`{name}.json` {papers_page.digest(found)}" not in page]
     if newer:
-        pytest.skip(f"results are newer than the page ({', '.join(newer)}): python benchmarks/papers.py --render")
+        pytest.skip(
+            f"results are newer than the page ({', '.join(newer)}): python -m benchmarks.papers.measure --render"
+        )
     assert papers_page.page(published, results) == page
 
 
-def test_every_published_number_has_its_place(papers_page, published):
+def test_every_published_number_has_its_place(published):
     assert {key for keys in papers_page.SECTIONS for key in keys} == {entry["key"] for entry in published["exhibit"]}
     for entry in published["exhibit"]:
         assert entry["paper"] in published["paper"]
@@ -86,7 +73,7 @@ def test_tables_of_one_paper_agree(published):
             assert larger["rows"][f"{ours}, {metric}"][:3] == grid["rows"][f"{theirs}, {metric}"][1:]
 
 
-def test_nothing_run_yet(papers_page, published):
+def test_nothing_run_yet(published):
     page = papers_page.page(published, {})
     assert f"Of {len(papers_page.SECTIONS)} claims: open {len(papers_page.SECTIONS)}." in page
     assert "No cell that it could be counted on was run yet." in section(page, "Figure 6b")
@@ -94,7 +81,7 @@ def test_nothing_run_yet(papers_page, published):
     assert "| published: MIMIC-III | 25 | 229 (6.8 %) |" in page
 
 
-def test_missing_cells_are_counted_and_named(papers_page, published, results):
+def test_missing_cells_are_counted_and_named(published, results):
     some = copy.deepcopy(results)
     cells = some["argmax_tables"]["cells"]
     for key in [key for key in cells if key.startswith("delicious / dft")]:
@@ -104,9 +91,7 @@ def test_missing_cells_are_counted_and_named(papers_page, published, results):
     assert "| delicious | dft | – | – | – | – | – | – |" in told
 
 
-def test_claims_are_counted(papers_page):
-    from papers_exhibits import Claim, above, claim
-
+def test_claims_are_counted():
     nan = float("nan")
     assert above([(2, 1), (1, 1), (None, 1), (nan, 0), (0, 1)]) == [True, False, False]
     counted = claim("it is better", [True, False], [True])
@@ -121,8 +106,6 @@ def test_claims_are_counted(papers_page):
 
 
 def test_seeds_that_only_one_system_has_do_not_count():
-    from papers_leaves import in_common
-
     def cell(system, seed, value):
         return {"system": system, "seed": seed, "P@5": value}
 
@@ -134,8 +117,6 @@ def test_seeds_that_only_one_system_has_do_not_count():
 def test_smooth_svm_and_entropy_against_all_sets():
     """The losses that are timed are those of the papers: sums over all sets of k labels, one by one."""
     torch = pytest.importorskip("torch")
-    import topk_losses
-
     from xmckit.nn import Targets, truncated_topk_entropy
 
     x = torch.randn(3, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -154,9 +135,7 @@ def test_smooth_svm_and_entropy_against_all_sets():
         assert sorted_entropy == pytest.approx(truncated_topk_entropy(x, targets, k).item())
 
 
-def test_minutes_are_shared_and_failures_told(papers_page, monkeypatch):
-    import papers
-
+def test_minutes_are_shared_and_failures_told(monkeypatch):
     options = argparse.Namespace(data=Path("DIR"), only=["overlap"], minutes=30.0)
     calls = []
 
@@ -164,10 +143,12 @@ def test_minutes_are_shared_and_failures_told(papers_page, monkeypatch):
         calls.append(words)
         return argparse.Namespace(returncode=len(calls) == 1)
 
-    monkeypatch.setattr(papers.subprocess, "run", run)
-    assert papers.run_studies(options) == ["overlap"]
-    assert [Path(words[1]).stem for words in calls] == ["overlap", "overlap_costs", "overlap_speed"]
-    assert [words[2:] for words in calls] == [
+    monkeypatch.setattr(measure.subprocess, "run", run)
+    assert measure.run_studies(options) == ["overlap"]
+    assert [words[1:3] for words in calls] == [
+        ["-m", f"benchmarks.overlap.{name}"] for name in ("measure", "costs", "speed")
+    ]
+    assert [words[3:] for words in calls] == [
         ["--data", "DIR", "--minutes", "10.00"],
         ["--data", "DIR", "--minutes", "15.00"],
         ["--data", "DIR"],
@@ -175,7 +156,5 @@ def test_minutes_are_shared_and_failures_told(papers_page, monkeypatch):
 
 
 def test_unknown_study_is_refused():
-    import papers
-
     with pytest.raises(SystemExit, match=r"no study's name contains nonsense; there are bottleneck, "):
-        papers.chosen(["nonsense"])
+        measure.chosen(["nonsense"])

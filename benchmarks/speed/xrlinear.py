@@ -1,0 +1,172 @@
+"""Head `xrlinear` against calling PECOS directly, with the same parameters, seed and threads.
+
+    python -m benchmarks.speed.xrlinear [--data DIR …] [--turns 7] [--threads 2] [--cpu] [--json]
+
+Both build the tree, train all levels and rank 100 labels for every test row. PECOS is called as its fastest way asks
+for: PIFA, hierarchical k-means, `XLinearModel.train`, save, load for prediction, predict. The head does the same and
+also counts labels scored per row; its threshold is given, so that no validation rows are needed. Labels on no training
+row are left out for both, because the head never outputs them.
+
+After a turn that is not counted they run in turns, and who begins changes from turn to turn. The ratio is that of the
+best times; that of the medians stands beside it: where the two differ much, the machine was busy. --cpu counts
+processor time, which a busy machine disturbs less (with one thread: threads that wait count too).
+
+--data names folders that `xmckit data info` can read; without it a synthetic set is used and, with XMCKIT_DATA set to a
+folder of data sets, its cve_libraries and delicious.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pecos.xmc import Indexer, LabelEmbeddingFactory
+from pecos.xmc.xlinear import XLinearModel
+from scipy.sparse import csr_matrix
+from xmckit_pecos.linear.calibration import logits
+from xmckit_pecos.xrlinear import XRLinearHead
+
+from xmckit import Context, Split, make_context
+from xmckit.data.model import as_csr
+
+TOP, BEAM, BRANCHING, LEAF_SIZE, POST_PROCESSOR = 100, 10, 16, 100, "l3-hinge"
+TARGET = 1.05
+REAL = ("cve_libraries", "delicious")
+SYNTHETIC = {"use": "synthetic", "rows": 20_000, "test_rows": 5_000, "features": 20_000, "labels": 4_000, "topics": 100}
+
+
+def problem(path: Path | None, context: Context) -> tuple[str, Split, csr_matrix]:
+    """(name, training rows, test features), each row of features scaled to length 1, without labels on no row."""
+    spec = SYNTHETIC if path is None else {"use": "files", "path": path}
+    data = context.build("dataset", spec).read(context=context)
+    scale = context.build("featurizer", {"use": "blocks", "normalise": "l2"})
+    scale.fit(data.train, context=context)
+    X, X_test = (as_csr(scale.transform(split, context=context)) for split in (data.train, data.test))
+    Y = as_csr(data.train.Y)
+    seen = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]))
+    return data.name, Split(X, as_csr(Y[:, seen])), X_test
+
+
+def ours(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], Any]:
+    clock = Clock()
+    head = XRLinearHead(threshold=0.0, beam=BEAM, branching=BRANCHING, leaf_size=LEAF_SIZE)
+    head.fit(train, context=context)
+    clock.lap("train")
+    found = head.predict(X_test, TOP)
+    clock.lap("predict")
+    return clock.laps, found
+
+
+def direct(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], csr_matrix]:
+    clock, threads = Clock(), context.workers
+    X, Y = train.matrix, train.Y.tocsc()
+    embeddings = LabelEmbeddingFactory.create(train.Y, X, method="pifa", threads=threads)
+    seed = context.seed_for("tree") % 2**31
+    chain = Indexer.gen(embeddings, nr_splits=BRANCHING, max_leaf_size=LEAF_SIZE, seed=seed, threads=threads)
+    model = XLinearModel.train(X, Y, C=chain, nr_splits=BRANCHING, beam_size=BEAM, threads=threads)
+    clock.lap("train")
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(folder)
+        loaded = XLinearModel.load(folder, is_predict_only=True)
+    clock.lap("load")
+    found = loaded.predict(X_test, beam_size=BEAM, only_topk=TOP, post_processor=POST_PROCESSOR, threads=threads)
+    clock.lap("predict")
+    return clock.laps, found
+
+
+class Clock:
+    now = staticmethod(time.perf_counter)
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._start = self.now()
+
+    def lap(self, name: str) -> None:
+        now = self.now()
+        self.laps[name], self._start = now - self._start, now
+
+
+def identical(found: Any, expected: csr_matrix) -> bool:
+    rows = np.repeat(np.arange(expected.shape[0]), np.diff(expected.indptr))
+    places = np.arange(expected.nnz) - np.repeat(expected.indptr[:-1], np.diff(expected.indptr))
+    scores = logits(expected.data, POST_PROCESSOR)
+    return bool(
+        (found.indices[rows, places] == expected.indices).all()
+        and (found.scores[rows, places] == scores).all()
+        and (found.indices >= 0).sum() == expected.nnz
+    )
+
+
+def over_turns(laps: list[dict[str, float]], of: Callable[[list[float]], float]) -> dict[str, float]:
+    """The best or the median time of each part, and of a whole turn."""
+    parts = {name: of([lap[name] for lap in laps]) for name in laps[0]}
+    return {**parts, "whole": of([sum(lap.values()) for lap in laps])}
+
+
+def measure(path: Path | None, turns: int, context: Context) -> dict[str, Any]:
+    name, train, X_test = problem(path, context)
+    contenders: dict[str, Callable[..., Any]] = {"xmckit": ours, "pecos": direct}
+    laps: dict[str, list[dict[str, float]]] = {who: [] for who in contenders}
+    results = {who: contender(train, X_test, context)[1] for who, contender in contenders.items()}
+    for turn in range(turns):
+        for who in list(contenders)[:: 1 if turn % 2 else -1]:
+            gc.collect()
+            laps[who].append(contenders[who](train, X_test, context)[0])
+    best, median = ({who: over_turns(spent, of) for who, spent in laps.items()} for of in (min, statistics.median))
+    return {
+        "data": name,
+        "rows": train.rows,
+        "test_rows": int(X_test.shape[0]),
+        "labels": train.labels,
+        "seconds": best,
+        "ratio": best["xmckit"]["whole"] / best["pecos"]["whole"],
+        "ratio_of_medians": median["xmckit"]["whole"] / median["pecos"]["whole"],
+        "ratio_train": best["xmckit"]["train"] / best["pecos"]["train"],
+        "identical": identical(results["xmckit"], results["pecos"]),
+        "target": TARGET,
+    }
+
+
+def folders(given: list[Path] | None) -> list[Path | None]:
+    if given:
+        return list(given)
+    at_hand = os.environ.get("XMCKIT_DATA")
+    return [None, *(Path(at_hand, name) for name in REAL if at_hand)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, action="append", metavar="DIR", help="a folder with data; may repeat")
+    parser.add_argument("--turns", type=int, default=7, help="how often each runs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--cpu", action="store_true", help="count processor time instead of the time on the wall")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    if options.cpu:
+        Clock.now = staticmethod(time.process_time)
+    context = make_context(workers=options.threads)
+    found = [measure(path, options.turns, context) for path in folders(options.data)]
+    told = {"threads": options.threads, "turns": options.turns, "cpu": options.cpu, "results": found}
+    if options.json:
+        print(json.dumps(told, indent=2))
+        return
+    print(f"{'data':20} {'labels':>7}  xmckit ÷ PECOS (target), of medians, train alone, predictions")
+    for entry in found:
+        same = "identical" if entry["identical"] else "DIFFERENT"
+        print(
+            f"{entry['data']:20} {entry['labels']:7,}  {entry['ratio']:.3f} ({entry['target']}), "
+            f"{entry['ratio_of_medians']:.3f}, {entry['ratio_train']:.3f}, {same}; seconds {entry['seconds']}"
+        )
+
+
+if __name__ == "__main__":
+    main()
