@@ -1,13 +1,13 @@
-"""Figures 2 and 5 of Grivas et al. (2024): how many label sets a layer can output, and how small DFT's regions become.
+"""Compute figures 2 and 5 of Grivas et al. (2024): how many label sets a layer can output, and DFT's smallest regions.
 
     python -m benchmarks.argmax.bottleneck [--only PART] [--minutes M]
 
-Figure 2 is Cover's formula at the paper's n. For figure 5 a cell is a DFT matrix of n labels and degree k, as it is or
-with 16 random columns more, and random label sets of k labels, each of which it can output by construction. Of each
-the verifier bounds the radius of the paper's linear programme, the largest ball in the region within the box, from
-both sides, with proofs. The paper does not say how the random columns are scaled: here their length is about 1, as
-that of the fixed ones. Results go to benchmarks/results/bottleneck.json at once, and cells that are there are not run
-again; docs/reproduced.md shows them.
+Figure 2 is Cover's formula at the paper's n. A cell of figure 5 is a DFT matrix of n labels and degree k, plain or with
+16 random columns, and random label sets of k labels. The matrix can output each of these sets by construction. The
+verifier bounds the radius of the paper's linear programme (the largest ball in the region within the box) from both
+sides, with proofs. The paper does not state the scale of the random columns; here their length is about 1, the length
+of the fixed columns. Each finished cell is stored in benchmarks/results/bottleneck.json and is not run again;
+docs/reproduced.md shows the results.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
     labels: int
     k: int
     slack: int = 0
-    data: str = study.MADE_UP
+    data: str = study.GENERATED
 
     @property
     def key(self) -> str:
@@ -62,7 +62,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 
 def radii(cell: Cell) -> dict[str, Any]:
-    """Bounds on the radii of random label sets of k labels, and how many of these sets are argmaxable at eps."""
+    """Bound the radii of random sets of k labels, and count the sets that are argmaxable at eps."""
     import numpy as np
     from scipy.sparse import csr_matrix
     from xmckit_argmax.verifier import ArgmaxVerifier
@@ -73,12 +73,12 @@ def radii(cell: Cell) -> dict[str, Any]:
     rng = np.random.default_rng([cell.labels, cell.k])
     active = np.concatenate([rng.choice(cell.labels, cell.k, replace=False) for _ in range(SETS)])
     starts = np.arange(0, len(active) + 1, cell.k)
-    asked = csr_matrix((np.ones(len(active), np.float32), active, starts), (SETS, cell.labels))
+    label_sets = csr_matrix((np.ones(len(active), np.float32), active, starts), (SETS, cell.labels))
     columns = [matrix(Grid(cell.labels, cell.k, "columns")).numpy()]
     columns.append(rng.standard_normal((cell.labels, cell.slack)) / math.sqrt(cell.labels))
     decision = LinearDecision(np.hstack(columns), None, "sign", None)
     verifier = ArgmaxVerifier(margin="largest", replay=False)
-    verdicts = verifier.verify(decision, asked, context=make_context(workers=1)).verdicts
+    verdicts = verifier.verify(decision, label_sets, context=make_context(workers=1)).verdicts
     bounds = np.array([(0.0, 0.0) if verdict.radius is None else verdict.radius for verdict in verdicts])
     return {
         "sets": SETS,

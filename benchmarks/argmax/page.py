@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/argmaxability.md, from results/argmax_tables.json (see argmax_tables.py)."""
+"""Write the tables and pictures of docs/argmaxability.md from benchmarks/results/argmax_tables.json."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from typing import Any
 from xmckit_argmax.pictures import ReachByDimension, reach_by_dimension
 
 from benchmarks.common import paths
+from benchmarks.common.markdown import Cells, header, row, select, versions_text
 
 PAGE, START, END = paths.DOCS / "argmaxability.md", "<!-- tables:", "<!-- /tables -->"
 HEADS = ("bsl", "dft")
 LIBRARIES = ("torch", "numpy", "numba")
-Cells = list[dict[str, Any]]
 
 ABOUT = """\
-Tables 2 to 4 of the paper, on other data. d: learned columns (`dim` of bsl, `slack` of dft, which has 2k + 1 fixed
-columns more). Asked are the different label sets of the test rows, at most {most} of them, at random where there
-are more. *stored*, *at eps*, *radius 1*: how many are proved argmaxable for the stored matrix, at eps = 1e-8 and at
-radius 1, both in the box of 1e4. *guaranteed*: how many dft promises by construction. *seconds*: of the verifier,
-to the answers at eps, one thread of a machine that was busy with other work. One seed; trained for at most {epochs}
-epochs, fewer than it takes, so that P@1 and F1@5 (per cent) are not those of [heads.md](heads.md). The heads have
-biases, as they come; the paper's have none. Run on {processor}, {versions}."""
+This repeats tables 2 to 4 of the paper on other data. d: learned columns (`dim` of bsl, `slack` of dft, which has 2k +
+1 fixed columns in addition). The verifier gets the different label sets of the test rows, a random sample of at most
+{most} of them. *stored*, *at eps*, *radius 1*: the number of sets proved argmaxable for the stored matrix, at eps =
+1e-8 and at radius 1, both in the box of 1e4. *guaranteed*: the number that dft guarantees by construction. *seconds*:
+time of the verifier until the answers at eps, on one thread of a machine that ran other work too. One seed; heads
+train for at most {epochs} epochs, fewer than they need, so P@1 and F1@5 (per cent) differ from [heads.md](heads.md).
+The heads have their default biases; the paper's heads have none. Measured on {processor}, {versions}."""
 FINDINGS = """\
-What comes out: BSL layers have test label sets that they can never output, {bsl_few} of those asked at the smallest
-d; at the largest d these are {bsl_all}. With the same number of learned columns DFT reaches {dft_exact} of the sets
-asked in its worst cell, and all of them in {dft_full} of {dft_cells} cells; {dft_beyond} of the sets asked have
-more runs than its guarantee covers, which is made for the training rows. In {dft_rounded} cells the stored matrix
-reaches fewer sets than the definition guarantees: rounding to float32 loses them. The first two are as in the
-paper, and so is that regions of DFT are small where d is small: in the worst cell DFT keeps {dft_eps} at eps and
-{dft_one} at radius 1. Unlike in the paper, BSL too loses sets at radius 1, up to {bsl_lost} of those that it
-reaches. The biases do this: they fix the scale, while without them a radius grows with the box, and a margin of
-1e-4 is a radius of 1. The same W without its biases loses {bare_lost} of the {bare_eps} sets that it reaches at
-eps, all cells together. {unresolved} verdicts were left unresolved, and {open_at_eps} answers at eps or radius 1."""
+Findings: BSL layers can never output some test label sets, {bsl_few} of the verified ones at the smallest d; at the
+largest d these are {bsl_all}. With the same number of learned columns, DFT reaches {dft_exact} of the verified sets in
+its worst cell, and all of them in {dft_full} of {dft_cells} cells; {dft_beyond} of the verified sets have more arcs
+than its guarantee covers, which the training rows determine. In {dft_rounded} cells the stored matrix reaches fewer
+sets than the definition guarantees: rounding to float32 loses them. The first two findings agree with the paper, as do
+the small regions of DFT at a small d: in the worst cell DFT keeps {dft_eps} at eps and {dft_one} at radius 1. Unlike
+in the paper, BSL loses sets at radius 1 too, up to {bsl_lost} of those that it reaches. The biases cause this: they
+fix the scale, while without them a radius grows with the box, and a margin of 1e-4 is a radius of 1. The same W
+without its biases loses {bare_lost} of the {bare_eps} sets that it reaches at eps, over all cells. {unresolved}
+verdicts stayed unresolved, and so did {open_at_eps} answers at eps or radius 1."""
 
 
-def write(found: dict[str, Any]) -> None:
+def write(results: dict[str, Any]) -> None:
     text = PAGE.read_text("utf-8")
     start, end = text.index("-->", text.index(START)) + len("-->\n"), text.index(END)
-    body = "\n".join(page(found))
+    body = "\n".join(page(results))
     PAGE.write_text(f"{text[:start]}{body}\n{text[end:]}", "utf-8")
     print(f"wrote {PAGE}")
 
 
-def page(found: dict[str, Any]) -> Iterator[str]:
-    cells = list(found["cells"].values())
-    data_sets = [data for data in found["epochs"] if any(cell["data"] == data for cell in cells)]
+def page(results: dict[str, Any]) -> Iterator[str]:
+    cells = list(results["cells"].values())
+    data_sets = [data for data in results["epochs"] if any(cell["data"] == data for cell in cells)]
     yield ""
     about = ABOUT.format(
-        processor=found["machine"]["processor"],
-        versions=", ".join(f"{name} {found['versions'][name]}" for name in LIBRARIES),
-        most=listed(found["most_sets"], data_sets),
-        epochs=listed(found["epochs"], data_sets),
+        processor=results["machine"]["processor"],
+        versions=versions_text(results["versions"], LIBRARIES),
+        most=numbers_text(results["most_sets"], data_sets),
+        epochs=numbers_text(results["epochs"], data_sets),
     )
     yield textwrap.fill(about, 120)
     yield ""
     yield textwrap.fill(findings(cells), 120)
     for data in data_sets:
-        here = [cell for cell in cells if cell["data"] == data]
+        here = select(cells, data=data)
         yield from ["", f"### {data}", ""]
         yield f"{here[0]['labels']:,} labels; {here[0]['asked']:,} of {here[0]['of']:,} different test label sets."
         yield ""
@@ -69,8 +69,8 @@ def page(found: dict[str, Any]) -> Iterator[str]:
         yield from ["", f"![Share of the test label sets of {data} within reach, by learned columns]({picture})"]
 
 
-def listed(numbers: dict[str, int], data_sets: list[str]) -> str:
-    """One number, or one for each data set."""
+def numbers_text(numbers: dict[str, int], data_sets: list[str]) -> str:
+    """Return one number, or one per data set where they differ."""
     if len({numbers[data] for data in data_sets}) == 1:
         return f"{numbers[data_sets[0]]:,}"
     return ", ".join(f"{numbers[data]:,} ({data})" for data in data_sets)
@@ -80,14 +80,13 @@ def table(cells: Cells) -> Iterator[str]:
     names = ["d"]
     for head in HEADS:
         names += [f"{head}: stored", *(["guaranteed"] if head == "dft" else []), "at eps", "radius 1", "P@1", "F1@5"]
-    yield row([*names, "seconds"])
-    yield row(["---"] * (len(names) + 1))
+    yield from header([*names, "seconds"])
     for d in sorted({cell["d"] for cell in cells}):
         values: list[Any] = [d]
         seconds = []
         for head in HEADS:
             cell = next((cell for cell in cells if (cell["head"], cell["d"]) == (head, d)), None)
-            if cell is None:  # of a study that is not finished
+            if cell is None:  # the study is not finished
                 values += ["–"] * (6 if head == "dft" else 5)
                 continue
             values += [reached(cell, "exact"), *([reached(cell, "ideal")] if head == "dft" else [])]
@@ -106,7 +105,7 @@ def share(cell: dict[str, Any], what: str) -> float:
 
 
 def layer(cells: Cells, head: str) -> ReachByDimension:
-    own = sorted((cell for cell in cells if cell["head"] == head), key=lambda cell: cell["d"])
+    own = sorted(select(cells, head=head), key=lambda cell: cell["d"])
     return ReachByDimension(
         head,
         [cell["d"] for cell in own],
@@ -117,24 +116,24 @@ def layer(cells: Cells, head: str) -> ReachByDimension:
 
 
 def findings(cells: Cells) -> str:
-    bsl, dft = ([cell for cell in cells if cell["head"] == head] for head in HEADS)
+    bsl, dft = (select(cells, head=head) for head in HEADS)
     smallest = [cell for cell in bsl if cell["d"] == min(other["d"] for other in bsl if other["data"] == cell["data"])]
     widest = [cell for cell in bsl if cell["d"] == max(other["d"] for other in bsl if other["data"] == cell["data"])]
     bare_eps = sum(reached(cell["without_biases"], "eps") for cell in bsl)
     answers = [cell[what] for cell in cells for what in ("eps", "one")]
     return FINDINGS.format(
-        bsl_few=ranged([1 - share(cell, "exact") for cell in smallest]),
+        bsl_few=range_text([1 - share(cell, "exact") for cell in smallest]),
         bsl_all=", ".join(
             f"{cell['asked'] - reached(cell, 'exact')} at {cell['d']} on {cell['data']}" for cell in widest
         ),
-        dft_exact=percent(min(share(cell, "exact") for cell in dft)),
+        dft_exact=percent_text(min(share(cell, "exact") for cell in dft)),
         dft_full=sum(share(cell, "exact") == 1 for cell in dft),
         dft_cells=len(dft),
-        dft_beyond=ranged([1 - share(cell, "ideal") for cell in dft]),
+        dft_beyond=range_text([1 - share(cell, "ideal") for cell in dft]),
         dft_rounded=sum(reached(cell, "exact") < reached(cell, "ideal") for cell in dft),
-        dft_eps=percent(min(share(cell, "eps") for cell in dft)),
-        dft_one=percent(min(share(cell, "one") for cell in dft)),
-        bsl_lost=percent(max(map(lost, bsl))),
+        dft_eps=percent_text(min(share(cell, "eps") for cell in dft)),
+        dft_one=percent_text(min(share(cell, "one") for cell in dft)),
+        bsl_lost=percent_text(max(map(lost, bsl))),
         bare_lost=bare_eps - sum(reached(cell["without_biases"], "one") for cell in bsl),
         bare_eps=bare_eps,
         unresolved=sum(cell["exact"]["unresolved"] for cell in cells),
@@ -143,18 +142,14 @@ def findings(cells: Cells) -> str:
 
 
 def lost(cell: dict[str, Any]) -> float:
-    """Of the sets within reach at eps, the share that is not at radius 1."""
+    """Return the share of the sets within reach at eps that is out of reach at radius 1."""
     return 1 - reached(cell, "one") / max(1, reached(cell, "eps"))
 
 
-def ranged(shares: list[float]) -> str:
-    low, high = percent(min(shares)), percent(max(shares))
+def range_text(shares: list[float]) -> str:
+    low, high = percent_text(min(shares)), percent_text(max(shares))
     return low if low == high else f"{low} to {high}"
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def row(values: list[Any]) -> str:
-    return f"| {' | '.join(map(str, values))} |"

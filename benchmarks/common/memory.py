@@ -1,4 +1,4 @@
-"""What a benchmark needs to know about memory."""
+"""Measure the peak memory of a call in a process of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def extra_memory(call: Callable[[], Any]) -> float:
-    """MiB that `call` needs at its peak beyond what is there already, seen by the system in a forked process."""
+    """Return the MiB by which `call` raises the resident memory of a forked process at its peak."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
@@ -26,31 +26,32 @@ def extra_memory(call: Callable[[], Any]) -> float:
     return float(receiver.recv())
 
 
-def apart(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
-    """What `measure(*arguments, sender)` sends from a fresh process, whose peak memory is its own."""
+def in_fresh_process(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
+    """Return what `measure(*arguments, sender)` sends from a new process, whose peak memory is its own."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_alone, args=(measure, *arguments, sender))
+    child = context.Process(target=_call, args=(measure, *arguments, sender))
     child.start()
     sender.close()
     try:
-        found = receiver.recv()
+        results = receiver.recv()
     except EOFError:
         child.join()
         raise SystemExit(f"the measured process ended with {child.exitcode}") from None
     child.join()
-    return dict(found)
+    return dict(results)
 
 
-def _alone(measure: Callable[..., None], *arguments: Any) -> None:
+def _call(measure: Callable[..., None], *arguments: Any) -> None:
     try:
         measure(*arguments)
     finally:
         if "joblib" in sys.modules:
-            # its idle workers would keep this process for minutes
+            # Idle workers of joblib would keep this process alive for minutes.
             sys.modules["joblib"].externals.loky.get_reusable_executor().shutdown()
 
 
 def resident(field: str) -> float:
+    """Return a field of /proc/self/status in MiB, such as VmRSS or the peak VmHWM."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) / 1024 for line in status if line.startswith(field))

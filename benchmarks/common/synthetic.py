@@ -1,4 +1,4 @@
-"""Made-up data with the shape of Amazon-670K: 136,000 features, 75 of them a row, 5.45 labels a row."""
+"""Generate data with the shape of Amazon-670K: 136,000 features, 75 of them per row, 5.45 labels per row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHAPE = {"features": 136_000, "labels_per_row": 5.45, "words_per_row": 75}
 
 
 def amazon(rows: int, test_rows: int, labels: int, context: Context) -> tuple[Split, Matrix, csr_matrix]:
-    """(train, features of test rows, labels of test rows); rows have unit length."""
+    """Return (training rows, features of test rows, labels of test rows). Rows have unit length."""
     sizes = {"rows": rows, "test_rows": test_rows, "labels": labels, "topics": max(50, labels // 100)}
     data = context.build("dataset", {"use": "synthetic", **sizes, **SHAPE}).read(context=context)
     featurizer = context.build("featurizer", {"use": "blocks", "normalise": "l2"})

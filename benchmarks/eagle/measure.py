@@ -1,12 +1,12 @@
-"""The study of EAGLE: labels for rows from labels for groups, on six data sets and many groupings.
+"""Measure EAGLE: train on row labels that were recovered from group labels, on six data sets and many groupings.
 
     python -m benchmarks.eagle.measure [--data DIR] [--only PART] [--minutes M] [--render]
 
-A cell is one data set, one grouping, one seed and one way to label the rows; XR-Linear is trained on the outcome and
-scored on the test rows, whose labels are true. What a cell gave goes to benchmarks/results/eagle.json at once, and
-cells that are there are not run again. docs/eagle.md and its pictures are made from that file (--render does only
-this). DIR holds the data sets as npz folders; without it only the built-in stdlib-calls is run. --only takes the cells
-whose key contains PART, such as "bibtex" or "random 4 / ".
+A cell is one data set, one grouping, one seed and one way to label the rows. XR-Linear trains on the labelled rows and
+is scored on the test rows, which keep their true labels. Each finished cell is stored in benchmarks/results/eagle.json
+and is not run again. docs/eagle.md and its pictures come from that file; --render only writes them. DIR holds the data
+sets as npz folders; without it, only the built-in stdlib-calls runs. --only runs the cells with a key that contains
+PART, such as "bibtex" or "random 4 / ".
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Cell(NamedTuple):
 
 
 def depth_for(data: str, size: int) -> int:
-    """The depth at which clusters have about `size` rows."""
+    """Return the depth at which clusters have about `size` rows."""
     return round(math.log2(ROWS[data] / size))
 
 
 def cells() -> Iterator[Cell]:
-    """In the order in which a study that is cut short says most."""
+    """Yield the most informative cells first, for a study that is interrupted."""
     for seed in SEEDS:
         for data in SETS:
             yield Cell(data, "none", "true labels", seed)
@@ -104,7 +104,7 @@ def main() -> None:
 
 def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
     train, test = load(cell.data, folder, cell.grouping if cell.grouping in ("class", "file") else "none")
-    labelled, facts, seconds = (train, {}, 0.0) if cell.grouping == "none" else labels_for(train, cell, workers)
+    labelled, facts, seconds = (train, {}, 0.0) if cell.grouping == "none" else label_rows(train, cell, workers)
     began = time.perf_counter()
     precision = xr_linear(labelled, test, cell.seed, workers)
     facts["training_seconds"] = round(time.perf_counter() - began, 2)
@@ -113,7 +113,7 @@ def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def load(data: str, folder: Path | None, groups: str) -> tuple[Any, Any]:
-    """Train and test rows with one feature matrix, rows of unit length."""
+    """Return the training and test rows, each with one feature matrix of unit rows."""
     from dataclasses import replace
 
     import xmckit
@@ -133,8 +133,8 @@ def load(data: str, folder: Path | None, groups: str) -> tuple[Any, Any]:
     return train, test
 
 
-def labels_for(train: Any, cell: Cell, workers: int) -> tuple[Any, dict[str, Any], float]:
-    """The train rows with the labels that the cell's way gives them, what is to be said about these, and seconds."""
+def label_rows(train: Any, cell: Cell, workers: int) -> tuple[Any, dict[str, Any], float]:
+    """Return the training rows as the cell labels them, facts about these labels, and the seconds."""
     from xmckit_eagle.grouping import Aggregate
     from xmckit_eagle.preprocessor import Eagle
 
@@ -145,23 +145,23 @@ def labels_for(train: Any, cell: Cell, workers: int) -> tuple[Any, dict[str, Any
     params = {**WAYS, **PARTS}[cell.way]
     began = time.perf_counter()
     if params is None:
-        labelled, told = grouped, {}
+        labelled, eagle_facts = grouped, {}
     else:
         eagle = Eagle(**params)
         labelled = eagle.apply(grouped, context=context)
-        told = eagle.facts()
+        eagle_facts = eagle.facts()
     seconds = time.perf_counter() - began
     kept = ("capacity", "normalised", "refinement_rounds", "held_out_groups_recognised", "rows_that_took_a_label",
             "round_with_head_kept", "held_out_groups_recognised_by_head")  # fmt: skip
     return (
         labelled,
-        {**agreement(train.Y, grouped.groups, labelled.Y), **{k: told[k] for k in kept if k in told}},
+        {**agreement(train.Y, grouped.groups, labelled.Y), **{k: eagle_facts[k] for k in kept if k in eagle_facts}},
         seconds,
     )
 
 
 def aggregation(grouping: str) -> dict[str, Any]:
-    """Parameters of `aggregate` for "random 4", "random 4 set", "clusters 8", "clusters 8 noise 0.5", "class"."""
+    """Return the parameters of `aggregate` for a grouping, such as "random 4 set" or "clusters 8 noise 0.5"."""
     words = grouping.split()
     if words[0] in ("class", "file"):
         return {"method": "given"}
@@ -174,9 +174,10 @@ def aggregation(grouping: str) -> dict[str, Any]:
 
 
 def agreement(truth: Any, groups: Any, Y: Any) -> dict[str, Any]:
-    """Of the pairs (group, label): how many are given to some row of the group that has the label; and of row labels.
+    """Compare the assigned row labels with the true ones.
 
-    `share` counts all pairs, `share_several` those of labels that more than one group has.
+    A pair (group, label) is a hit if the label was given to a row of the group that truly has it. `share` counts all
+    pairs; `share_several` counts the pairs of labels that more than one group has.
     """
     import numpy as np
 
@@ -198,7 +199,7 @@ def agreement(truth: Any, groups: Any, Y: Any) -> dict[str, Any]:
 
 
 def xr_linear(train: Any, test: Any, seed: int, workers: int) -> dict[str, float]:
-    """P@1, P@3 and P@5 of PECOS's XR-Linear as it comes: PIFA, hierarchical 2-means of labels, beam 10."""
+    """Return P@1, P@3 and P@5 of PECOS's XR-Linear with defaults: PIFA, hierarchical 2-means of labels, beam 10."""
     import numpy as np
     from pecos.xmc import Indexer, LabelEmbeddingFactory
     from pecos.xmc.xlinear import XLinearModel
@@ -210,11 +211,11 @@ def xr_linear(train: Any, test: Any, seed: int, workers: int) -> dict[str, float
     if train.weights is not None:
         weighted = {"R": train.weights, "rel_norm": "no-norm", "rel_mode": "ranker-only"}
     model = XLinearModel.train(X, Y, C=tree, threads=workers, **weighted)
-    found = model.predict(test.X, threads=workers, **TREE).tocsr()
-    rows = np.repeat(np.arange(test.rows), np.diff(found.indptr))
-    order = np.lexsort((found.indices, -found.data, rows))
-    rank = np.arange(found.nnz) - found.indptr[rows]
-    true = np.asarray(test.Y[rows, found.indices[order]]).ravel() > 0
+    predictions = model.predict(test.X, threads=workers, **TREE).tocsr()
+    rows = np.repeat(np.arange(test.rows), np.diff(predictions.indptr))
+    order = np.lexsort((predictions.indices, -predictions.data, rows))
+    rank = np.arange(predictions.nnz) - predictions.indptr[rows]
+    true = np.asarray(test.Y[rows, predictions.indices[order]]).ravel() > 0
     return {f"P@{k}": round(float(true[rank < k].sum()) / k / test.rows, 6) for k in (1, 3, 5)}
 
 

@@ -1,14 +1,13 @@
-"""Deep-MIML and co-attention on bags of images, after Table 3 and figures 5 and 10 of Shen et al. (2020).
+"""Compare Deep-MIML and co-attention on bags of images, as Table 3 and figures 5 and 10 of Shen et al. (2020).
 
     python -m benchmarks.eagle.miml [--data DIR] [--only WHAT] [--minutes M] [--json] [--render]
 
-DIR holds mnist/mnist.npz and fashion_mnist/fashion_mnist.npz (X_trn, y_trn, X_tst, y_tst); where neither is there,
+DIR holds mnist/mnist.npz and fashion_mnist/fashion_mnist.npz (X_trn, y_trn, X_tst, y_tst); without them,
 scikit-learn's digits are used. A cell is one fit: a data set, a bag size, a method, a loss, a rate, a τ and a seed.
-The loss (and the learning rate, were there more than one in RATES) is chosen with Deep-MIML and then kept for all
-methods, as the paper does with the learning rate, and τ with each method that has several, by the accuracy on
-validation rows with seed 0. Results go to benchmarks/results/eagle_miml.json at once, and
-cells that are there are not run again; docs/miml.md and its pictures are made from that file and from
-eagle_simulation.json (--render does only this).
+Deep-MIML chooses the loss (and the learning rate, if RATES has several) for all methods, as the paper does with the
+learning rate. Each method with several values of τ chooses its own. Choices are made by the accuracy on validation
+rows with seed 0. Each finished cell is stored in benchmarks/results/eagle_miml.json and is not run again. docs/miml.md
+and its pictures come from that file and from eagle_simulation.json; --render only writes them.
 """
 
 from __future__ import annotations
@@ -26,16 +25,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from benchmarks.common import paths
+from benchmarks.common import paths, study
+from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = paths.RESULTS / "eagle_miml.json"
 SEEDS = (0, 1, 2)
 SIZES = (4, 50)
 PICTURED = "fashion_mnist"
 RATES, LOSSES = (0.003,), ("softmax", "bce")
-# rows that are used of the training set, of which the validation rows come off
+# rows used of the training set, and the share of them that becomes validation rows
 ROWS, VALIDATION = 8_000, 0.1
-# what each method is, which of its parameters is chosen, and among which values
+# method → (fixed parameters, name of the parameter to choose, its candidates)
 PAPER = {"background": False, "direct": 0.0}
 METHODS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "Deep-MIML": (PAPER, "tau", (0.0,)),
@@ -50,7 +50,7 @@ COMMON |= {"encoder": {"use": "sparse-linear", "width": 128}}
 
 
 class Images(NamedTuple):
-    """Pixels from 0 to 1 less the mean training image, and classes."""
+    """Hold pixels (from 0 to 1, minus the mean training image) and classes."""
 
     train: np.ndarray
     train_class: np.ndarray
@@ -59,14 +59,16 @@ class Images(NamedTuple):
     side: int
 
 
-class Problem(NamedTuple):
+class BagProblem(NamedTuple):
+    """Hold training rows in bags, and validation and test rows with their own labels."""
+
     train: Any
     validation: Any
     test: Any
 
 
 class Cell(NamedTuple):
-    """One fit; `value` is that of the parameter which is chosen for the method, τ for most."""
+    """Describe one fit. `value` is the value of the parameter that the method chooses, τ for most."""
 
     data: str
     size: int
@@ -106,8 +108,8 @@ def images(name: str, folder: Path | None) -> Images:
     return Images(train - mean, parts[1], test - mean, parts[3], round(train.shape[1] ** 0.5))
 
 
-def problem(pictures: Images, size: int, seed: int) -> Problem:
-    """Random bags of training rows with the merged list of their labels; validation and test rows one by one."""
+def problem(pictures: Images, size: int, seed: int) -> BagProblem:
+    """Draw random bags of training rows with the merged lists of their labels."""
     from xmckit import Groups, Split
     from xmckit.data.model import as_csr
 
@@ -123,30 +125,29 @@ def problem(pictures: Images, size: int, seed: int) -> Problem:
     membership = csr_matrix((np.ones(train.rows, dtype=np.float32), (np.arange(train.rows), bag)))
     groups = Groups(membership, as_csr(membership.T @ train.Y))
     unlabelled = Split(train.X, csr_matrix(train.Y.shape, dtype=np.float32), groups=groups)
-    return Problem(unlabelled, validation, split(pictures.test, pictures.test_class))
+    return BagProblem(unlabelled, validation, split(pictures.test, pictures.test_class))
 
 
-class Study:
-    """Cells by key, in a file that is written after each."""
+class BagStudy:
+    """Run cells and write them to the results file one by one."""
 
     def __init__(self, folder: Path | None, minutes: float):
         self.folder, self.end = folder, time.monotonic() + 60 * minutes
-        self.found: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-        self.found = {"cells": {}, "chosen": {}, "pictures": {}, **self.found}
+        self.results: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+        self.results = {"cells": {}, "chosen": {}, "pictures": {}, **self.results}
 
     def result(self, cell: Cell) -> dict[str, Any]:
-        """The cell's result, now or from before."""
-        if cell.key not in self.found["cells"]:
+        """Return the result of a cell, and run the cell if it is new."""
+        if cell.key not in self.results["cells"]:
             if time.monotonic() > self.end:
                 raise TimeoutError
             print(cell.key, file=sys.stderr, flush=True)
-            self.found["cells"][cell.key] = {**cell._asdict(), **self._fit(cell)}
+            self.results["cells"][cell.key] = {**cell._asdict(), **self._fit(cell)}
             self.write()
-        known: dict[str, Any] = self.found["cells"][cell.key]
-        return known
+        return dict(self.results["cells"][cell.key])
 
     def run(self, data: str, size: int) -> None:
-        """Loss and learning rate by Deep-MIML, each method's own parameter by the method, then the other seeds."""
+        """Choose loss and learning rate with Deep-MIML and each method's own parameter, then run the other seeds."""
 
         def validation(*form: Any) -> float:
             return float(self.result(Cell(data, size, *form, seed=0))["validation"])
@@ -157,7 +158,7 @@ class Study:
             method: max(among, key=lambda value: validation(method, loss, rate, value))
             for method, (_, _, among) in METHODS.items()
         }
-        self.found["chosen"][f"{data} / {size}"] = {"loss": loss, "rate": rate, "value": values}
+        self.results["chosen"][f"{data} / {size}"] = {"loss": loss, "rate": rate, "value": values}
         for seed in SEEDS:
             for method, value in values.items():
                 self.result(Cell(data, size, method, loss, rate, value, seed))
@@ -168,16 +169,16 @@ class Study:
 
         import xmckit
 
-        shown = images(cell.data, self.folder)
-        task = problem(shown, cell.size, cell.seed)
+        pixels = images(cell.data, self.folder)
+        task = problem(pixels, cell.size, cell.seed)
         began = time.perf_counter()
         head = MIMLHead(**cell.params)
         head.fit(task.train, context=xmckit.make_context(workers=1).using(seed=cell.seed, validation=task.validation))
         seconds = time.perf_counter() - began
         if cell.data == PICTURED and cell.seed == 0 and "EAGLE" in cell.method and cell.value:
-            pictures = self.found["pictures"]
+            pictures = self.results["pictures"]
             pictures[f"{cell.data} / {cell.size} / {cell.method}"] = as_text(np.asarray(head.embeddings()))
-            means = [shown.train[shown.train_class == kind].mean(axis=0) for kind in range(10)]
+            means = [pixels.train[pixels.train_class == kind].mean(axis=0) for kind in range(10)]
             pictures[f"{cell.data} / means"] = as_text(np.array(means))
         best = max(head.history, key=lambda epoch: epoch.score or 0)
         return {
@@ -186,13 +187,8 @@ class Study:
         }  # fmt: skip
 
     def write(self) -> None:
-        from xmckit.runs.provenance import library_versions, machine
-
-        self.found |= {"machine": machine(), "versions": library_versions()}
-        lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in self.found["cells"].items()]
-        rest = json.dumps({key: value for key, value in self.found.items() if key != "cells"})
-        cells = ",\n".join(lines)
-        RESULTS.write_text(f'{{"cells": {{\n{cells}\n}},\n{rest[1:]}\n', "utf-8")
+        self.results |= {"machine": machine(), "versions": library_versions()}
+        study.write_cells(RESULTS, self.results)
 
 
 def accuracy(head: Any, rows: Any) -> float:
@@ -200,7 +196,7 @@ def accuracy(head: Any, rows: Any) -> float:
 
 
 def as_text(rows: np.ndarray) -> str:
-    """Rows as bytes: 128 for 0, and the largest of a row's entries, or its opposite, at the end of the scale."""
+    """Encode rows as bytes: 128 is 0, and the largest absolute value of a row is at an end of the scale."""
     scale = np.abs(rows).max(axis=1, keepdims=True)
     levels = np.round(128 + 127 * rows / np.where(scale > 0, scale, 1)).astype(np.uint8)
     return base64.b64encode(levels.tobytes()).decode()
@@ -209,31 +205,31 @@ def as_text(rows: np.ndarray) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
-    parser.add_argument("--only", default="", help='run only what begins with this, as "mnist / 4"')
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after this time")
+    parser.add_argument("--only", default="", help='run only cells that begin with this, such as "mnist / 4"')
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after this time")
     parser.add_argument("--json", action="store_true", help="print the cells as JSON")
-    parser.add_argument("--render", action="store_true", help="only write the page and the pictures anew")
+    parser.add_argument("--render", action="store_true", help="only write the page and its pictures again")
     options = parser.parse_args()
-    study = Study(options.data, options.minutes)
+    bags = BagStudy(options.data, options.minutes)
     if not options.render:
         try:
-            for data in sets(options.data):
+            for data in available_sets(options.data):
                 for size in SIZES:
                     if f"{data} / {size}".startswith(options.only):
-                        study.run(data, size)
+                        bags.run(data, size)
         except TimeoutError:
             print("the time is over", file=sys.stderr)
     from benchmarks.eagle import miml_page
 
-    miml_page.write(study.found)
+    miml_page.write(bags.results)
     if options.json:
-        print(json.dumps({key: value for key, value in study.found.items() if key != "pictures"}))
+        print(json.dumps({key: value for key, value in bags.results.items() if key != "pictures"}))
 
 
-def sets(folder: Path | None) -> list[str]:
-    """The data sets that are there, or scikit-learn's digits."""
-    there = [name for name in ("mnist", "fashion_mnist") if folder and (folder / name / f"{name}.npz").exists()]
-    return there or ["digits"]
+def available_sets(folder: Path | None) -> list[str]:
+    """Return the data sets that the folder has, or scikit-learn's digits."""
+    names = [name for name in ("mnist", "fashion_mnist") if folder and (folder / name / f"{name}.npz").exists()]
+    return names or ["digits"]
 
 
 if __name__ == "__main__":

@@ -1,121 +1,128 @@
-"""docs/eagle.md and its pictures, from benchmarks/results/eagle.json (see eagle.py)."""
+"""Write docs/eagle.md and its pictures from benchmarks/results/eagle.json."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.common import paths
-from benchmarks.common.study import picture, row
+from benchmarks.common.markdown import (
+    Cells,
+    header,
+    picture,
+    row,
+    save_figure,
+    select,
+    spread,
+    unique,
+    versions_text,
+    write_page,
+)
 
 WAYS = ("group labels", "EAGLE-0", "EAGLE", "default")
 COLOURS = {"group labels": "#999999", "EAGLE-0": "#56B4E9", "EAGLE": "#0072B2", "default": "#D55E00"}
 METRICS = ("P@1", "P@3", "P@5")
 LIBRARIES = ("libpecos", "numpy", "numba")
-Cells = list[dict[str, Any]]
 
 ABOUT = """\
 # Labels for rows from labels for groups
 
-Written by `python -m benchmarks.eagle.measure --data DIR`, which goes on where it was ended. The rows of a labelled
-training set are put into groups, only the labels of the groups are kept, the label stage `eagle` says which rows they
-belong to, and XR-Linear (libpecos, as it comes) is trained on the outcome. Test rows have their true labels. Means over seeds,
-which change groups, choice and label tree; ± is the standard deviation, left out where there is one seed. Percentages.
-Run on {processor}, {processors} processors, {versions}.
+Written by `python -m benchmarks.eagle.measure --data DIR`, which can be interrupted and resumed. The study puts the
+rows of a labelled training set into groups and keeps only the labels of the groups. The label stage `eagle` decides
+which rows they belong to, and XR-Linear (libpecos with its defaults) trains on the result. Test rows keep their true
+labels. All numbers are percentages: means over seeds, which change the groups, the choice and the label tree; ± is the
+standard deviation, for more than one seed. Measured on {processor}, {processors} processors, {versions}.
 
 - *group labels*: every row has all labels of its group.
-- *EAGLE-0*, *EAGLE*: the paper's algorithm (`paper = true`) with no and with 20 iterations, rows weighted by idf and of
-  unit length, one row of a group for a label.
+- *EAGLE-0*, *EAGLE*: the paper's algorithm (`paper = true`) with 0 and 20 iterations, rows weighted by idf and scaled
+  to unit length, one row of a group per label.
 - *default*: `use = "eagle"` without parameters.
-- *true labels*: as if there were no groups.
+- *true labels*: training without groups.
 
-*share*: of the pairs of a group and one of its labels, how many are given to at least one row of the group that truly
-has the label; all pairs count, labels of a single group too. *precision*, *recall*: of the row labels that were given.
-The groups' labels are merged as lists, as in the paper: a label that two rows of a group have is there twice, which
-the default uses and the paper's algorithm does not. Where it says *set* each label is there once.
+*share*: of all pairs of a group and one of its labels, the share that is given to at least one row of the group that
+truly has the label; labels of a single group count too. *precision*, *recall*: of the assigned row labels. Labels of
+groups are merged as lists, as in the paper: a label that two rows of a group have occurs twice, which the default uses
+and the paper's algorithm does not. *set* means that each label occurs once.
 
-**The defaults were chosen by looking at the true labels of these data sets**: the precision of the assignment on the
-training rows and, for idf, `cover` and `soft`, P@1 on the very test rows below (random groups of 4, one or two draws
-other than those below). The numbers for the default are those of a method on data it was tuned on, and no data set was
-kept aside; several choices rest on differences of a few tenths of a point, which is what another label tree changes
-too. The algorithm itself
-never sees a row's label."""
+**The defaults were chosen by looking at the true labels of these data sets**: by the precision of the assignment on
+the training rows and, for idf, `cover` and `soft`, by P@1 on the same test rows as below (random groups of 4, one or
+two draws other than those below). The numbers of the default are those of a method on data that it was tuned on; no
+data set was held out. Several choices rest on differences of a few tenths of a point, which another label tree can
+change as well. The algorithm itself never sees a row's label."""
 HOW = """
 ## What the default does
 
-1. Scores as in EAGLE-0, with what a row shares with the mean row taken out (`background`) and without what the group
-   itself adds to the label's embedding (`leave_one_out`); a group that has a label twice counts twice (`merge`).
-2. Two rounds in which one linear classifier per label, trained on the choice for other groups, scores the rows
-   (`refine`). Rows of groups without the label are certain negatives. A round after which held-out groups are
-   recognised less often is dropped. This takes most of the time ([speed](speed.md#eagle)); `refine = 0` leaves it out.
-3. As many rows as the group has the label (`capacity`); where no label is there twice, also the rows that the
-   classifiers put above a margin.
-4. Every row has a label (`cover`): one without takes the label that costs least, and labels that only one group has,
-   about which nothing can be learned, go to the row of the group with the fewest labels. Turn it off where rows may
-   have no label.
+1. It computes scores as EAGLE-0 does, but removes what a row shares with the mean row (`background`) and what the
+   group itself adds to the label's embedding (`leave_one_out`); a group that has a label twice counts twice (`merge`).
+2. In two rounds, one linear classifier per label, trained on the choice for other groups, scores the rows (`refine`).
+   Rows of groups without the label are certain negatives. A round is dropped if held-out groups are recognised less
+   often after it. This takes most of the time ([speed](speed.md#eagle)); `refine = 0` omits it.
+3. Each label goes to as many rows as the group has the label (`capacity`); if no label occurs twice, also to the rows
+   that the classifiers put above a margin.
+4. Every row gets a label (`cover`): a row without one takes the label that costs least, and a label that only one
+   group has, about which nothing can be learned, goes to the row of the group with the fewest labels. Turn this off if
+   rows may have no label.
 5. The confidence of each choice becomes the label's weight in training (`soft`)."""
 TRIED = """
 ## What was tried
 
-In experiments that no command of the repository repeats, so only the direction is told; by precision of the assignment
-and P@1 on bibtex, cve_libraries, stdlib-calls, reuters21578 and, in part, delicious and debian_depends, random groups
-of 4:
+No command of the repository repeats these experiments, so this list states only the direction of each effect. They
+were judged by the precision of the assignment and P@1 on bibtex, cve_libraries, stdlib-calls, reuters21578 and, in
+part, delicious and debian_depends, with random groups of 4:
 
-- Taking out more than the mean row, many singular directions in part: worse everywhere.
-- Subtracting the mean row instead of projecting it out: about the same.
-- Embeddings anew from the chosen rows, hard or weighted (EM), with background removal: better on cve_libraries and
-  stdlib-calls, worse on reuters21578 and delicious.
-- Scores standardised by what a row scores for labels of other groups: up on bibtex, down on reuters21578.
-- Labels that often come together draw each other to one row: up on stdlib-calls, down on bibtex and reuters21578.
-- Ridge regression on all rows, with each group left out in closed form: with much regularisation better than the
+- Remove more than the mean row, many singular directions in part: worse everywhere.
+- Subtract the mean row instead of projecting it out: about the same.
+- Recompute the embeddings from the chosen rows, hard or weighted (EM), with background removal: better on
+  cve_libraries and stdlib-calls, worse on reuters21578 and delicious.
+- Standardise scores by what a row scores for labels of other groups: better on bibtex, worse on reuters21578.
+- Let labels that often occur together draw each other to one row: better on stdlib-calls, worse on bibtex and
+  reuters21578.
+- Ridge regression on all rows, with each group left out in closed form: with strong regularisation better than the
   background alone on bibtex, worse on cve_libraries where it ran, and far too slow.
-- No idf for rows that are weighted already: a better share on cve_libraries, a worse one on stdlib-calls and
-  reuters21578; after training the paper's idf is as good on cve_libraries and better on stdlib-calls.
-  `normalise = "unit"`.
+- No idf for rows that are already weighted: a better share on cve_libraries, a worse one on stdlib-calls and
+  reuters21578; after training the paper's idf is as good on cve_libraries and better on stdlib-calls. `normalise =
+  "unit"`.
 - Refinement with other costs, folds, epochs and rounds. Five folds are better than two; two epochs are as good as
   eight; without EAGLE's own score in the mixture it is better on reuters21578 and worse on the others.
-- Leaving out unclear choices: no better after training. Weights: better on all sets but cve_libraries.
-- Several rows with shares of the weight for one unclear label: worse than one row."""
-JUDGE = """
-*with the head as judge*: `head = {use = "xrlinear"}`, one more round after `refine`. The groups are dealt into five
-folds; the head is trained on the choice for four of them and scores the rows of the fifth, the choice is made anew from
-its scores and the scores before, and the head is trained on that. Only if it then recognises more of the held-out
-groups is the new choice kept. The share of its scores, a quarter, was chosen by the precision on these sets and draws,
-and that it lists 1000 labels of a row and not 100 on two of them: better on cve_libraries, worse on stdlib-calls.
-It has to be asked for: it trains the head ten times, and what it changes is small and not for the better everywhere.
+- Leave out unclear choices: no better after training. Weights: better on all sets but cve_libraries.
+- Split the weight of one unclear label over several rows: worse than one row."""
+HEAD_ROUND = """
+*with the head as judge*: `head = {use = "xrlinear"}`, one more round after `refine`. The groups are split into five
+folds. The head trains on the choice for four of them and scores the rows of the fifth; its scores and the earlier
+scores give a new choice, on which the head trains again. The new choice is kept only if the head then recognises more
+of the held-out groups. The weight of its scores, a quarter, was chosen by the precision on these sets and draws; that
+it lists 1000 labels per row instead of 100 was chosen on two of them: better on cve_libraries, worse on stdlib-calls.
+The round is off by default: it trains the head ten times, and its effect is small and not positive everywhere.
 """
-NOT_HAD = """
-The paper's Yelp reviews, EUR-Lex, Wiki10, AmazonCat and Wiki-325K could not be had; its Table 2 and Table 5 are
+UNAVAILABLE = """
+The paper's Yelp reviews, EUR-Lex, Wiki10, AmazonCat and Wiki-325K were not available; its Table 2 and Table 5 are
 repeated in form, on other data."""
 
 
-def write(found: dict[str, Any]) -> None:
-    cells: Cells = list(found["cells"].values())
+def write(results: dict[str, Any]) -> None:
+    cells: Cells = list(results["cells"].values())
     pictures = draw(cells)
-    (paths.DOCS / "eagle.md").write_text("\n".join(page(found, cells, pictures)) + "\n", "utf-8")
-    print(f"wrote {paths.DOCS / 'eagle.md'}")
+    write_page("eagle.md", page(results, cells, pictures))
 
 
-def page(found: dict[str, Any], cells: Cells, pictures: list[str]) -> Iterator[str]:
-    versions = ", ".join(f"{name} {found['versions'][name]}" for name in LIBRARIES)
-    yield ABOUT.format(**found["machine"], versions=versions)
-    yield NOT_HAD
+def page(results: dict[str, Any], cells: Cells, pictures: list[str]) -> Iterator[str]:
+    yield ABOUT.format(**results["machine"], versions=versions_text(results["versions"], LIBRARIES))
+    yield UNAVAILABLE
     yield HOW
     yield "\n## Groups of four: how much is lost\n"
     yield from loss_table(cells, "random 4", "default")
-    if of(cells, grouping="random 4 set"):
-        yield "\nThe same with set merge for the default; the paper's algorithm does not see the difference:\n"
+    if select(cells, grouping="random 4 set"):
+        yield "\nThe default with set merge; for the paper's algorithm this makes no difference:\n"
         yield from loss_table(cells, "random 4 set", "default")
     yield from picture("eagle-loss", pictures, "P@1 lost against true labels, by data set and way")
-    for title, wanted in (
+    for title, belongs in (
         ("Random groups of 4", lambda cell: cell["grouping"] == "random 4"),
         ("Random groups of 10", lambda cell: cell["grouping"] == "random 10"),
         ("Clusters of about 16 rows", is_sixteen),
         ("Natural groups: classes and files of stdlib-calls", lambda cell: cell["grouping"] in ("class", "file")),
     ):
-        chosen = [cell for cell in cells if wanted(cell) and cell["way"] in WAYS]
+        chosen = [cell for cell in cells if belongs(cell) and cell["way"] in WAYS]
         if chosen:
             yield f"\n## {title}\n"
             yield from full_table(cells, chosen)
@@ -129,16 +136,8 @@ def page(found: dict[str, Any], cells: Cells, pictures: list[str]) -> Iterator[s
         yield "\n## Without one part of the default, or with one more\n"
         yield "Random groups of 4, seed 0: P@1 / precision of the assignment.\n"
         yield from parts_table(cells, parts)
-        yield from about_the_judge(cells)
+        yield from head_round_lines(cells)
     yield TRIED
-
-
-def of(cells: Cells, **wanted: Any) -> Cells:
-    return [cell for cell in cells if all(cell[name] == value for name, value in wanted.items())]
-
-
-def unique(values: Iterable[Any]) -> list[Any]:
-    return list(dict.fromkeys(values))
 
 
 def is_sixteen(cell: dict[str, Any]) -> bool:
@@ -150,19 +149,18 @@ def is_grid(grouping: str) -> bool:
 
 
 def losses(cells: Cells, data: str, grouping: str, way: str) -> float | None:
-    """P@1 lost against true labels, over the seeds that have both."""
-    true = {cell["seed"]: cell["P@1"] for cell in of(cells, data=data, way="true labels")}
-    lost = [
+    """Return the P@1 lost against true labels, over the seeds that have both."""
+    true = {cell["seed"]: cell["P@1"] for cell in select(cells, data=data, way="true labels")}
+    differences = [
         true[cell["seed"]] - cell["P@1"]
-        for cell in of(cells, data=data, grouping=grouping, way=way)
+        for cell in select(cells, data=data, grouping=grouping, way=way)
         if cell["seed"] in true
     ]
-    return 100 * float(np.mean(lost)) if lost else None
+    return 100 * float(np.mean(differences)) if differences else None
 
 
 def loss_table(cells: Cells, grouping: str, way: str) -> Iterator[str]:
-    yield row(["data", "seeds", "lost by EAGLE", f"lost by {way}", "of EAGLE's loss"])
-    yield row(["---"] * 5)
+    yield from header(["data", "seeds", "lost by EAGLE", f"lost by {way}", "of EAGLE's loss"])
     sums = np.zeros(2)
     worst = (-np.inf, "")
     complete = []
@@ -170,7 +168,7 @@ def loss_table(cells: Cells, grouping: str, way: str) -> Iterator[str]:
         paper, ours = losses(cells, data, "random 4", "EAGLE"), losses(cells, data, grouping, way)
         if paper is None or ours is None:
             continue
-        seeds = len(of(cells, data=data, grouping=grouping, way=way))
+        seeds = len(select(cells, data=data, grouping=grouping, way=way))
         yield row([data, seeds, f"{paper:.2f}", f"{ours:.2f}", f"{100 * ours / paper:.0f} %"])
         sums += [paper, ours]
         worst = max(worst, (ours / paper, data))
@@ -185,48 +183,50 @@ def loss_table(cells: Cells, grouping: str, way: str) -> Iterator[str]:
 
 
 def full_table(cells: Cells, chosen: Cells, *, named: bool = True) -> Iterator[str]:
-    yield row([*(["data"] if named else []), "groups", "way", "seeds", "share", "precision", "recall", *METRICS])
-    yield row(["---"] * (9 + named))
+    yield from header(
+        [*(["data"] if named else []), "groups", "way", "seeds", "share", "precision", "recall", *METRICS]
+    )
     order = sorted(unique(cell["grouping"] for cell in chosen), key=natural)
     for data in unique(cell["data"] for cell in chosen):
-        true = of(cells, data=data, way="true labels")
+        true = select(cells, data=data, way="true labels")
         if true:
             start = [data] if named else []
-            yield row([*start, "–", "true labels", len(true), "–", "–", "–", *(spread(true, name) for name in METRICS)])
+            yield row(
+                [*start, "–", "true labels", len(true), "–", "–", "–", *(percent(true, name) for name in METRICS)]
+            )
         for grouping in order:
             for way in WAYS:
-                same = of(chosen, data=data, grouping=grouping, way=way)
+                same = select(chosen, data=data, grouping=grouping, way=way)
                 if not same:
                     continue
                 start = [data] if named else []
-                found = [spread(same, name) for name in ("share", "precision", "recall", *METRICS)]
-                yield row([*start, f"{grouping} ({same[0]['mean_size']:.1f} rows)", way, len(same), *found])
+                values = [percent(same, name) for name in ("share", "precision", "recall", *METRICS)]
+                yield row([*start, f"{grouping} ({same[0]['mean_size']:.1f} rows)", way, len(same), *values])
 
 
 def parts_table(cells: Cells, parts: Cells) -> Iterator[str]:
     ways = ["default", *unique(cell["way"] for cell in parts)]
     sets = unique(cell["data"] for cell in parts)
-    yield row(["", *sets])
-    yield row(["---"] * (len(sets) + 1))
+    yield from header(["", *sets])
     for way in ways:
         line = []
         for data in sets:
-            same = of(cells, data=data, grouping="random 4", way=way, seed=0)
+            same = select(cells, data=data, grouping="random 4", way=way, seed=0)
             line.append(f"{100 * same[0]['P@1']:.1f} / {100 * same[0]['precision']:.1f}" if same else "–")
         yield row([way, *line])
 
 
-def about_the_judge(cells: Cells) -> Iterator[str]:
-    judged = of(cells, way="with the head as judge", seed=0)
-    if not judged:
+def head_round_lines(cells: Cells) -> Iterator[str]:
+    rounds = select(cells, way="with the head as judge", seed=0)
+    if not rounds:
         return
-    yield JUDGE
-    for cell in judged:
+    yield HEAD_ROUND
+    for cell in rounds:
         before, after = cell["held_out_groups_recognised_by_head"]
-        done = "kept" if cell["round_with_head_kept"] else "dropped"
+        verdict = "kept" if cell["round_with_head_kept"] else "dropped"
         yield (
             f"- {cell['data']}: held-out groups recognised {100 * before:.2f} % before and {100 * after:.2f} % after "
-            f"the round, which is {done}"
+            f"the round, which is {verdict}"
         )
 
 
@@ -235,13 +235,12 @@ def natural(grouping: str) -> tuple[str, float]:
     return words[0], float(words[1]) if len(words) > 1 else 0.0
 
 
-def spread(cells: Cells, name: str) -> str:
-    values = 100 * np.array([cell[name] for cell in cells])
-    return f"{values.mean():.1f}" + (f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else "")
+def percent(cells: Cells, name: str) -> str:
+    return spread((100 * cell[name] for cell in cells), 1)
 
 
 def draw(cells: Cells) -> list[str]:
-    from matplotlib import rc_context
+    """Draw the pictures that have data, and return their names."""
     from matplotlib.figure import Figure
 
     names = []
@@ -250,12 +249,8 @@ def draw(cells: Cells) -> list[str]:
         axes = np.atleast_1d(figure.subplots(1, panels))
         if not plot(axes, cells):
             continue
-        for one in axes:
-            one.spines[["top", "right"]].set_visible(False)
-            one.grid(alpha=0.25)
         axes[0].legend(frameon=False, fontsize=8)
-        with rc_context({"svg.hashsalt": "xmckit"}):  # the same numbers give the same bytes
-            figure.savefig(paths.DOCS / f"{name}.svg", metadata={"Date": None})
+        save_figure(figure, axes, name)
         names.append(name)
     return names
 
@@ -267,8 +262,8 @@ def loss_plot(axes: Any, cells: Cells) -> bool:
         if all(losses(cells, data, "random 4", way) is not None for way in WAYS)
     ]
     for place, way in enumerate(WAYS):
-        found = [losses(cells, data, "random 4", way) for data in sets]
-        axes[0].bar(np.arange(len(sets)) + 0.2 * (place - 1.5), found, 0.19, color=COLOURS[way], label=way)
+        lost = [losses(cells, data, "random 4", way) for data in sets]
+        axes[0].bar(np.arange(len(sets)) + 0.2 * (place - 1.5), lost, 0.19, color=COLOURS[way], label=way)
     axes[0].set_xticks(range(len(sets)), sets, fontsize=8)
     axes[0].set_ylabel("P@1 lost, points")
     axes[0].set_title("random groups of 4")
@@ -276,8 +271,8 @@ def loss_plot(axes: Any, cells: Cells) -> bool:
 
 
 def bibtex_plot(axes: Any, cells: Cells) -> bool:
-    here = [cell for cell in of(cells, data="bibtex") if cell["way"] in WAYS]
-    true = of(cells, data="bibtex", way="true labels")
+    here = [cell for cell in select(cells, data="bibtex") if cell["way"] in WAYS]
+    true = select(cells, data="bibtex", way="true labels")
     panels = (
         ("rows in a random group", lambda words: words[0] == "random" and len(words) == 2, 1),
         ("depth of clusters", lambda words: words[0] == "clusters" and len(words) == 2, 1),
@@ -287,7 +282,7 @@ def bibtex_plot(axes: Any, cells: Cells) -> bool:
     for one, (title, fits, word) in zip(axes, panels, strict=True):
         for way in WAYS:
             points: dict[float, list[float]] = {}
-            for cell in of(here, way=way):
+            for cell in select(here, way=way):
                 words = cell["grouping"].split()
                 if fits(words):
                     points.setdefault(float(words[word]) if len(words) > word else 0.0, []).append(100 * cell["P@1"])

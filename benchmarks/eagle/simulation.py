@@ -1,14 +1,17 @@
-"""The simulations of section 7.1 and appendix B.1 of Shen et al. (2020): when does giving labels to rows help?
+"""Repeat the simulations of section 7.1 and appendix B.1 of Shen et al. (2020): when does giving labels to rows help?
 
     python -m benchmarks.eagle.simulation [--trials N] [--json] [--render]
 
-Regression: rows of a group are a centre plus a deviation of size σ₂; the responses of a group come in unknown order.
-NoAS regresses the sums of groups, AS gives each response to the row that NoAS predicts best for it and regresses rows
-(equation 3), the oracle knows the order. Classification: a row is its label's embedding plus noise; a group's labels
-are drawn evenly (σ₂ = 0) or mostly one of them (σ₂ large). The same estimators with one-hot responses, and EAGLE, which
-gives labels to rows by Algorithm 1 before the regression: as in the paper, and with the background removed. Sizes as in
-the appendix; its noise of 0.1 leaves hardly an error to compare, so that there is also one of 0.3. Results go to
-benchmarks/results/eagle_simulation.json and docs/eagle-simulation.svg, and docs/miml.md shows them.
+Regression: rows of a group are a centre plus a deviation of size σ₂; the order of the responses of a group is unknown.
+NoAS regresses the sums of groups. AS gives each response to the row with the nearest prediction of NoAS and regresses
+rows (equation 3). The oracle knows the order.
+
+Classification: a row is its label's embedding plus noise. A group's labels are drawn evenly (σ₂ = 0) or mostly from
+one label (large σ₂). The estimators are the same, with one-hot responses, and EAGLE, which gives labels to rows by
+Algorithm 1 before the regression: as in the paper, and with the background removed. Sizes are those of the appendix.
+Its noise of 0.1 leaves few errors to compare, so a noise of 0.3 runs too.
+
+Results are stored in benchmarks/results/eagle_simulation.json and docs/eagle-simulation.svg; docs/miml.md shows them.
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ from scipy.sparse import csr_matrix
 from xmckit_eagle.assign.choice import assign
 
 from benchmarks.common import paths
+from benchmarks.common.markdown import select
 
 RESULTS = paths.RESULTS / "eagle_simulation.json"
 PICTURE = paths.DOCS / "eagle-simulation.svg"
 GROUP, ROWS, WIDTH, LABELS = 10, 1000, 10, 5
 SPREADS = (0.0, 0.1, 1.0, 5.0, 10.0)
-BETWEEN = (0.2, 0.5, 2.0, 3.0)  # besides those of the paper, to see the shape of the curves
+BETWEEN = (0.2, 0.5, 2.0, 3.0)  # further values, to show the shape of the curves
 TEST = 20_000
 EAGLES: dict[str, dict[str, Any]] = {
     "EAGLE-0": {"iterations": 0},
@@ -45,34 +49,34 @@ def least_squares(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
 
 
 def estimators(X: np.ndarray, Z: np.ndarray) -> dict[str, np.ndarray]:
-    """B of equation 3 and of the oracle; rows of X in groups one after the other, Z in the order of X.
+    """Return B of equation 3 and of the oracle. Rows of X are sorted by group, and Z has the order of X.
 
-    No estimator but the oracle uses that order: AS looks for the best row of the group for every response.
+    Only the oracle uses that order: AS searches the best row of the group for every response.
     """
     sums = least_squares(X.reshape(-1, GROUP, WIDTH).sum(1), Z.reshape(-1, GROUP, LABELS).sum(1))
     predicted = (X @ sums).reshape(-1, GROUP, LABELS)
-    apart = ((Z.reshape(-1, GROUP, 1, LABELS) - predicted[:, None]) ** 2).sum(-1)
-    rows = apart.argmin(-1) + GROUP * np.arange(len(predicted))[:, None]
+    distances = ((Z.reshape(-1, GROUP, 1, LABELS) - predicted[:, None]) ** 2).sum(-1)
+    rows = distances.argmin(-1) + GROUP * np.arange(len(predicted))[:, None]
     return {"oracle": least_squares(X, Z), "NoAS": sums, "AS": least_squares(X[rows.ravel()], Z)}
 
 
 def regression(spread: float, rng: np.random.Generator) -> dict[str, float]:
-    """Mean square error of B by estimator; σ₁ = σ_e = 1."""
+    """Return the mean square error of B by estimator; σ₁ = σ_e = 1."""
     B = rng.standard_normal((WIDTH, LABELS))
     B /= np.linalg.norm(B, 2)
     centres = np.repeat(rng.standard_normal((ROWS // GROUP, WIDTH)), GROUP, axis=0)
     X = centres + spread * rng.standard_normal((ROWS, WIDTH))
     Z = X @ B + rng.standard_normal((ROWS, LABELS))
-    return {name: float(((found - B) ** 2).mean()) for name, found in estimators(X, Z).items()}
+    return {name: float(((estimate - B) ** 2).mean()) for name, estimate in estimators(X, Z).items()}
 
 
 def classification(spread: float, rng: np.random.Generator, noise: float = 0.1) -> dict[str, float]:
-    """Share of wrong test rows by estimator; σ_e = 0."""
+    """Return the share of wrong test rows by estimator; σ_e = 0."""
     truth = rng.standard_normal((LABELS, WIDTH))
     truth /= np.linalg.norm(truth, axis=1, keepdims=True)
 
-    def drawn(main: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows, and their labels, of groups in which label `main` weighs exp(σ₂) and every other one 1."""
+    def draw_rows(main: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows and their labels for groups in which label `main` weighs exp(σ₂) and every other label 1."""
         odds = np.ones((len(main), LABELS))
         odds[np.arange(len(main)), main] = np.exp(spread)
         chances = np.cumsum(odds / odds.sum(1, keepdims=True), axis=1)
@@ -80,17 +84,17 @@ def classification(spread: float, rng: np.random.Generator, noise: float = 0.1) 
         X = truth[kinds] + noise * rng.standard_normal((len(kinds), WIDTH))
         return X, (X @ truth.T).argmax(1)
 
-    X, y = drawn(rng.integers(LABELS, size=ROWS // GROUP))
-    X_test, y_test = drawn(rng.integers(LABELS, size=TEST // GROUP))
+    X, y = draw_rows(rng.integers(LABELS, size=ROWS // GROUP))
+    X_test, y_test = draw_rows(rng.integers(LABELS, size=TEST // GROUP))
     Z = np.eye(LABELS)[y]
-    found = estimators(X, Z)
+    estimates = estimators(X, Z)
     for name, form in EAGLES.items():
-        found[name] = least_squares(X, eagle(X, Z, **form))
-    return {name: float(((X_test @ B).argmax(1) != y_test).mean()) for name, B in found.items()}
+        estimates[name] = least_squares(X, eagle(X, Z, **form))
+    return {name: float(((X_test @ B).argmax(1) != y_test).mean()) for name, B in estimates.items()}
 
 
 def eagle(X: np.ndarray, Z: np.ndarray, **form: Any) -> np.ndarray:
-    """Labels of rows from the merged lists of their groups: each label goes to as many rows as it was given."""
+    """Assign the merged label lists of groups to rows: each label goes to as many rows as the list has it."""
     groups = len(X) // GROUP
     unit = (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
     membership = csr_matrix(
@@ -98,9 +102,9 @@ def eagle(X: np.ndarray, Z: np.ndarray, **form: Any) -> np.ndarray:
     )
     labels = csr_matrix(Z.reshape(groups, GROUP, LABELS).sum(1).astype(np.float32))
     choice = assign(unit, membership, labels, capacity="count", counts=True, **form)
-    given = np.zeros_like(Z)
-    given[choice.rows, choice.labels] = 1
-    return given
+    assigned = np.zeros_like(Z)
+    assigned[choice.rows, choice.labels] = 1
+    return assigned
 
 
 TASKS: dict[str, tuple[Callable[[float, np.random.Generator], dict[str, float]], float, str]] = {
@@ -110,14 +114,14 @@ TASKS: dict[str, tuple[Callable[[float, np.random.Generator], dict[str, float]],
 }
 
 
-def study(trials: int) -> list[dict[str, Any]]:
-    """Per task and spread: the estimators' errors relative to the oracle's, and how often AS is below NoAS."""
+def run_trials(trials: int) -> list[dict[str, Any]]:
+    """Return, per task and spread, the errors relative to the oracle's and how often AS is below NoAS."""
     cells = []
     for task, (run, power, _) in TASKS.items():
         for spread in sorted((*SPREADS, *BETWEEN)):
             errors = [run(spread, np.random.default_rng([trial, int(10 * spread)])) for trial in range(trials)]
             means = {name: float(np.mean([error[name] for error in errors])) ** power for name in errors[0]}
-            oracle = max(means.pop("oracle"), 1 / (trials * TEST))  # one wrong row, where there was none
+            oracle = max(means.pop("oracle"), 1 / (trials * TEST))  # at least one wrong row
             cells.append(
                 {
                     "task": task, "spread": spread, "oracle": oracle,
@@ -128,7 +132,7 @@ def study(trials: int) -> list[dict[str, Any]]:
     return cells
 
 
-def draw(cells: list[dict[str, Any]]) -> None:
+def draw_curves(cells: list[dict[str, Any]]) -> None:
     import matplotlib
 
     matplotlib.use("svg")
@@ -137,12 +141,12 @@ def draw(cells: list[dict[str, Any]]) -> None:
     plt.rcParams |= {"svg.hashsalt": "xmckit", "svg.fonttype": "none"}
     figure, axes = plt.subplots(1, len(TASKS), figsize=(13, 3.6))
     for ax, (task, (_, _, what)) in zip(axes, TASKS.items(), strict=True):
-        mine = [cell for cell in cells if cell["task"] == task]
-        places = range(len(mine))
-        for name in mine[0]["relative"]:
-            ax.plot(places, [cell["relative"][name] for cell in mine], "o-", ms=3, label=name, color=COLOURS[name])
+        curve = select(cells, task=task)
+        places = range(len(curve))
+        for name in curve[0]["relative"]:
+            ax.plot(places, [cell["relative"][name] for cell in curve], "o-", ms=3, label=name, color=COLOURS[name])
         ax.axhline(1, color="grey", lw=0.8, ls=":")
-        ax.set_xticks(list(places), [f"{cell['spread']:g}" for cell in mine])
+        ax.set_xticks(list(places), [f"{cell['spread']:g}" for cell in curve])
         ax.set_xlabel(
             "σ₂ (0: a group's rows are alike)" if task == "regression" else "σ₂ (0: a group's labels are even)"
         )
@@ -157,21 +161,21 @@ def draw(cells: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The simulations of section 7.1 of Shen et al. (2020).")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, help="data sets per point")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
-    parser.add_argument("--render", action="store_true", help="only draw what is stored anew")
+    parser.add_argument("--render", action="store_true", help="only draw the stored results again")
     options = parser.parse_args()
     if options.render:
-        draw(json.loads(RESULTS.read_text("utf-8"))["cells"])
+        draw_curves(json.loads(RESULTS.read_text("utf-8"))["cells"])
         return
     began = time.perf_counter()
-    cells = study(options.trials)
-    found = {"trials": options.trials, "seconds": round(time.perf_counter() - began, 1), "cells": cells}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    draw(cells)
+    cells = run_trials(options.trials)
+    results = {"trials": options.trials, "seconds": round(time.perf_counter() - began, 1), "cells": cells}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    draw_curves(cells)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(results))
         return
     for cell in cells:
         relative = "  ".join(f"{name} {value:.3f}" for name, value in cell["relative"].items())

@@ -1,6 +1,6 @@
-"""What the study of heads needs beside xmckit: labels that are hidden or wrong at random, and Fashion-MNIST.
+"""Add what the study of heads needs to xmckit: hidden labels, class noise, and Fashion-MNIST.
 
-A plugin of one file: `xmckit run … --plugin benchmarks/heads/label_noise.py`.
+This file is a plugin: `xmckit run … --plugin benchmarks/heads/label_noise.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from xmckit import Component, store
 
 
 class HideLabels(xmckit.Configured):
-    """Each label of each training row is forgotten with the probability `share`, by the run's seed."""
+    """Remove each label of each training row with probability `share`, by the seed of the run."""
 
     class Params(xmckit.Params):
-        share: float = Field(0.2, ge=0, le=1, description="Share of the pairs that is hidden.")
+        share: float = Field(0.2, ge=0, le=1, description="Share of the (row, label) pairs to hide.")
 
     def apply(self, train: xmckit.Split, *, context: xmckit.Context) -> xmckit.Split:
         kept = train.Y.copy()
@@ -30,11 +30,11 @@ class HideLabels(xmckit.Configured):
 
 
 class ClassNoise(xmckit.Configured):
-    """With the probability `share`, a row's one label becomes one of the labels of its group, all equally likely."""
+    """Replace the label of a row, with probability `share`, by a label of its group, all equally likely."""
 
     class Params(xmckit.Params):
-        share: float = Field(0.2, ge=0, le=1, description="Share of the rows whose label is drawn anew.")
-        groups: list[list[int]] = Field(description="Labels that may be taken for each other.")
+        share: float = Field(0.2, ge=0, le=1, description="Share of the rows with a redrawn label.")
+        groups: list[list[int]] = Field(description="Groups of labels that may replace each other.")
 
     def apply(self, train: xmckit.Split, *, context: xmckit.Context) -> xmckit.Split:
         rng = context.rng("class noise")
@@ -43,11 +43,11 @@ class ClassNoise(xmckit.Configured):
             int(rng.choice(group_of[label])) if drawn else label
             for label, drawn in zip(train.Y.indices.tolist(), rng.random(train.rows) < self.params.share, strict=True)
         ]
-        return replace(train, Y=_one_label_a_row(np.array(labels), train.labels))
+        return replace(train, Y=_one_label_per_row(np.array(labels), train.labels))
 
 
 class FashionMNIST(xmckit.Configured):
-    """Images as dense rows, one label each, from an .npz with X_trn, y_trn, X_tst and y_tst."""
+    """Read images as dense rows with one label each from an .npz with X_trn, y_trn, X_tst and y_tst."""
 
     class Params(xmckit.Params):
         path: xmckit.DataPath = Field(description="The .npz file.")
@@ -60,22 +60,22 @@ class FashionMNIST(xmckit.Configured):
             train, test = (
                 xmckit.Split(
                     (arrays[f"X_{part}"].reshape(len(arrays[f"y_{part}"]), -1) / 255).astype(np.float32),
-                    _one_label_a_row(arrays[f"y_{part}"], 10),
+                    _one_label_per_row(arrays[f"y_{part}"], 10),
                 )
                 for part in ("trn", "tst")
             )
         return xmckit.Dataset(name="fashion_mnist", train=train, test=test)
 
 
-def _one_label_a_row(labels: np.ndarray, count: int) -> csr_matrix:
+def _one_label_per_row(labels: np.ndarray, count: int) -> csr_matrix:
     ones = np.ones(len(labels), dtype=np.float32)
     return csr_matrix((ones, labels.astype(np.int32), np.arange(len(labels) + 1)), shape=(len(labels), count))
 
 
 @xmckit.hookimpl
 def xmckit_label_preprocessors() -> Iterator[Component]:
-    yield Component("hide-labels", f"{__name__}:HideLabels", summary="Forgets labels at random.")
-    yield Component("class-noise", f"{__name__}:ClassNoise", summary="Draws labels anew within their group.")
+    yield Component("hide-labels", f"{__name__}:HideLabels", summary="Removes labels at random.")
+    yield Component("class-noise", f"{__name__}:ClassNoise", summary="Redraws labels within their group.")
 
 
 @xmckit.hookimpl

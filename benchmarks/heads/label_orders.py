@@ -1,10 +1,10 @@
-"""Label orders compared by the cyclic runs that they leave, on train and test; writes docs/label-orders.md.
+"""Compare label orders by the arcs that the active labels of rows form, and write docs/label-orders.md.
 
     python -m benchmarks.heads.label_orders [--data DIR] [--json] [--render]
 
-DIR (or $XMCKIT_DATA) holds a folder with Y.trn.npz and Y.tst.npz per data set; without it only the built-in
-`stdlib-calls` is measured. Every order sees the training labels only. "cooccurrence" is the plugin's; the others live
-here, to be compared with.
+DIR (or $XMCKIT_DATA) holds a folder with Y.trn.npz and Y.tst.npz per data set; without it, only the built-in
+`stdlib-calls` is measured. Every order sees the training labels only. "cooccurrence" is the order of the plugin; the
+others are defined here for comparison.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from xmckit_heads.dft.ordering import cooccurrence_order, cyclic_runs, join_path
 
 import xmckit
 from benchmarks.common import paths
+from benchmarks.common.markdown import header, row, versions_text
 from benchmarks.common.memory import extra_memory
 from xmckit.data.model import as_csr
 from xmckit.runs.provenance import library_versions, machine
@@ -42,19 +43,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
     parser.add_argument("--json", action="store_true", help="print the results as JSON, not the page")
-    parser.add_argument("--render", action="store_true", help="only write the page anew, from the stored results")
+    parser.add_argument("--render", action="store_true", help="only write the page again, from the stored results")
     options = parser.parse_args()
     folder = Path(options.data) if options.data else None
     if folder and not any(folder.glob("*/Y.trn.npz")):
         parser.error(f"{folder} has no folder with a file Y.trn.npz")
     if not options.render:
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(measured(folder), indent=2) + "\n", "utf-8")
+        RESULTS.write_text(json.dumps(measure(folder), indent=2) + "\n", "utf-8")
     PAGE.write_text("\n".join(page(json.loads(RESULTS.read_text("utf-8")))) + "\n", "utf-8")
     print((RESULTS if options.json else PAGE).read_text("utf-8"), end="")
 
 
-def measured(folder: Path | None) -> dict[str, Any]:
+def measure(folder: Path | None) -> dict[str, Any]:
     warm = csr_matrix(np.tri(8))
     for order in ORDERS.values():
         cyclic_runs(warm, order(warm))
@@ -79,27 +80,27 @@ def compare(train: csr_matrix, test: csr_matrix) -> dict[str, Any]:
         start = time.perf_counter()
         position = order(train)
         seconds = time.perf_counter() - start
-        facts["orders"][name] = {"seconds": round(seconds, 4), **runs_of(train, test, position)}
+        facts["orders"][name] = {"seconds": round(seconds, 4), **arcs_of(train, test, position)}
     facts["sign_rank_bound"] = sign_rank_bound(train, label_order(train))
     return facts
 
 
-def runs_of(train: csr_matrix, test: csr_matrix, position: np.ndarray) -> dict[str, Any]:
-    """`beyond`: test rows with more runs than any training row, which a degree read from train does not cover."""
+def arcs_of(train: csr_matrix, test: csr_matrix, position: np.ndarray) -> dict[str, Any]:
+    """Count arcs. `beyond`: test rows with more arcs than any training row, which a degree from train does not cover."""
     seen, unseen = cyclic_runs(train, position), cyclic_runs(test, position)
     return {"train": summary(seen), "test": summary(unseen), "beyond": int(np.count_nonzero(unseen > seen.max()))}
 
 
-def summary(runs: np.ndarray) -> dict[str, float]:
+def summary(arcs: np.ndarray) -> dict[str, float]:
     return {
-        "mean": round(float(runs.mean()), 3),
-        "p99": round(float(np.percentile(runs, 99)), 1),
-        "largest": int(runs.max()),
+        "mean": round(float(arcs.mean()), 3),
+        "p99": round(float(np.percentile(arcs, 99)), 1),
+        "largest": int(arcs.max()),
     }
 
 
 def at_scale() -> dict[str, Any]:
-    """Seconds and memory of the kept order, on power-law labels."""
+    """Measure seconds and memory of the plugin's order on power-law labels."""
     from xmckit.data.synthetic import Synthetic
 
     source = Synthetic(**SCALE, test_rows=50_000, features=100, words_per_row=1.0)
@@ -110,20 +111,20 @@ def at_scale() -> dict[str, Any]:
         start = time.perf_counter()
         position = ORDERS[name](data.train.Y)
         seconds = time.perf_counter() - start
-        facts["orders"][name] = {"seconds": round(seconds, 4), **runs_of(data.train.Y, data.test.Y, position)}
+        facts["orders"][name] = {"seconds": round(seconds, 4), **arcs_of(data.train.Y, data.test.Y, position)}
     facts["extra_mib"] = round(extra_memory(lambda: label_order(data.train.Y)))
     return facts
 
 
-# The orders that are compared
+# Orders to compare
 
 
-def at_random(Y: csr_matrix) -> np.ndarray:
+def random_order(Y: csr_matrix) -> np.ndarray:
     return np.random.default_rng(0).permutation(Y.shape[1])
 
 
 def by_row_sets(Y: csr_matrix) -> np.ndarray:
-    """Labels sorted by the lists of their rows, rows with the most labels first."""
+    """Sort labels by the lists of their rows, rows with the most labels first."""
     ranked = Y[np.argsort(-np.diff(Y.indptr), kind="stable")].tocsc()
     ranked.sort_indices()
     rows_of = [ranked.indices[start:end].tolist() for start, end in zip(ranked.indptr, ranked.indptr[1:], strict=False)]
@@ -135,7 +136,7 @@ def cuthill_mckee(Y: csr_matrix) -> np.ndarray:
 
 
 def fiedler(Y: csr_matrix) -> np.ndarray:
-    """By the second eigenvector of the normalised co-occurrence."""
+    """Sort labels by the second eigenvector of the normalised co-occurrence."""
     together = cooccurrence(Y)
     scale = 1 / np.sqrt(np.maximum(np.asarray(together.sum(axis=1)).ravel(), 1))
     normalised = together.multiply(scale[:, None]).multiply(scale[None, :]).tocsr()
@@ -145,7 +146,7 @@ def fiedler(Y: csr_matrix) -> np.ndarray:
 
 
 def bisection(Y: csr_matrix) -> np.ndarray:
-    """Halve all parts at once, at the median of the direction in which a part's labels differ most, until 1 is left."""
+    """Halve all parts at the median of the direction in which their labels differ most, until each has one label."""
     columns = Y.tocsc()
     labels, rows = np.repeat(np.arange(Y.shape[1]), np.diff(columns.indptr)), columns.indices.astype(np.int64)
     values = 1 / np.sqrt(np.maximum(np.diff(columns.indptr), 1))[labels]
@@ -167,7 +168,7 @@ def bisection(Y: csr_matrix) -> np.ndarray:
 
 
 def paths_by(score: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Order:
-    """Paths of labels, joined in the order of a score of (rows of both, rows of the first, rows of the second)."""
+    """Join labels to paths in the order of a score of (rows of both, rows of the first, rows of the second)."""
 
     def order(Y: csr_matrix) -> np.ndarray:
         together = upper(cooccurrence(Y))
@@ -180,7 +181,7 @@ def paths_by(score: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) 
 
 
 def with_local_search(order: Order) -> Order:
-    """2-opt and moves of single labels, for the sum of runs, until none helps."""
+    """Improve an order by 2-opt and moves of single labels until the sum of arcs stops falling."""
 
     def improved(Y: csr_matrix) -> np.ndarray:
         together, tour = cooccurrence(Y), np.argsort(order(Y))
@@ -192,10 +193,10 @@ def with_local_search(order: Order) -> Order:
 
 
 def cooccurrence(Y: csr_matrix) -> csr_matrix:
-    """Labels × labels: rows in which both are active, without the diagonal."""
+    """Return labels × labels: the number of rows in which both are active, without the diagonal."""
     together = csr_matrix(Y.T @ Y, dtype=np.float64).tocoo()
-    apart = together.row != together.col
-    entries = together.data[apart], (together.row[apart], together.col[apart])
+    different = together.row != together.col
+    entries = together.data[different], (together.row[different], together.col[different])
     return as_csr(csr_matrix(entries, shape=together.shape), np.float64)
 
 
@@ -212,7 +213,7 @@ def positions(order: np.ndarray) -> np.ndarray:
 
 
 def nearest(together: csr_matrix) -> np.ndarray:
-    """The labels that each occurs with most often, most often first; −1 where there are fewer."""
+    """Return the labels that each label occurs with most often, in descending order, padded with −1."""
     near = np.full((together.shape[0], NEIGHBOURS), -1, dtype=np.int64)
     for label in range(together.shape[0]):
         own = slice(together.indptr[label], together.indptr[label + 1])
@@ -249,7 +250,7 @@ def improve(tour: np.ndarray, indptr: np.ndarray, indices: np.ndarray, data: np.
 def reverse_between(
     tour: np.ndarray, place: np.ndarray, indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, a: int, c: int
 ) -> bool:
-    """2-opt without wrapping: … a b … c d … becomes … a c … b d …"""
+    """Apply 2-opt without wrapping: … a b … c d … becomes … a c … b d …"""
     n = len(tour)
     low, high = min(place[a], place[c]), max(place[a], place[c])
     a, b, c, d = tour[low], tour[low + 1], tour[high], tour[(high + 1) % n]
@@ -269,7 +270,7 @@ def reverse_between(
 def move_beside(
     tour: np.ndarray, place: np.ndarray, indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, a: int, c: int
 ) -> bool:
-    """Take label a out and put it behind c."""
+    """Move label a behind c."""
     n = len(tour)
     before, after, d = tour[place[a] - 1], tour[(place[a] + 1) % n], tour[(place[c] + 1) % n]
     if c in (before, after) or d == a:
@@ -296,7 +297,7 @@ def jaccard(both: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarr
 
 ORDERS: dict[str, Order] = {
     "given": lambda Y: label_order(Y, "given"),
-    "random": at_random,
+    "random": random_order,
     "row sets": by_row_sets,
     "reverse Cuthill–McKee": cuthill_mckee,
     "Fiedler vector": fiedler,
@@ -316,54 +317,51 @@ ORDERS: dict[str, Order] = {
 INTRODUCTION = """\
 Written by `python -m benchmarks.heads.label_orders --data DIR`.
 
-A DFT layer of degree k has 2k + 1 columns and can output every label set whose active labels form at most k runs around
-the circle of labels. The order of the labels on the circle is free: one that puts labels that occur together side by
-side lowers the runs, and with them the degree. All orders are made from the training labels alone; runs are counted on
-both splits.
+A DFT layer of degree k has 2k + 1 columns and can output every label set with active labels that form at most k arcs
+on the circle of labels. The order of the labels on the circle is free. An order that puts labels that occur together
+side by side lowers the number of arcs, and with it the degree. All orders are computed from the training labels only;
+arcs are counted on both splits.
 
-**cooccurrence** is what the `dft` head uses. Labels are joined to paths, the pair with the highest Jaccard index first;
-then, round after round, rows weigh the more the more runs they have (runs to the power 2) and the paths are built anew.
-The order with the fewest runs in the worst training row is kept. What the rounds gain for the worst training row they
-gain only in part, or not at all, for rows that were not seen: compare "paths by Jaccard", the first round but for ties.
-The power and the number of rounds were chosen on some of these data sets.
+**cooccurrence** is the order of the `dft` head. It joins labels to paths, the pair with the highest Jaccard index
+first. Then, in several rounds, rows with more arcs get a higher weight (arcs to the power 2), and the paths are built
+again. The order with the fewest arcs in the worst training row is kept. What the rounds gain for the worst training
+row, they gain only in part, or not at all, for unseen rows: compare "paths by Jaccard", which is the first round
+except for ties. The power and the number of rounds were chosen on some of these data sets.
 
 """
 
 WORST_ROW = """\
-Largest number of runs, train / test. *labels*: the most active labels of a row, the degree that counting labels instead
-of runs would need. *beyond*: test rows with more runs in the order cooccurrence than any training row, which a degree
-read from the training labels does not cover (the head also counts the runs of its validation rows, which leaves fewer).
-*sign rank*: at most 2·(largest number of runs) + 1 for the training labels, because the DFT layer of that degree is a
-linear layer of so many dimensions that can output each of the rows.
+Largest number of arcs, train / test. *labels*: the most active labels of a row, which is the degree needed if labels
+were counted instead of arcs. *beyond*: test rows with more arcs in the order cooccurrence than any training row, which
+a degree read from the training labels does not cover (the head also counts the arcs of its validation rows, which
+leaves fewer). *sign rank*: at most 2·(largest number of arcs) + 1 for the training labels, because the DFT layer of
+that degree is a linear layer with this number of dimensions that can output each of the rows.
 
 """
 
 
-def page(found: dict[str, Any]) -> Iterator[str]:
-    where = found["machine"]
+def page(results: dict[str, Any]) -> Iterator[str]:
+    where = results["machine"]
     yield from ["# Label orders", ""]
     yield from INTRODUCTION.splitlines()
-    yield f"This run: {where['processor']}, one thread, " + ", ".join(
-        f"{name} {version}" for name, version in found["versions"].items()
-    ) + "."  # fmt: skip
+    yield f"Measured on {where['processor']}, one thread, {versions_text(results['versions'], LIBRARIES)}."
     yield from ["", "## The worst row", ""]
     yield from WORST_ROW.splitlines()
-    shown = ("given", "recursive bisection", "paths by Jaccard", "cooccurrence")
-    yield f"| data | labels | {' | '.join(shown)} | beyond | sign rank |"
-    yield "|---" * (len(shown) + 4) + "|"
-    for name, facts in found["sets"].items():
+    columns = ("given", "recursive bisection", "paths by Jaccard", "cooccurrence")
+    yield from header(["data", "labels", *columns, "beyond", "sign rank"])
+    for name, facts in results["sets"].items():
         cells = [f"{facts['train']['most_labels']} / {facts['test']['most_labels']}"]
         beyond = f"{facts['orders']['cooccurrence']['beyond']} of {facts['test']['rows']:,}"
-        for order in shown:
-            row = facts["orders"][order]
-            cells.append(f"{row['train']['largest']} / {row['test']['largest']}")
-        yield f"| {name} | {' | '.join(cells)} | {beyond} | {facts['sign_rank_bound']} |"
-    scale = found["scale"]
+        for order in columns:
+            counts = facts["orders"][order]
+            cells.append(f"{counts['train']['largest']} / {counts['test']['largest']}")
+        yield row([name, *cells, beyond, facts["sign_rank_bound"]])
+    scale = results["scale"]
     yield from ["", "## At scale", ""]
     yield f"Synthetic power-law labels: {scale['rows']:,} training rows, {scale['labels']:,} labels, {scale['pairs']:,}"
     yield f"(row, label) pairs. Memory beyond the data: {scale['extra_mib']} MiB."
     yield from ["", *table(scale["orders"])]
-    for name, facts in found["sets"].items():
+    for name, facts in results["sets"].items():
         yield from ["", f"## {name}", ""]
         rows = f"{facts['train']['rows']:,} training rows, {facts['test']['rows']:,} test rows"
         yield f"{rows}, {facts['labels']:,} labels."
@@ -371,13 +369,13 @@ def page(found: dict[str, Any]) -> Iterator[str]:
 
 
 def table(orders: dict[str, Any]) -> Iterator[str]:
-    yield "| order | train: mean | 99 % | largest | test: mean | 99 % | largest | seconds |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for name, row in orders.items():
-        cells = [
-            f"{row[part]['mean']:.2f} | {row[part]['p99']:g} | {row[part]['largest']}" for part in ("train", "test")
-        ]
-        yield f"| {name} | {' | '.join(cells)} | {row['seconds']:.2f} |"
+    yield from header(["order", "train: mean", "99 %", "largest", "test: mean", "99 %", "largest", "seconds"])
+    for name, facts in orders.items():
+        cells: list[Any] = []
+        for part in ("train", "test"):
+            counts = facts[part]
+            cells += [f"{counts['mean']:.2f}", f"{counts['p99']:g}", counts["largest"]]
+        yield row([name, *cells, f"{facts['seconds']:.2f}"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The study of heads: BSL against DFT by width, ranking losses with hidden labels, and under class noise.
+"""Measure heads: BSL against DFT by width, ranking losses with hidden labels, and ranking losses under class noise.
 
     python -m benchmarks.heads.measure [--data DIR] [--only PART] [--minutes M] [--render]
 
-Every cell is a run of benchmarks/heads/recipes/*.toml through xmckit itself, below --runs; what a cell gave goes to
-benchmarks/results/heads.json at once, and cells that are there are not run again. docs/heads.md and its pictures are
-made from that file (--render does only this). DIR holds the data sets as npz folders and fashion_mnist; without it
-only the built-in stdlib-calls is run. "PART" is one of: width, forms, hidden, noise.
+Every cell is a run of a recipe in benchmarks/heads/recipes through xmckit itself, in the folder --runs. Each finished
+cell is stored in benchmarks/results/heads.json and is not run again. docs/heads.md and its pictures come from that
+file; --render only writes them. DIR holds the data sets as npz folders and fashion_mnist; without it, only the
+built-in stdlib-calls runs. PART is one of: width, forms, hidden, noise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANKING = {"bce": "bsl", "lml": "lml", "topk-entropy": "topk-entropy"}
 
 
 class Cell(NamedTuple):
-    """One run: `name` says what it is among the cells of its part, `sets` what it changes in the recipe."""
+    """Describe one run: `name` is unique within its part, and `sets` are the changes to the recipe."""
 
     part: str
     data: str
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> Iterator[Cell]:
-    """In the order in which a study that is cut short says most."""
+    """Yield the most informative cells first, for a study that is interrupted."""
     for seed in SEEDS:
         for data in FULL:
             for dim in DIMS:
@@ -106,14 +106,14 @@ def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:
     (head,) = store.read_json(result.path / "facts.json")
     stages = result.run.manifest["stages"]
     return {
-        "metrics": {name: rounded(value) for name, value in result.metrics["results"][0]["metrics"].items()},
+        "metrics": {name: round_digits(value) for name, value in result.metrics["results"][0]["metrics"].items()},
         "facts": head["facts"],
-        "training": [{key: rounded(value) for key, value in epoch.items()} for epoch in head["training"]],
+        "training": [{key: round_digits(value) for key, value in epoch.items()} for epoch in head["training"]],
         "peak_bytes": max(stage["peak_bytes"] for stage in stages if stage["name"].startswith("head")),
     }
 
 
-def rounded(value: Any) -> Any:
+def round_digits(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 

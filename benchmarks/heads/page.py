@@ -1,14 +1,25 @@
-"""docs/heads.md and its pictures, from benchmarks/results/heads.json (see heads.py)."""
+"""Write docs/heads.md and its pictures from benchmarks/results/heads.json."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.common import paths
+from benchmarks.common.markdown import (
+    Cells,
+    header,
+    picture,
+    row,
+    save_figure,
+    select,
+    spread,
+    unique,
+    versions_text,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +27,6 @@ if TYPE_CHECKING:
 COLOURS = {"bsl": "#0072B2", "dft": "#D55E00", "bce": "#0072B2", "softmax": "#0072B2", "topk-entropy": "#009E73"}
 COLOURS |= {"lml": "#D55E00"}
 LIBRARIES = ("torch", "numpy", "numba")
-Cells = list[dict[str, Any]]
 
 CAPTIONS = {
     "heads-width": "F1@5 by the number of learned columns, BSL and DFT",
@@ -25,21 +35,21 @@ CAPTIONS = {
 }
 ABOUT = """
 Written by `python -m benchmarks.heads.measure --data DIR`; every cell is a run of a recipe in
-`benchmarks/heads/recipes`. Means and standard deviations over seeds (other weights, other order of rows, other
-validation share; the same test
-rows); no deviation: one seed. Percentages. Run on {processor}, {processors} processors, {versions}."""
+`benchmarks/heads/recipes`. All scores are percentages: means and standard deviations over seeds, which change the
+weights, the order of rows and the validation rows, not the test rows. Without a deviation: one seed. Measured on
+{processor}, {processors} processors, {versions}."""
 WIDTH = """
 ## BSL against DFT, by width
 
-d: learned columns of the output layer (`dim` of bsl, `slack` of dft, which has 2k + 1 fixed columns more and reads k
-from the rows it sees). Everything else is the same and as the heads come. *parameters*: learned numbers of the output
-layer, and of the whole model in brackets. *epochs*, *seconds*: to the epoch that is kept. *beyond*: test rows outside
-the layer's guarantee."""
+d: learned columns of the output layer (`dim` of bsl, `slack` of dft, which has 2k + 1 fixed columns in addition and
+reads k from the rows it sees). All other parameters are the defaults. *parameters*: learned numbers of the output
+layer, and of the whole model in brackets. *epochs*, *seconds*: up to the epoch that is kept. *beyond*: test rows
+outside the layer's guarantee."""
 FINDINGS = """\
 In {better} of {pairs} pairs of data set and d, dft has the higher mean F1@5, in {clear} of them by more than both
 deviations together. It takes {slower:.2f} times as long to the epoch that is kept (geometric mean). The paper reports
-faster convergence of dft; there BSL starts with every label at even odds, here both heads start at the labels'
-frequencies."""
+faster convergence of dft; there BSL starts with even odds for every label, here both heads start at the frequencies of
+the labels."""
 FORMS = """
 ## Forms of the DFT layer, 32 slack columns
 
@@ -47,37 +57,34 @@ FORMS = """
 HIDDEN = """
 ## Labels hidden at random
 
-A share of the training pairs is forgotten; the test labels are whole. LML and the top-k entropy are trained for k = 10;
-all three stop by the validation share's nDCG@5, which suits bce best."""
+A share of the training pairs is removed; the test labels are complete. LML and the top-k entropy train for k = 10; all
+three losses stop by the nDCG@5 of the validation rows, which suits bce best."""
 NOISE = """
 ## Class noise, Fashion-MNIST
 
-With the probability in the first column a training image's class is drawn anew among the five that look alike (tops;
-the rest). Recall of the first five of ten classes and of the first, on clean test labels. Stands in for section 5.2 of
-Amos et al. (2019), which does this on CIFAR-100."""
+With the probability in the first column, the class of a training image is redrawn among the five classes that look
+alike (tops; the rest). The columns show the recall of the first five of ten classes and of the first, on clean test
+labels. This replaces section 5.2 of Amos et al. (2019), which uses CIFAR-100."""
 
 
-def write(found: dict[str, Any]) -> None:
+def write(results: dict[str, Any]) -> None:
     parts: dict[str, Cells] = defaultdict(list)
-    for cell in found["cells"].values():
+    for cell in results["cells"].values():
         parts[cell["part"]].append(cell)
     pictures = draw(parts)
-    (paths.DOCS / "heads.md").write_text("\n".join(page(found, parts, pictures)) + "\n", "utf-8")
-    print(f"wrote {paths.DOCS / 'heads.md'}")
+    write_page("heads.md", page(results, parts, pictures))
 
 
-def page(found: dict[str, Any], parts: dict[str, Cells], pictures: Sequence[str]) -> Iterator[str]:
+def page(results: dict[str, Any], parts: dict[str, Cells], pictures: Sequence[str]) -> Iterator[str]:
     yield "# Heads compared"
-    yield ABOUT.format(
-        **found["machine"], versions=", ".join(f"{name} {found['versions'][name]}" for name in LIBRARIES)
-    )
+    yield ABOUT.format(**results["machine"], versions=versions_text(results["versions"], LIBRARIES))
     yield WIDTH
     yield from ["", *width_findings(parts["width"])]
-    yield from picture("heads-width", pictures)
-    yield from picture("heads-loss", pictures)
+    yield from picture("heads-width", pictures, CAPTIONS["heads-width"])
+    yield from picture("heads-loss", pictures, CAPTIONS["heads-loss"])
     for data in unique(cell["data"] for cell in parts["width"]):
         yield from ["", f"### {data}", ""]
-        yield from width_table([cell for cell in parts["width"] if cell["data"] == data])
+        yield from width_table(select(parts["width"], data=data))
     yield FORMS
     yield from [
         "",
@@ -93,22 +100,17 @@ def page(found: dict[str, Any], parts: dict[str, Cells], pictures: Sequence[str]
     yield HIDDEN
     for data in unique(cell["data"] for cell in parts["hidden"]):
         yield from ["", f"### {data}", ""]
-        yield from hidden_table([cell for cell in parts["hidden"] if cell["data"] == data])
+        yield from hidden_table(select(parts["hidden"], data=data))
     yield NOISE
     yield from ["", *noise_table(parts["noise"])]
-    yield from picture("heads-noise", pictures)
-
-
-def picture(name: str, drawn: Sequence[str]) -> list[str]:
-    return ["", f"![{CAPTIONS[name]}]({name}.svg)"] if name in drawn else []
+    yield from picture("heads-noise", pictures, CAPTIONS["heads-noise"])
 
 
 def width_table(cells: Cells) -> Iterator[str]:
     metrics = ("P@1", "P@3", "P@5", "F1@5", "nDCG@5")
-    yield row(["head", "d", *metrics, "parameters", "epochs", "seconds", "beyond"])
-    yield row(["---"] * (len(metrics) + 6))
+    yield from header(["head", "d", *metrics, "parameters", "epochs", "seconds", "beyond"])
     for name in sorted(unique(cell["name"] for cell in cells), key=lambda name: (int(name.split()[1]), name)):
-        same = [cell for cell in cells if cell["name"] == name]
+        same = select(cells, name=name)
         facts = same[0]["facts"]
         size = f"{facts['of these in the output layer']:,} ({facts['trainable parameters']:,})"
         epochs, seconds = (spread([converged(cell)[place] for cell in same], place) for place in (0, 1))
@@ -117,19 +119,19 @@ def width_table(cells: Cells) -> Iterator[str]:
 
 
 def width_findings(cells: Cells) -> Iterator[str]:
-    """What the tables come to."""
+    """Yield the summary of the tables."""
     better = clear = pairs = 0
     slower = []
     for data, dim in dict.fromkeys((cell["data"], cell["name"].split()[1]) for cell in cells):
-        here = [cell for cell in cells if cell["data"] == data]
+        here = select(cells, data=data)
         bsl, dft = (scores(here, f"{head} {dim}", "F1@5") for head in ("bsl", "dft"))
-        if not bsl or not dft:  # of a study that is not finished
+        if not bsl or not dft:  # the study is not finished
             continue
         gap = np.mean(dft) - np.mean(bsl)
         pairs, better = pairs + 1, better + (gap > 0)
         clear += len(bsl) > 1 and gap > np.std(bsl, ddof=1) + np.std(dft, ddof=1)
         spent = [
-            np.mean([converged(cell)[1] for cell in here if cell["name"] == f"{head} {dim}"]) for head in ("bsl", "dft")
+            np.mean([converged(cell)[1] for cell in select(here, name=f"{head} {dim}")]) for head in ("bsl", "dft")
         ]
         slower.append(spent[1] / spent[0])
     yield FINDINGS.format(better=better, pairs=pairs, clear=clear, slower=np.exp(np.mean(np.log(slower))))
@@ -137,27 +139,24 @@ def width_findings(cells: Cells) -> Iterator[str]:
 
 def hidden_table(cells: Cells) -> Iterator[str]:
     metrics = ("R@5", "R@10", "P@1", "nDCG@5")
-    yield row(["hidden", "loss", *metrics])
-    yield row(["---"] * (len(metrics) + 2))
+    yield from header(["hidden", "loss", *metrics])
     for name in sorted(unique(cell["name"] for cell in cells), key=lambda name: (float(name.split()[1]), name)):
         loss, share = name.split()
-        same = [cell for cell in cells if cell["name"] == name]
+        same = select(cells, name=name)
         yield row([f"{100 * float(share):.0f} %", loss, *(percent(same, metric) for metric in metrics)])
 
 
 def noise_table(cells: Cells) -> Iterator[str]:
     heads = unique(cell["name"].split()[0] for cell in cells)
-    yield row(["noise", *(f"{head}, R@5" for head in heads), *(f"{head}, P@1" for head in heads)])
-    yield row(["---"] * (1 + 2 * len(heads)))
+    yield from header(["noise", *(f"{head}, R@5" for head in heads), *(f"{head}, P@1" for head in heads)])
     for share in sorted(unique(cell["name"].split()[1] for cell in cells), key=float):
-        of_head = {head: [cell for cell in cells if cell["name"] == f"{head} {share}"] for head in heads}
+        of_head = {head: select(cells, name=f"{head} {share}") for head in heads}
         values = [percent(of_head[head], metric) for metric in ("R@5", "P@1") for head in heads]
         yield row([f"{100 * float(share):.0f} %", *values])
 
 
 def draw(parts: dict[str, Cells]) -> list[str]:
-    """The pictures that there are numbers for."""
-    from matplotlib import rc_context
+    """Draw the pictures that have data, and return their names."""
     from matplotlib.figure import Figure
 
     names = []
@@ -177,14 +176,12 @@ def draw(parts: dict[str, Cells]) -> list[str]:
         if not data:
             continue
         figure = Figure(figsize=(4.2 * len(data), 3.3), layout="constrained")
-        for axes, one in zip(np.atleast_1d(figure.subplots(1, len(data))), data, strict=True):
-            plot(axes, [cell for cell in parts[part] if cell["data"] == one])
+        panels = np.atleast_1d(figure.subplots(1, len(data)))
+        for axes, one in zip(panels, data, strict=True):
+            plot(axes, select(parts[part], data=one))
             axes.set_title(one)
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(alpha=0.25)
             axes.legend(frameon=False, fontsize=8)
-        with rc_context({"svg.hashsalt": "xmckit"}):  # the same numbers give the same bytes
-            figure.savefig(paths.DOCS / f"{name}.svg", metadata={"Date": None})
+        save_figure(figure, panels, name)
         names.append(name)
     return names
 
@@ -203,7 +200,7 @@ def width_plot(axes: Axes, cells: Cells) -> None:
 
 
 def loss_plot(axes: Axes, cells: Cells) -> None:
-    """The paper's figure 7: training loss over time."""
+    """Plot figure 7 of the paper: training loss over time."""
     for head in ("bsl", "dft"):
         for dim, style in ((16, "--"), (64, "-")):
             for cell in cells:
@@ -226,31 +223,18 @@ def noise_plot(axes: Axes, cells: Cells) -> None:
 
 
 def scores(cells: Cells, name: str, metric: str) -> list[float]:
-    return [100 * cell["metrics"][metric] for cell in cells if cell["name"] == name]
+    return [100 * cell["metrics"][metric] for cell in select(cells, name=name)]
 
 
 def seeds(cells: Cells, data: str) -> int:
-    return len({cell["seed"] for cell in cells if cell["data"] == data})
+    return len({cell["seed"] for cell in select(cells, data=data)})
 
 
 def converged(cell: dict[str, Any]) -> tuple[float, float]:
-    """(number, seconds) of the epoch whose weights were kept."""
+    """Return (number, seconds) of the epoch that provides the final weights."""
     best = max(cell["training"], key=lambda epoch: (epoch["score"], -epoch["number"]))
     return best["number"], best["seconds"]
 
 
 def percent(cells: Cells, metric: str) -> str:
     return spread([100 * cell["metrics"][metric] for cell in cells], 1)
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) < 2 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
-
-
-def unique(items: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(items))
-
-
-def row(cells: Iterable[object]) -> str:
-    return f"| {' | '.join(str(cell) for cell in cells)} |"

@@ -1,19 +1,21 @@
-"""Figure 3 of Amos, Koltun and Kolter (2019): what losses for the first k places cost, by k.
+"""Measure what losses for the first k places cost, by k: figure 3 of Amos, Koltun and Kolter (2019).
 
     python -m benchmarks.heads.topk_losses [--only PART] [--minutes M]
 
-Forward and backward for float32 logits of 256 rows × 1,000 labels, one true label a row, one thread; a cell is one k,
-the methods one after the other, by processor time, and the best of up to 50 trials of each counts. The paper measures
-on a GPU and does not say how many labels there are.
+A cell is one k. It times the forward and backward pass of each method for float32 logits of 256 rows × 1,000 labels
+with one true label per row, on one thread, in processor time; the best of up to 50 trials counts. The paper measures
+on a GPU and does not state the number of labels.
 
-- smooth SVM: the loss of Berrada, Zisserman and Kumar (2018), its sums over all sets of k labels by divide and
-  conquer, in torch.
-- top-k entropy, sorted: as the paper describes its own, all logits sorted by torch. *top-k entropy*: that of xmckit.
-- LML, bracketing: the paper's layer (see lml.py) and −log of the true label. *LML*: the fused loss of xmckit.
-- cross-entropy: that of torch, for comparison.
+- smooth SVM: the loss of Berrada, Zisserman and Kumar (2018) in torch, with its sums over all sets of k labels
+  computed by divide and conquer.
+- top-k entropy, sorted: as the paper describes it, with all logits sorted by torch. *top-k entropy*: the loss of
+  xmckit.
+- LML, bracketing: the paper's layer (see benchmarks/speed/lml.py) and −log of the true label. *LML*: the fused loss of
+  xmckit.
+- cross-entropy: the loss of torch, for comparison.
 
-Results go to benchmarks/results/topk_losses.json at once, and cells that are there are not run again;
-docs/reproduced.md shows them.
+Each finished cell is stored in benchmarks/results/topk_losses.json and is not run again; docs/reproduced.md shows the
+results.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from benchmarks.common import paths, study
 RESULTS = paths.RESULTS / "topk_losses.json"
 ROWS, LABELS, TRIALS, SECONDS = 256, 1000, 50, 1.0
 KS = (1, 5, 10, 20, 50, 100)
-LEAST = -1e9  # in place of −inf, whose derivative is not a number
+LEAST = -1e9  # replaces −inf, which would give NaN derivatives
 
 
 class Cell(NamedTuple):
     k: int
-    data: str = study.MADE_UP
+    data: str = study.GENERATED
 
     @property
     def key(self) -> str:
@@ -50,8 +52,9 @@ def main() -> None:
 
 
 def smooth_svm(x: Any, true: Any, k: int) -> Any:
-    """The mean loss at temperature 1: log(1 + exp(1 − x_y/k)·σ_k/σ_{k−1}), where σ_i is the i-th elementary symmetric
-    polynomial of exp(x_j/k) over all j but the true label y.
+    """Return the mean loss at temperature 1, log(1 + exp(1 − x_y/k)·σ_k/σ_{k−1}).
+
+    σ_i is the i-th elementary symmetric polynomial of exp(x_j/k) over all j except the true label y.
     """
     import torch
 
@@ -61,7 +64,7 @@ def smooth_svm(x: Any, true: Any, k: int) -> Any:
 
 
 def log_elementary(x: Any, k: int) -> Any:
-    """log σ_0 … log σ_k of exp(x): the coefficients of Π (1 + exp(x_j)·t), neighbours multiplied first."""
+    """Return log σ_0 … log σ_k of exp(x), the coefficients of Π (1 + exp(x_j)·t), multiplying neighbours first."""
     import torch
 
     spare = (1 << (x.shape[1] - 1).bit_length()) - x.shape[1]
@@ -81,7 +84,7 @@ def log_elementary(x: Any, k: int) -> Any:
 
 
 def sorted_entropy(x: Any, true: Any, k: int) -> Any:
-    """log(1 + Σ exp(x_j − x_y)) over the labels j but y that are not among the k − 1 largest of these; the mean."""
+    """Return the mean of log(1 + Σ exp(x_j − x_y)) over the labels j ≠ y except the k − 1 largest of them."""
     import torch
 
     others = x.scatter(1, true[:, None], -torch.inf).sort(dim=1, descending=True).values[:, k - 1 :]
@@ -117,14 +120,14 @@ def run_cell(cell: Cell) -> dict[str, Any]:
 
 
 def best(work: Callable[[], Any]) -> float:
-    """Processor seconds of the best of `TRIALS` trials, of fewer where they take longer than `SECONDS` in all."""
+    """Return the least processor seconds of `TRIALS` trials, or of fewer if they exceed `SECONDS` in total."""
     work()
-    found: list[float] = []
-    while len(found) < TRIALS and sum(found) < SECONDS:
+    trials: list[float] = []
+    while len(trials) < TRIALS and sum(trials) < SECONDS:
         start = time.process_time()
         work()
-        found.append(time.process_time() - start)
-    return min(found)
+        trials.append(time.process_time() - start)
+    return min(trials)
 
 
 if __name__ == "__main__":

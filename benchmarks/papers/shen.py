@@ -95,7 +95,7 @@ def bags(results: Results, published: Published) -> Shown:
     def accuracy(bag: tuple[str, int], method: str) -> float | None:
         if f"{bag[0]} / {bag[1]}" not in found.get("chosen", {}):
             return None
-        return mean(100 * value for value in eagle_miml_page.tested(found, bag, method))
+        return mean(100 * value for value in eagle_miml_page.seed_accuracies(found, bag, method))
 
     lines: list[list[object]] = []
     for method in METHODS:
