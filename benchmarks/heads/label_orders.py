@@ -86,7 +86,7 @@ def compare(train: csr_matrix, test: csr_matrix) -> dict[str, Any]:
 
 
 def arcs_of(train: csr_matrix, test: csr_matrix, position: np.ndarray) -> dict[str, Any]:
-    """Count arcs. `beyond`: test rows with more arcs than any training row, which a degree from train does not cover."""
+    """Count arcs. `beyond`: test rows with more arcs than any training row, outside the guarantee of that degree."""
     seen, unseen = cyclic_runs(train, position), cyclic_runs(test, position)
     return {"train": summary(seen), "test": summary(unseen), "beyond": int(np.count_nonzero(unseen > seen.max()))}
 

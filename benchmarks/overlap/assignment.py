@@ -1,18 +1,17 @@
-"""The assignment step of indexer `overlap` at the size of Amazon-670K: seconds of each phase, peak memory.
+"""Measure the assignment step of indexer `overlap` at the size of Amazon-670K: seconds of each phase, peak memory.
 
     python -m benchmarks.overlap.assignment [--rows 490000] [--labels 670000] [--reach 3] [--threads 2]
 
-Rows, labels and the leaves that rows reach are drawn so that they look like those of a trained matcher: a row's labels
-come from a few leaves, frequent ones from everywhere, and a row reaches the leaves of its labels and some others. The
-largest Σ C∘(YᵀM) that there can be is bounded by the prices of the auction; a problem of a few hundred labels is also
-solved by HiGHS, and both gaps are shown. No model is trained. Results go to benchmarks/results/overlap_assignment.json,
-and with the next `python -m benchmarks.overlap.measure --render` to docs/overlap.md.
+Rows, labels and the leaves that rows reach are drawn so that they resemble those of a trained matcher: the labels of a
+row come from a few leaves, frequent labels from everywhere, and a row reaches the leaves of its labels and some
+others. The prices of the auction bound the largest possible Σ C∘(YᵀM). HiGHS also solves a problem of a few hundred
+labels, and both gaps are shown. No model is trained. Results are stored in benchmarks/results/overlap_assignment.json,
+and the next `python -m benchmarks.overlap.measure --render` shows them in docs/overlap.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +24,8 @@ from xmckit_pecos.labels.assignment import Placement, Reachability
 from xmckit_pecos.labels.tree import LabelTree, tree_of_leaves
 from xmckit_pecos.overlap import OverlapParams, move_labels
 
-from benchmarks.common import paths
+from benchmarks.common import paths, study
 from xmckit import Context
-from xmckit.runs.provenance import library_versions, machine
 from xmckit.runs.resources import Measured
 
 RESULTS = paths.RESULTS / "overlap_assignment.json"
@@ -40,7 +38,7 @@ PHASES: dict[str, Any] = {  # functions, and where they are
 
 
 def problem(rows: int, labels: int, leaves: int, reach: int, seed: int = 0) -> tuple[LabelTree, csr_matrix, csr_matrix]:
-    """(tree, Y, M): labels in leaves of equal size, the rows' labels, and the leaves that rows reach."""
+    """Return (tree, Y, M): labels in leaves of equal size, the labels of rows, and the leaves that rows reach."""
     rng = np.random.default_rng(seed)
     leaf_of = rng.permutation(labels) * leaves // labels
     members = np.argsort(leaf_of, kind="stable")
@@ -49,18 +47,19 @@ def problem(rows: int, labels: int, leaves: int, reach: int, seed: int = 0) -> t
     row_of = np.repeat(np.arange(rows), sizes)
     home = rng.integers(0, leaves, rows)[row_of]
     away = rng.random(len(row_of))
-    # most labels of a row are of its home leaf, some of one nearby, some of anywhere
+    # most labels of a row come from its home leaf, some from a nearby leaf, some from any leaf
     leaf = np.where(away < 0.7, home, (home + rng.integers(1, 16, len(home))) % leaves)
     leaf = np.where(away > 0.9, rng.integers(0, leaves, len(home)), leaf)
     within = rng.random(len(leaf)) ** 2 * (starts[leaf + 1] - starts[leaf])
     label = members[starts[leaf] + within.astype(np.int64)]
     Y = csr_matrix((np.ones(len(label), np.float32), (row_of, label)), shape=(rows, labels))
     Y.data[:] = 1
-    return tree_of_leaves(leaf_of, leaves, 16, np.arange(labels), labels), Y, _reached(rng, Y, leaf_of, leaves, reach)
+    reached = _draw_reached(rng, Y, leaf_of, leaves, reach)
+    return tree_of_leaves(leaf_of, leaves, 16, np.arange(labels), labels), Y, reached
 
 
-def _reached(rng: np.random.Generator, Y: csr_matrix, leaf_of: np.ndarray, leaves: int, reach: int) -> csr_matrix:
-    """For each row `reach` leaves: those of its labels come early, some near the first of them and some others late."""
+def _draw_reached(rng: np.random.Generator, Y: csr_matrix, leaf_of: np.ndarray, leaves: int, reach: int) -> csr_matrix:
+    """Draw `reach` leaves per row: leaves of its labels come early, leaves nearby and other leaves late."""
     rows = Y.shape[0]
     own = np.repeat(np.arange(rows), np.diff(Y.indptr))
     near = np.repeat(np.arange(rows), 2 * reach)
@@ -78,88 +77,89 @@ def _reached(rng: np.random.Generator, Y: csr_matrix, leaf_of: np.ndarray, leave
     return csr_matrix((np.ones(kept.sum(), np.float32), (row[kept], leaf[kept])), shape=(rows, leaves))
 
 
-def timed(seconds: dict[str, float], name: str) -> Callable[..., Any]:
+def with_clock(seconds: dict[str, float], name: str) -> Callable[..., Any]:
     function = getattr(PHASES[name], name)
 
     def call(*arguments: Any) -> Any:
-        begun = time.perf_counter()
+        began = time.perf_counter()
         result = function(*arguments)
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - begun
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
         return result
 
     return call
 
 
 def measure(tree: LabelTree, Y: csr_matrix, M: csr_matrix, threads: int, **params: Any) -> dict[str, Any]:
-    wanted = OverlapParams(**params)
-    copies = None if wanted.copies_per_label == "auto" else wanted.copies_per_label
+    options = OverlapParams(**params)
+    copies = None if options.copies_per_label == "auto" else options.copies_per_label
     phases: dict[str, float] = {}
-    own = {name: getattr(owner, name) for name, owner in PHASES.items()}
+    originals = {name: getattr(owner, name) for name, owner in PHASES.items()}
     try:
         for name, owner in PHASES.items():
-            setattr(owner, name, timed(phases, name))
+            setattr(owner, name, with_clock(phases, name))
         with Measured() as cost:
-            _, told = move_labels(tree, Y, M, wanted, copies, Context(workers=threads))
+            _, facts = move_labels(tree, Y, M, options, copies, Context(workers=threads))
     finally:
-        for name, function in own.items():
+        for name, function in originals.items():
             setattr(PHASES[name], name, function)
-    paths = told["paths to labels"]
+    assigned_paths = facts["paths to labels"]
     return {
         "params": params,
         "seconds": cost.seconds,
         "peak_gib": cost.peak_bytes / 2**30,
         "phases": phases,
-        "gap_at_most": 1 - paths["after"] / paths["at most"] if "at most" in paths else None,
-        "facts": told,
+        "gap_at_most": 1 - assigned_paths["after"] / assigned_paths["at most"] if "at most" in assigned_paths else None,
+        "facts": facts,
     }
 
 
 def gap_to_optimum(copies: int) -> dict[str, float]:
-    """How far below HiGHS's optimum the auction ends on a small problem with little room, and what its prices say."""
+    """Return the gap of the auction to the optimum of HiGHS on a small problem, and the bound by its prices."""
     tree, Y, M = problem(2000, 400, 16, 3, seed=1)
     S = (Y.T @ M).toarray()
     room = np.full(16, int(1.1 * copies * 400 / 16))
-    own = auction.SMALL
+    original = auction.SMALL
     try:
-        auction.SMALL = 0  # as it is done for large problems
-        found = assignment.candidate_leaves(Reachability.from_matrices(Y, M), tree.leaf_of, 16, 1)
-        placed = auction.auction(found, copies, room)
+        auction.SMALL = 0  # use the method for large problems
+        candidates = assignment.candidate_leaves(Reachability.from_matrices(Y, M), tree.leaf_of, 16, 1)
+        placement = auction.auction(candidates, copies, room)
     finally:
-        auction.SMALL = own
+        auction.SMALL = original
     sums = [kron(eye(400), np.ones((1, 16))), kron(np.ones((1, 400)), eye(16))]
     limits = [LinearConstraint(sums[0], ub=copies), LinearConstraint(sums[1], ub=room)]
     best = -milp(-S.ravel(), constraints=limits, bounds=Bounds(0, 1), integrality=np.ones(S.size)).fun
-    reached = float(S[placed.label_of, placed.leaf_of].sum())
-    return {"copies": copies, "optimum": best, "gap": 1 - reached / best, "gap_at_most": 1 - reached / placed.bound}
+    reached = float(S[placement.label_of, placement.leaf_of].sum())
+    return {"copies": copies, "optimum": best, "gap": 1 - reached / best, "gap_at_most": 1 - reached / placement.bound}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=490_000)
-    parser.add_argument("--labels", type=int, default=670_000)
-    parser.add_argument("--leaves", type=int, default=8192)
-    parser.add_argument("--reach", type=int, default=OverlapParams().reach)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=490_000, help="training rows (default: %(default)s)")
+    parser.add_argument("--labels", type=int, default=670_000, help="labels (default: %(default)s)")
+    parser.add_argument("--leaves", type=int, default=8192, help="leaves of the tree (default: %(default)s)")
+    parser.add_argument(
+        "--reach", type=int, default=OverlapParams().reach, help="leaves per row (default: %(default)s)"
+    )
+    parser.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     options = parser.parse_args()
     warm = problem(2000, 500, 16, 3)
     for params in ({}, {"copies_per_label": 2}, {"copies_per_label": 2, "cap": "none"}):
         measure(*warm, options.threads, **params)  # compile
     tree, Y, M = problem(options.rows, options.labels, options.leaves, options.reach)
-    found = [
+    results = [
         measure(tree, Y, M, options.threads, **params)
         for params in ({}, {"copies_per_label": 2}, {"copies_per_label": 2, "cap": "none"})
     ]
     small = [gap_to_optimum(copies) for copies in (1, 2)]
-    told = {
+    facts = {
         "rows": Y.shape[0], "labels": Y.shape[1], "leaves": M.shape[1], "threads": options.threads,
-        "results": found, "small": small, "targets": {"seconds": SECONDS, "gib": GIB},
-        "machine": machine(), "versions": library_versions(),
+        "results": results, "small": small, "targets": {"seconds": SECONDS, "gib": GIB},
     }  # fmt: skip
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    study.write_results(RESULTS, facts)
     print(f"{Y.shape[0]:,} rows, {Y.shape[1]:,} labels, {Y.nnz:,} pairs, {M.shape[1]:,} leaves, {M.nnz:,} reached")
     print(f"{'':44} seconds (target {SECONDS})   peak GiB (target {GIB})")
-    for one in found:
-        what = ", ".join(f"{name} = {value}" for name, value in one["params"].items()) or "a label's rows decide"
+    for one in results:
+        what = ", ".join(f"{name} = {value}" for name, value in one["params"].items()) or "copies per label"
         print(f"{what:44} {one['seconds']:19.1f}   {one['peak_gib']:19.2f}")
         print("    " + ", ".join(f"{name} {seconds:.1f}" for name, seconds in one["phases"].items()))
         facts = one["facts"]

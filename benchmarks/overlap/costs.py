@@ -1,11 +1,11 @@
-"""Table 5 of Liu et al. (2021): what one and two copies of every label cost, over a plain tree.
+"""Measure what one and two copies of every label cost over a plain tree: Table 5 of Liu et al. (2021).
 
     python -m benchmarks.overlap.costs [--data DIR] [--only PART] [--minutes M]
 
-A cell is one data set, on which XR-Linear on a plain tree and on overlapping ones with λ = 1 and λ = 2 take turns, with
-the same beam, so that overlap scores more labels, as in the paper (overlap_speed.py compares at equal numbers). Times
-are processor seconds of one thread, the best turn of each. Results go to benchmarks/results/overlap_costs.json at once,
-and cells that are there are not run again; docs/reproduced.md shows them.
+A cell is one data set. XR-Linear on a plain tree and on overlapping trees with λ = 1 and λ = 2 take turns with the
+same beam, so overlap scores more labels, as in the paper (benchmarks.overlap.speed compares at equal numbers). Times
+are processor seconds of one thread, the best turn of each. Each finished cell is stored in
+benchmarks/results/overlap_costs.json and is not run again; docs/reproduced.md shows the results.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def run_cell(cell: Cell, folder: Path | None) -> dict[str, Any]:
     }
 
 
-def measure(data: overlap.Data, options: dict[str, Any]) -> dict[str, float]:
-    """Processor seconds of the index and the head together, and of the labels of all test rows."""
+def measure(data: overlap.OverlapData, options: dict[str, Any]) -> dict[str, float]:
+    """Return the processor seconds of training index and head, and of predicting all test rows."""
     import xmckit
 
     leaf_size, beam = data.shape
@@ -70,7 +70,7 @@ def measure(data: overlap.Data, options: dict[str, Any]) -> dict[str, float]:
     head = context.build("head", {"use": "xrlinear", "beam": beam, "threshold": 0.0})
     head.fit(data.train, indexes=[index], context=context)
     trained = time.process_time() - began
-    head.predict(data.test.X[:10], overlap.TOP)  # which loads the model
+    head.predict(data.test.X[:10], overlap.TOP)  # loads the model
     began = time.process_time()
     head.predict(data.test.X, overlap.TOP)
     return {"train": trained, "predict": time.process_time() - began}

@@ -1,10 +1,10 @@
-"""Whether the further copies of indexer `overlap` go to labels with a second meaning, where it is known which have one.
+"""Measure whether the further copies of indexer `overlap` go to labels with a second meaning.
 
     python -m benchmarks.overlap.meanings [--workers 2]
 
-On made-up data with planted labels of two meanings: that of the study and two with less noise, whose leaves hold labels
-of one topic. Results go to benchmarks/results/overlap_meanings.json, and with the next
-`python -m benchmarks.overlap.measure --render` to docs/overlap.md.
+The data are synthetic, with planted labels of two meanings: the set of the study and two sets with less noise, with
+leaves that hold labels of one topic. Results are stored in benchmarks/results/overlap_meanings.json, and the next
+`python -m benchmarks.overlap.measure --render` shows them in docs/overlap.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 import xmckit
-from benchmarks.common import paths
+from benchmarks.common import paths, study
 from benchmarks.overlap.measure import SYNTHETIC
 from xmckit import Dataset
-from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = paths.RESULTS / "overlap_meanings.json"
 CLEAR = {"noise": 0.1, "words_per_row": 75.0, "topics": 16}
@@ -35,7 +34,7 @@ SEEDS = (0, 1, 2)
 def measure(changes: dict[str, Any], seed: int, workers: int) -> dict[str, float]:
     context = xmckit.make_context(seed=seed, workers=workers)
     spec = {**SYNTHETIC, **changes}
-    data = context.build("dataset", spec).read(context=xmckit.make_context())  # the rows are those of one seed
+    data = context.build("dataset", spec).read(context=xmckit.make_context())  # all seeds share the rows of one seed
     features = context.build("featurizer", {"use": "blocks", "normalise": "l2"})
     features.fit(data.train, context=context)
     train = replace(data.train, X=features.transform(data.train, context=context))
@@ -52,7 +51,7 @@ def measure(changes: dict[str, Any], seed: int, workers: int) -> dict[str, float
 
 
 def purity(tree: Any, data: Dataset) -> float:
-    """Of the labels of one topic in a leaf, the share of its most frequent topic; the mean over leaves."""
+    """Return the mean share, over leaves, of the most frequent topic among labels with one topic."""
     topics = np.asarray([name.split("/")[0] for name in map(data.label, range(data.labels))])
     single = np.asarray([topic.startswith("topic") and "+" not in topic for topic in topics])
     shares = []
@@ -65,12 +64,11 @@ def purity(tree: Any, data: Dataset) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, default=2, help="threads; default: %(default)s")
+    parser.add_argument("--workers", type=int, default=2, help="threads (default: %(default)s)")
     options = parser.parse_args()
-    found = {name: [measure(changes, seed, options.workers) for seed in SEEDS] for name, changes in SETS.items()}
-    told = {"sets": found, "machine": machine(), "versions": library_versions()}
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n", "utf-8")
-    print(json.dumps(found, indent=1))
+    sets = {name: [measure(changes, seed, options.workers) for seed in SEEDS] for name, changes in SETS.items()}
+    study.write_results(RESULTS, {"sets": sets})
+    print(json.dumps(sets, indent=1))
 
 
 if __name__ == "__main__":

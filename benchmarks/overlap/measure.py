@@ -1,14 +1,15 @@
-"""The study of overlapping clusters: labels in several leaves of a tree, against trees, wider beams and other programs.
+"""Measure overlapping clusters (labels in several leaves) against trees, wider beams and other programs.
 
     python -m benchmarks.overlap.measure [--data DIR] [--only PART] [--minutes M] [--render]
 
-A cell is one data set, as it is or with labels merged (Figure 2 of the paper), one system and one seed. What it gave
-goes to benchmarks/results/overlap.json at once, and cells that are there are not run again. docs/overlap.md and its
-pictures are made from that file (--render does only this). DIR holds the data sets as npz folders; without it only
-stdlib-calls and the planted synthetic set are run. --only takes the cells whose key contains PART, such as "bibtex" or
-"/ XR-Linear / "; where it is given several times, all of them.
+A cell is one data set, as it is or with merged labels (Figure 2 of the paper), one system and one seed. Each finished
+cell is stored in benchmarks/results/overlap.json and is not run again. docs/overlap.md and its pictures come from that
+file; --render only writes them. DIR holds the data sets as npz folders; without it, only stdlib-calls and the planted
+synthetic set run. --only runs the cells with a key that contains PART, such as "bibtex" or "/ XR-Linear / "; repeated
+options must all match.
 
-A *matched* system takes the beam that scores as many labels as another system did: that one's cell comes first.
+A *matched* system takes the beam that scores as many labels as another system scores; the cell of the other system
+must come first.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SYNTHETIC = {
     "use": "synthetic", "rows": 20_000, "test_rows": 5_000, "features": 10_000, "labels": 2_000, "topics": 64,
     "labels_per_row": 4.0, "words_per_row": 20.0, "noise": 0.7, "bimodal": 400,
 }  # fmt: skip
-AFFORDABLE = tuple(data for data in SETS if data != "debian_depends")  # for one-versus-all
+AFFORDABLE = tuple(data for data in SETS if data != "debian_depends")  # small enough for one-versus-all
 BASE, PER_LABEL, TWO = "XR-Linear", "overlap per label", "overlap λ = 2"
 WIDER, WIDER_TWO = f"{BASE}, matched to {PER_LABEL}", f"{BASE}, matched to {TWO}"
 NARROWER, NARROWER_TWO = f"{PER_LABEL}, matched to {BASE}", f"{TWO}, matched to {BASE}"
@@ -51,7 +52,12 @@ OVERLAPS: dict[str, dict[str, Any]] = {
 }
 OVERLAPS |= {f"{name}{SAME}": {**OVERLAPS[name], "rounds": 0} for name in OVERLAPS if name != RANDOM}
 OVERLAPS |= {NARROWER: {}, NARROWER_TWO: {"copies_per_label": 2}}
-MATCHED = {WIDER: PER_LABEL, WIDER_TWO: TWO, NARROWER: BASE, NARROWER_TWO: BASE}  # whose number of labels is matched
+MATCHED = {
+    WIDER: PER_LABEL,
+    WIDER_TWO: TWO,
+    NARROWER: BASE,
+    NARROWER_TWO: BASE,
+}  # matched system → system with the number of labels to match
 ENTANGLED = [f"{difficulty} {size}" for size in (4, 2, 8) for difficulty in ("hard", "medium", "easy")]
 ENTANGLED_SETS = ("stdlib-calls", "cve_libraries", "delicious")
 TOP, MEASURED_ROWS = 5, 2000
@@ -59,7 +65,7 @@ TOP, MEASURED_ROWS = 5, 2000
 
 class Cell(NamedTuple):
     data: str
-    labels: str  # "as they are", or how they are merged
+    labels: str  # "as they are", or difficulty and size of the merge
     system: str
     seed: int
 
@@ -69,7 +75,7 @@ class Cell(NamedTuple):
 
 
 def cells() -> Iterator[Cell]:
-    """In the order in which a study that is cut short says most."""
+    """Yield the most informative cells first, for a study that is interrupted."""
     for seed in SEEDS:
         for data in SETS:
             for system in (BASE, PER_LABEL, WIDER, NARROWER, PECOS, NAPKIN, TWO, WIDER_TWO, NARROWER_TWO):
@@ -81,7 +87,7 @@ def cells() -> Iterator[Cell]:
             yield Cell(data, "as they are", CEILING, seed)
         for data in SETS:
             for system in (*OVERLAPS, PECOS_AS_IT_COMES, NAPKIN_AS_IT_COMES):
-                yield Cell(data, "as they are", system, seed)  # those above are not run again
+                yield Cell(data, "as they are", system, seed)  # cells that ran above are skipped
     for seed in SEEDS:
         for labels in ENTANGLED:
             for data in ENTANGLED_SETS:
@@ -104,8 +110,8 @@ def main() -> None:
     page.write(json.loads(RESULTS.read_text("utf-8")))
 
 
-class Data(NamedTuple):
-    """One feature matrix, rows of unit length, over labels that training rows have."""
+class OverlapData(NamedTuple):
+    """Hold rows with one feature matrix of unit rows, and the labels that training rows have."""
 
     train: Any
     test: Any
@@ -114,7 +120,7 @@ class Data(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(labels in a leaf at most, beam): 64 leaves of 4 to 100 labels; of fewer leaves a sixth is followed."""
+        """Return (most labels of a leaf, beam): 64 leaves of 4 to 100 labels; with fewer leaves the beam is a sixth."""
         labels = self.train.labels
         leaf_size = min(100, max(4, math.ceil(labels / 64)))
         leaves = 1 << max(0, math.ceil(math.log2(labels / leaf_size)))
@@ -122,7 +128,7 @@ class Data(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def load(data: str, labels: str, folder: Path | None) -> Data:
+def load(data: str, labels: str, folder: Path | None) -> OverlapData:
     from dataclasses import replace
 
     import xmckit
@@ -144,7 +150,7 @@ def load(data: str, labels: str, folder: Path | None) -> Data:
     )
     counts = np.bincount(train.Y.indices, minlength=train.labels)
     A, B = propensity_constants(dataset.propensity)
-    return Data(train, test, inverse_propensity(counts, train.rows, A, B), np.flatnonzero(counts))
+    return OverlapData(train, test, inverse_propensity(counts, train.rows, A, B), np.flatnonzero(counts))
 
 
 def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
@@ -153,25 +159,25 @@ def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
     data = load(cell.data, cell.labels, folder)
     context = xmckit.make_context(seed=cell.seed, workers=workers)
     if cell.system in (PECOS, PECOS_AS_IT_COMES):
-        found, facts = pecos(data, cell.system == PECOS, context.seed_for("tree") % 2**31, workers)
+        predictions, facts = run_pecos(data, cell.system == PECOS, context.seed_for("tree") % 2**31, workers)
     elif cell.system in (NAPKIN, NAPKIN_AS_IT_COMES):
-        found, facts = napkin(data, cell.system == NAPKIN, cell.seed, workers)
+        predictions, facts = run_napkin(data, cell.system == NAPKIN, cell.seed, workers)
     else:
-        found, facts = ours(data, cell, context)
-    return {**scores(found, data, workers), **facts, "labels_in_all": len(data.seen)}
+        predictions, facts = run_xmckit(data, cell, context)
+    return {**scores(predictions, data, workers), **facts, "labels_in_all": len(data.seen)}
 
 
-def scores(found: Any, data: Data, workers: int) -> dict[str, float]:
+def scores(predictions: Any, data: OverlapData, workers: int) -> dict[str, float]:
     from xmckit.components.metrics import rank_metrics
 
     values = rank_metrics(
-        found, data.test.Y, inverse_propensity=data.weights, filtered=data.test.filter, workers=workers
+        predictions, data.test.Y, inverse_propensity=data.weights, filtered=data.test.filter, workers=workers
     )
     return {f"{name}@{k}": round(values[f"{name}@{k}"], 6) for name in ("P", "PSP") for k in (1, 3, 5)}
 
 
 def warm_up(workers: int) -> None:
-    """Compile what is compiled when it is first used."""
+    """Compile the functions that are compiled on their first use."""
     import xmckit
 
     context = xmckit.make_context(workers=workers)
@@ -179,18 +185,18 @@ def warm_up(workers: int) -> None:
     data = context.build("dataset", small).read(context=context)
     for system in (BASE, PER_LABEL, RANDOM, PAPER):
         counts = np.bincount(data.train.Y.indices, minlength=data.labels)
-        whole = Data(data.train, data.test, np.ones(data.labels), np.flatnonzero(counts))
-        scores(ours(whole, Cell("", "", system, 0), context)[0], whole, workers)
+        whole = OverlapData(data.train, data.test, np.ones(data.labels), np.flatnonzero(counts))
+        scores(run_xmckit(whole, Cell("", "", system, 0), context)[0], whole, workers)
 
 
-# Our own systems ------------------------------------------------------------------------------------------------------
+# Systems of xmckit ----------------------------------------------------------------------------------------------------
 
 
-def ours(data: Data, cell: Cell, context: Any) -> tuple[Any, dict[str, Any]]:
+def run_xmckit(data: OverlapData, cell: Cell, context: Any) -> tuple[Any, dict[str, Any]]:
     leaf_size, beam = data.shape
     options: dict[str, Any] = {"use": "tree", "leaf_size": leaf_size, "beam": beam}
     if cell.system == CEILING:
-        options["leaf_size"] = data.train.labels  # one leaf: every label is told apart from all rows without it
+        options["leaf_size"] = data.train.labels  # one leaf: a label trains against all rows without it
     elif cell.system in OVERLAPS:
         options |= {"use": "overlap", **OVERLAPS[cell.system]}
     began = time.perf_counter()
@@ -199,20 +205,20 @@ def ours(data: Data, cell: Cell, context: Any) -> tuple[Any, dict[str, Any]]:
     sizes = leaf_sizes(index)
     rows = data.test.X[:MEASURED_ROWS]
     if cell.system in MATCHED:
-        matching = widest if cell.system in OVERLAPS else narrowest
+        matching = widest_beam if cell.system in OVERLAPS else narrowest_beam
         beam = matching(index, sizes, rows, scored_by(cell, MATCHED[cell.system]))
     began = time.perf_counter()
     head = context.build("head", {"use": "xrlinear", "beam": beam, "threshold": 0.0})
     head.fit(data.train, indexes=[index], context=context)
     head_seconds = time.perf_counter() - began
-    found, predict_seconds = timed(lambda: head.predict(data.test.X, TOP))
+    predictions, predict_seconds = timed(lambda: head.predict(data.test.X, TOP))
     with tempfile.TemporaryDirectory() as folder:
         head.save(Path(folder))
-        stored = size_of(Path(folder))
-    return found, {
+        stored = folder_size(Path(folder))
+    return predictions, {
         "beam": beam,
         "scored": round(scored(index, sizes, rows, beam), 2),
-        "leaves": leaves(sizes),
+        "leaves": leaf_facts(sizes),
         "copies": round(float(sizes.sum() / len(data.seen)), 4),
         "train_seconds": round(index_seconds + head_seconds, 3),
         "index_seconds": round(index_seconds, 3),
@@ -222,48 +228,48 @@ def ours(data: Data, cell: Cell, context: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def leaf_sizes(index: Any) -> np.ndarray:
-    """Labels in each leaf, copies included, of those that training rows have."""
+    """Count the labels of training rows in each leaf, including copies."""
     tree = index.tree
     return np.bincount(tree.leaf_of[index.counts[tree.label_of] > 0], minlength=tree.leaves)
 
 
 def scored(index: Any, sizes: np.ndarray, X: Any, beam: int) -> float:
-    """How many labels, copies included, are scored for a row: those of all leaves that it reaches."""
+    """Return the mean number of labels, including copies, in the leaves that a row reaches."""
     reached = index.reached_leaves(X, beam)
     return float(sizes[reached.indices].sum() / X.shape[0])
 
 
-def narrowest(index: Any, sizes: np.ndarray, X: Any, asked: float) -> int:
-    """The narrowest beam that scores at least `asked` labels for a row, or all leaves."""
-    return next((beam for beam in range(1, len(sizes)) if scored(index, sizes, X, beam) >= asked), len(sizes))
+def narrowest_beam(index: Any, sizes: np.ndarray, X: Any, target: float) -> int:
+    """Return the narrowest beam that scores at least `target` labels per row, or all leaves."""
+    return next((beam for beam in range(1, len(sizes)) if scored(index, sizes, X, beam) >= target), len(sizes))
 
 
-def widest(index: Any, sizes: np.ndarray, X: Any, asked: float) -> int:
-    """The widest beam that scores at most `asked` labels for a row, or 1."""
+def widest_beam(index: Any, sizes: np.ndarray, X: Any, target: float) -> int:
+    """Return the widest beam that scores at most `target` labels per row, or 1."""
     beams = range(1, len(sizes) + 1)
-    return max(1, next((beam for beam in beams if scored(index, sizes, X, beam) > asked), len(sizes) + 1) - 1)
+    return max(1, next((beam for beam in beams if scored(index, sizes, X, beam) > target), len(sizes) + 1) - 1)
 
 
 def scored_by(cell: Cell, system: str) -> float:
-    """Labels that another system scored for a row, on the same data with the same seed."""
-    found = json.loads(RESULTS.read_text("utf-8"))["cells"] if RESULTS.exists() else {}
+    """Return the labels per row that another system scored on the same data with the same seed."""
+    stored = json.loads(RESULTS.read_text("utf-8"))["cells"] if RESULTS.exists() else {}
     key = cell._replace(system=system).key
-    if key not in found:
-        raise SystemExit(f"run the cell '{key}' first: '{cell.key}' scores as many labels as it does")
-    return float(found[key]["scored"])
+    if key not in stored:
+        raise SystemExit(f"run the cell '{key}' first: '{cell.key}' must score as many labels")
+    return float(stored[key]["scored"])
 
 
 def timed(work: Any) -> tuple[Any, float]:
-    """What `work` gives, and its seconds, the better of two: the first also loads the model."""
+    """Return the result of `work` and the less seconds of two calls: the first also loads the model."""
     seconds = []
     for _ in range(2):
         began = time.perf_counter()
-        found = work()
+        result = work()
         seconds.append(time.perf_counter() - began)
-    return found, min(seconds)
+    return result, min(seconds)
 
 
-def leaves(sizes: np.ndarray) -> dict[str, Any]:
+def leaf_facts(sizes: np.ndarray) -> dict[str, Any]:
     return {
         "count": len(sizes),
         "smallest": int(sizes.min()),
@@ -273,15 +279,15 @@ def leaves(sizes: np.ndarray) -> dict[str, Any]:
     }
 
 
-def size_of(folder: Path) -> int:
+def folder_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-# Others ---------------------------------------------------------------------------------------------------------------
+# Other programs -------------------------------------------------------------------------------------------------------
 
 
-def pecos(data: Data, same_tree: bool, seed: int, workers: int) -> tuple[Any, dict[str, Any]]:
-    """PECOS called directly: with the tree and the beam of XR-Linear, or with its own defaults."""
+def run_pecos(data: OverlapData, same_tree: bool, seed: int, workers: int) -> tuple[Any, dict[str, Any]]:
+    """Call PECOS directly, with the tree and the beam of XR-Linear or with its own defaults."""
     from pecos.xmc import Indexer, LabelEmbeddingFactory
     from pecos.xmc.xlinear import XLinearModel
 
@@ -294,53 +300,54 @@ def pecos(data: Data, same_tree: bool, seed: int, workers: int) -> tuple[Any, di
     train_seconds = time.perf_counter() - began
     with tempfile.TemporaryDirectory() as folder:
         model.save(folder)
-        stored = size_of(Path(folder))
+        stored = folder_size(Path(folder))
         loaded = XLinearModel.load(folder, is_predict_only=True)
-    asked = {"beam_size": beam, "post_processor": "l3-hinge", "threads": workers}
-    found, predict_seconds = timed(lambda: loaded.predict(data.test.X, only_topk=TOP, **asked))
-    everything = loaded.predict(data.test.X[:MEASURED_ROWS], only_topk=len(data.seen), **asked)
+    options = {"beam_size": beam, "post_processor": "l3-hinge", "threads": workers}
+    predictions, predict_seconds = timed(lambda: loaded.predict(data.test.X, only_topk=TOP, **options))
+    everything = loaded.predict(data.test.X[:MEASURED_ROWS], only_topk=len(data.seen), **options)
     sizes = np.diff(chain[-1].tocsc().indptr)
-    return over_all_labels(found, data), {
+    return with_all_labels(predictions, data), {
         "beam": beam,
         "scored": round(everything.nnz / everything.shape[0], 2),
-        "leaves": leaves(sizes),
+        "leaves": leaf_facts(sizes),
         "train_seconds": round(train_seconds, 3),
         "predict_seconds": round(predict_seconds, 3),
         "bytes": stored,
     }
 
 
-def over_all_labels(found: Any, data: Data) -> Any:
+def with_all_labels(predictions: Any, data: OverlapData) -> Any:
     from scipy.sparse import csr_matrix
 
-    shape = (found.shape[0], data.train.labels)
-    return csr_matrix((found.data, data.seen[found.indices], found.indptr), shape=shape)
+    shape = (predictions.shape[0], data.train.labels)
+    return csr_matrix((predictions.data, data.seen[predictions.indices], predictions.indptr), shape=shape)
 
 
-def napkin(data: Data, same_tree: bool, seed: int, workers: int) -> tuple[Any, dict[str, Any]]:
-    """napkinXC's probabilistic label tree: with leaves and beam of the others, or with its own defaults, whose exact
-    search does not say how many labels it looks at.
+def run_napkin(data: OverlapData, same_tree: bool, seed: int, workers: int) -> tuple[Any, dict[str, Any]]:
+    """Call napkinXC's probabilistic label tree, with leaves and beam of the others or with its own defaults.
+
+    The exact search of the defaults does not report how many labels it scores.
     """
     from napkinxc.models import PLT
 
     Y = data.train.Y
     lists = [Y.indices[start:end].tolist() for start, end in zip(Y.indptr[:-1], Y.indptr[1:], strict=True)]
     leaf_size, beam = data.shape
-    ways = {"max_leaves": leaf_size, "tree_search_type": "beam", "beam_search_width": beam} if same_tree else {}
+    options = {"max_leaves": leaf_size, "tree_search_type": "beam", "beam_search_width": beam} if same_tree else {}
     with tempfile.TemporaryDirectory() as folder:
-        model = PLT(folder, seed=seed, threads=workers, **ways)
+        model = PLT(folder, seed=seed, threads=workers, **options)
         began = time.perf_counter()
         model.fit(data.train.X, lists)
         train_seconds = time.perf_counter() - began
-        stored = size_of(Path(folder))
+        stored = folder_size(Path(folder))
         model.predict_proba(data.test.X[:10], top_k=TOP)  # loads the model
         seconds, sizes, best = 0.0, [], []
         for start in range(0, data.test.rows, MEASURED_ROWS):
             began = time.perf_counter()
-            found = model.predict_proba(data.test.X[start : start + MEASURED_ROWS], top_k=TOP)
+            predictions = model.predict_proba(data.test.X[start : start + MEASURED_ROWS], top_k=TOP)
             seconds += time.perf_counter() - began
-            sizes += [len(row) for row in found]  # a beam gives all that it scored, whatever is asked for
-            best += [row[:TOP] for row in found]
+            sizes += [len(row) for row in predictions]  # a beam returns all labels that it scored, not only top_k
+            best += [row[:TOP] for row in predictions]
         model.unload()
     facts = {"train_seconds": round(train_seconds, 3), "predict_seconds": round(seconds, 3), "bytes": stored}
     if same_tree:
@@ -353,8 +360,8 @@ def ranking(best: list[list[tuple[int, float]]]) -> Any:
 
     indices = np.full((len(best), TOP), -1, dtype=np.int32)
     values = np.full((len(best), TOP), -np.inf, dtype=np.float32)
-    for row, found in enumerate(best):
-        for place, (label, value) in enumerate(found):
+    for row, predictions in enumerate(best):
+        for place, (label, value) in enumerate(predictions):
             indices[row, place], values[row, place] = label, value
     return xmckit.TopK(indices, values)
 

@@ -1,19 +1,19 @@
-"""What overlapping clusters cost: training and prediction as ratios to the same head on a plain tree, in one run.
+"""Measure the costs of overlapping clusters: training and prediction as ratios to the same head on a plain tree.
 
     python -m benchmarks.overlap.speed [--data DIR] [--sets cve_libraries bibtex] [--turns 3] [--threads 2]
 
-Systems take turns; the best turn of each counts, by wall time on `threads` threads. Targets: training at most 2.0 ×
-the plain tree with copies per label ("auto"), at most 3.0 × with two copies of every label; prediction at most 1.3 ×
-where both score as many labels: the beam of the overlapping tree is then narrowed until it scores no more labels than
-the plain one. The last lines show where the time of training goes. Results go to benchmarks/results/overlap_speed.json,
-and with the next `python -m benchmarks.overlap.measure --render` to docs/overlap.md.
+Systems take turns, and the best turn of each counts, by wall time on `threads` threads. Targets: training takes at
+most 2.0 × the time of the plain tree with copies per label ("auto") and at most 3.0 × with two copies of every label;
+prediction takes at most 1.3 × when both score as many labels. For that, the beam of the overlapping tree is narrowed
+until it scores no more labels than the plain tree. The last lines show the phases of training. Results are stored in
+benchmarks/results/overlap_speed.json, and the next `python -m benchmarks.overlap.measure --render` shows them in
+docs/overlap.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import xmckit
-from benchmarks.common import paths
+from benchmarks.common import paths, study
 from benchmarks.overlap import measure as overlap
-from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = paths.RESULTS / "overlap_speed.json"
 SYSTEMS: dict[str, dict[str, Any]] = {
@@ -41,15 +40,15 @@ def compare(name: str, folder: Path | None, turns: int, threads: int) -> dict[st
     most_scored = 0.0
     for _ in range(turns):
         for system, options in SYSTEMS.items():
-            found = measure(data, options, most_scored, threads)
+            turn = measure(data, options, most_scored, threads)
             if system == "tree":
-                most_scored = found["scored"]
-            kept = best.setdefault(system, found)
+                most_scored = turn["scored"]
+            kept = best.setdefault(system, turn)
             for what in ("train", "predict"):
-                if found[what] < kept[what]:
-                    kept[what] = found[what]
+                if turn[what] < kept[what]:
+                    kept[what] = turn[what]
                     if what == "train":
-                        kept["phases"] = found["phases"]
+                        kept["phases"] = turn["phases"]
     base = best["tree"]
     return {
         "data": name,
@@ -60,8 +59,8 @@ def compare(name: str, folder: Path | None, turns: int, threads: int) -> dict[st
     }
 
 
-def measure(data: overlap.Data, options: dict[str, Any], most_scored: float, threads: int) -> dict[str, Any]:
-    """Seconds of training, by phase, and of prediction with a beam that scores at most `most_scored` labels."""
+def measure(data: overlap.OverlapData, options: dict[str, Any], most_scored: float, threads: int) -> dict[str, Any]:
+    """Return the seconds of training, by phase, and of prediction with at most `most_scored` labels per row."""
     leaf_size, beam = data.shape
     phases: dict[str, float] = {}
 
@@ -80,14 +79,14 @@ def measure(data: overlap.Data, options: dict[str, Any], most_scored: float, thr
     built = time.perf_counter() - began
     sizes, rows = overlap.leaf_sizes(index), data.test.X[: overlap.MEASURED_ROWS]
     if most_scored:
-        beam = overlap.widest(index, sizes, rows, most_scored)
+        beam = overlap.widest_beam(index, sizes, rows, most_scored)
     head = context.build("head", {"use": "xrlinear", "beam": beam, "threshold": 0.0})
     began = time.perf_counter()
     head.fit(data.train, indexes=[index], context=context)
     trained = built + time.perf_counter() - began
-    found, predicted = overlap.timed(lambda: head.predict(data.test.X, overlap.TOP))
+    predictions, predicted = overlap.timed(lambda: head.predict(data.test.X, overlap.TOP))
     return {
-        "P@5": overlap.scores(found, data, threads)["P@5"],
+        "P@5": overlap.scores(predictions, data, threads)["P@5"],
         "train": trained,
         "predict": predicted,
         "beam": beam,
@@ -97,7 +96,7 @@ def measure(data: overlap.Data, options: dict[str, Any], most_scored: float, thr
     }
 
 
-def results(folder: Path | None, sets: list[str], turns: int, threads: int) -> dict[str, Any]:
+def run_sets(folder: Path | None, sets: list[str], turns: int, threads: int) -> dict[str, Any]:
     overlap.warm_up(threads)
     return {"threads": threads, "sets": [compare(name, folder, turns, threads) for name in sets]}
 
@@ -105,15 +104,17 @@ def results(folder: Path | None, sets: list[str], turns: int, threads: int) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
-    parser.add_argument("--sets", nargs="+", default=["stdlib-calls", overlap.PLANTED], help="default: those at hand")
-    parser.add_argument("--turns", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, default=2, help="default: %(default)s")
-    options = parser.parse_args()
-    found = results(None if options.data is None else Path(options.data), options.sets, options.turns, options.threads)
-    RESULTS.write_text(
-        json.dumps(found | {"machine": machine(), "versions": library_versions()}, indent=1) + "\n", "utf-8"
+    parser.add_argument(
+        "--sets", nargs="+", default=["stdlib-calls", overlap.PLANTED], help="default: the built-in sets"
     )
-    for entry in found["sets"]:
+    parser.add_argument("--turns", type=int, default=3, help="turns of each system (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    options = parser.parse_args()
+    results = run_sets(
+        None if options.data is None else Path(options.data), options.sets, options.turns, options.threads
+    )
+    study.write_results(RESULTS, results)
+    for entry in results["sets"]:
         print(entry["data"])
         for system, one in entry["systems"].items():
             ratios = ""

@@ -1,11 +1,11 @@
-"""How exactly indexer `overlap` has to train the matcher that only says where labels move, on held-out training rows.
+"""Measure how exactly indexer `overlap` must train the matcher that only decides where labels move.
 
     python -m benchmarks.overlap.tolerance [--data DIR] [--only PART] [--minutes M]
 
-A cell is one data set, copies per label, tolerance of PECOS's solver and seed. A fifth of the training rows is held out
-and scored; test rows are not looked at. (Words are weighed as all training rows have them.) Results go to
-benchmarks/results/overlap_tolerance.json at once, cells that are there are not run again, and the next
-`python -m benchmarks.overlap.measure --render` shows them in docs/overlap.md.
+A cell is one data set, number of copies per label, tolerance of PECOS's solver and seed. A fifth of the training rows
+is held out and scored; test rows are not used. (The weights of words come from all training rows.) Each finished cell
+is stored in benchmarks/results/overlap_tolerance.json and is not run again, and the next `python -m
+benchmarks.overlap.measure --render` shows the results in docs/overlap.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Cell(NamedTuple):
 def cells() -> Iterator[Cell]:
     copies: tuple[int | Literal["auto"], ...] = ("auto", 2)
     for data in overlap.SETS:
-        yield from (Cell(data, some, way, seed) for seed in overlap.SEEDS for some in copies for way in TOLERANCES)
+        yield from (
+            Cell(data, count, tolerance, seed) for seed in overlap.SEEDS for count in copies for tolerance in TOLERANCES
+        )
 
 
 def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
@@ -48,8 +50,8 @@ def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
     from xmckit.data.model import carve_validation
 
     data = overlap.load(cell.data, "as they are", folder)
-    train, held = carve_validation(data.train, SHARE, np.random.default_rng(cell.seed))
-    data = data._replace(train=train, test=held)
+    train, held_out = carve_validation(data.train, SHARE, np.random.default_rng(cell.seed))
+    data = data._replace(train=train, test=held_out)
     leaf_size, beam = data.shape
     context = xmckit.make_context(seed=cell.seed, workers=workers)
     options = {"use": "overlap", "leaf_size": leaf_size, "beam": beam, "copies_per_label": cell.copies}
@@ -59,7 +61,7 @@ def run_cell(cell: Cell, folder: Path | None, workers: int) -> dict[str, Any]:
         seconds = time.process_time() - began
     head = context.build("head", {"use": "xrlinear", "beam": beam, "threshold": 0.0})
     head.fit(train, indexes=[index], context=context)
-    return {**overlap.scores(head.predict(held.X, overlap.TOP), data, workers), "index_cpu": round(seconds, 3)}
+    return {**overlap.scores(head.predict(held_out.X, overlap.TOP), data, workers), "index_cpu": round(seconds, 3)}
 
 
 def main() -> None:

@@ -1,27 +1,27 @@
-"""The exhibits of Amos et al. (2019) for docs/reproduced.md."""
+"""Build the exhibits of Amos, Koltun and Kolter (2019) for docs/reproduced.md."""
 
 from __future__ import annotations
 
+from benchmarks.common.markdown import select
 from benchmarks.heads import measure as heads
 from benchmarks.heads import topk_losses
 from benchmarks.papers.exhibits import (
+    Exhibit,
     Published,
     Results,
-    Shown,
     above,
     cells_of,
-    claim,
-    joined,
+    count_claim,
+    difference,
+    join_numbers,
     mean,
-    minus,
-    of,
     table,
 )
 
 CLOSE = 1.0  # points
 
 
-def loss_costs(results: Results, published: Published) -> Shown:
+def loss_costs(results: Results, published: Published) -> Exhibit:
     cells = sorted(cells_of(results, "topk_losses"), key=lambda cell: cell["k"])
     spent = {
         name: [cell["milliseconds"][name] for cell in cells] for name in (cells[0]["milliseconds"] if cells else ())
@@ -37,46 +37,49 @@ def loss_costs(results: Results, published: Published) -> Shown:
         slower = [theirs / mine for mine, theirs in zip(ours, layer, strict=True)]
         note = (
             f"Milliseconds, forward and backward. xmckit's own LML takes {min(ratios):.2f} to {max(ratios):.2f} times "
-            f"as long as the entropy that sorts, and is {min(slower):.0f} to {max(slower):.0f} times faster than the "
+            f"as long as the sorted entropy, and is {min(slower):.0f} to {max(slower):.0f} times faster than the "
             "paper's bracketing."
         )
-    return Shown(
+    return Exhibit(
         table(["k", *(cell["k"] for cell in cells)], lines),
         [
-            claim(
+            count_claim(
                 "smooth SVM takes more than twice its time at the smallest k", (later > 2 * svm[0] for later in svm[1:])
             ),
-            claim("the paper's LML and the sorted entropy take at most twice theirs", constant),
-            claim("the sorted entropy is faster than smooth SVM", above(zip(svm, entropy, strict=True))),
-            claim("and faster than the paper's LML", above(zip(layer, entropy, strict=True))),
+            count_claim("the paper's LML and the sorted entropy take at most twice theirs", constant),
+            count_claim("the sorted entropy is faster than smooth SVM", above(zip(svm, entropy, strict=True))),
+            count_claim("and faster than the paper's LML", above(zip(layer, entropy, strict=True))),
         ],
         list(topk_losses.cells()),
         note=note,
     )
 
 
-def class_noise(results: Results, published: Published) -> Shown:
-    cells = of(cells_of(results, "heads"), part="noise")
+def class_noise(results: Results, published: Published) -> Exhibit:
+    cells = select(cells_of(results, "heads"), part="noise")
     shares = sorted({cell["name"].split()[1] for cell in cells}, key=float)
     losses = {"cross-entropy": "softmax", "top-k entropy": "topk-entropy", "LML": "lml"}
 
     def recall(loss: str, noise: str, metric: str = "R@5") -> float | None:
-        return mean(100 * cell["metrics"][metric] for cell in of(cells, name=f"{losses[loss]} {noise}"))
+        return mean(100 * cell["metrics"][metric] for cell in select(cells, name=f"{losses[loss]} {noise}"))
 
     lines = [
-        [f"{100 * float(noise):.0f} %", *(joined([recall(loss, noise, "P@1"), recall(loss, noise)]) for loss in losses)]
+        [
+            f"{100 * float(noise):.0f} %",
+            *(join_numbers([recall(loss, noise, "P@1"), recall(loss, noise)]) for loss in losses),
+        ]
         for noise in shares
     ]
 
     def behind(other: str, metric: str) -> list[bool]:
         pairs = [(recall("LML", noise, metric), recall(other, noise, metric)) for noise in shares]
-        return above((minus(one, -CLOSE), theirs) for one, theirs in pairs)
+        return above((difference(one, -CLOSE), theirs) for one, theirs in pairs)
 
     places = {"P@1": "first place", "R@5": "first five"}
-    return Shown(
+    return Exhibit(
         table(["noise", *losses], lines),
         [
-            claim(f"LML is less than {CLOSE:g} point behind {other} in the {place}", behind(other, metric))
+            count_claim(f"LML is less than {CLOSE:g} point behind {other} in the {place}", behind(other, metric))
             for other in ("cross-entropy", "top-k entropy")
             for metric, place in places.items()
         ],

@@ -1,4 +1,4 @@
-"""What the exhibits of the papers are made of (see papers.py): cells of studies, claims that are counted, tables."""
+"""Build exhibits of the papers: count claims and format tables from the cells of studies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.common.study import row
+from benchmarks.common.markdown import Cells, header, row
 
-Cells = list[dict[str, Any]]
 Results = dict[str, dict[str, Any]]
 Published = dict[str, dict[str, Any]]
 
@@ -19,54 +18,52 @@ PRECISIONS = ("P@1", "P@3", "P@5")
 
 
 class Claim(NamedTuple):
-    """Something a paper says: `right` of the `of` comparisons here, and of those in the paper where it has numbers."""
+    """Count a claim: `right` of `total` comparisons here, and (right, total) in the paper if it has numbers."""
 
     text: str
     right: int
-    of: int
+    total: int
     published: tuple[int, int] | None = None
 
 
-class Shown(NamedTuple):
+class Exhibit(NamedTuple):
+    """Hold what a section of the page shows."""
+
     table: list[str]
     claims: list[Claim]
-    asked: list[Any]  # the cells that belong to it, of which some may not be there
+    cells: list[Any]  # all cells of the studies behind it; some may not have run
     pictures: Sequence[tuple[str, str]] = ()
     note: str = ""
 
 
-def claim(text: str, here: Iterable[bool], published: Iterable[bool] | None = None) -> Claim:
-    found = list(here)
+def count_claim(text: str, here: Iterable[bool], published: Iterable[bool] | None = None) -> Claim:
+    ours = list(here)
     theirs = None if published is None else list(published)
-    return Claim(text, sum(found), len(found), None if theirs is None else (sum(theirs), len(theirs)))
+    return Claim(text, sum(ours), len(ours), None if theirs is None else (sum(theirs), len(theirs)))
 
 
 def cells_of(results: Results, name: str) -> Cells:
-    found = results.get(name, {}).get("cells", {})
-    return list(found.values() if isinstance(found, dict) else found)
-
-
-def of(cells: Cells, **wanted: Any) -> Cells:
-    return [cell for cell in cells if all(cell[name] == value for name, value in wanted.items())]
+    cells = results.get(name, {}).get("cells", {})
+    return list(cells.values() if isinstance(cells, dict) else cells)
 
 
 def mean(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return float(np.mean(found)) if found else None
+    numbers = list(values)
+    return float(np.mean(numbers)) if numbers else None
 
 
-def text(value: float | None, digits: int = 1) -> str:
+def number_text(value: float | None, digits: int = 1) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
-def joined(values: Iterable[float | None], digits: int = 1) -> str:
-    """Several numbers in one cell of a table; – where there is none at all."""
-    found = [text(value, digits) for value in values]
-    return "–" if set(found) == {"–"} else f"{NO_BREAK}/{NO_BREAK}".join(found)
+def join_numbers(values: Iterable[float | None], digits: int = 1) -> str:
+    """Return several numbers for one cell of a table, or – if all are missing."""
+    texts = [number_text(value, digits) for value in values]
+    return "–" if set(texts) == {"–"} else f"{NO_BREAK}/{NO_BREAK}".join(texts)
 
 
 def above(pairs: Iterable[tuple[float | None, float | None]]) -> list[bool]:
-    """Of the pairs that have both numbers, whether the first is larger."""
+    """Return whether the first number is larger, for each pair that has both."""
     return [
         one > other
         for one, other in pairs
@@ -75,29 +72,25 @@ def above(pairs: Iterable[tuple[float | None, float | None]]) -> list[bool]:
 
 
 def steps(values: Iterable[float | None]) -> list[tuple[float | None, float | None]]:
-    found = list(values)
-    return list(zip(found[1:], found[:-1], strict=True))
+    """Return the pairs (value, value before it)."""
+    numbers = list(values)
+    return list(zip(numbers[1:], numbers[:-1], strict=True))
 
 
 def table(head: Iterable[object], lines: Iterable[Iterable[object]]) -> list[str]:
-    first = list(head)
-    return [row(first), row(["---"] * len(first)), *(row(line) for line in lines)]
+    return [*header(head), *map(row, lines)]
 
 
-def column(entry: dict[str, Any], line: str, name: str) -> float:
+def value_of(entry: dict[str, Any], line: str, name: str) -> float:
     return float(entry["rows"][line][entry["columns"].index(name)])
 
 
-def unique(values: Iterable[Any]) -> list[Any]:
-    return list(dict.fromkeys(values))
-
-
 class Part(NamedTuple):
-    """A cell of a study whose keys say more."""
+    """Name a cell of a study with other keys."""
 
     data: str
     key: str
 
 
-def minus(one: float | None, other: float | None) -> float | None:
+def difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other

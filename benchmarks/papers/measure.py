@@ -1,12 +1,12 @@
-"""The papers' tables and figures beside our own: runs the studies behind them and writes docs/reproduced.md.
+"""Run the studies behind the papers' tables and figures, and write docs/reproduced.md.
 
     python -m benchmarks.papers.measure [--data DIR] [--only PART] [--minutes M] [--render]
 
-Every study is a program of its own that goes on where it was ended and writes benchmarks/results/*.json; they run one
-after the other, and share the minutes: what one leaves over is for those that follow. Studies without a way to go on
-(simulation, speed) run when they have no results yet, or when --only names them. "PART" is a part of a study's name:
-bottleneck, topk_losses, heads, argmax_tables, eagle, eagle_simulation, eagle_miml, overlap, overlap_costs,
-overlap_speed. The page is made from benchmarks/papers/published.toml and the results alone (--render does only this).
+Every study is its own program, which can resume and writes benchmarks/results/*.json. They run one after the other and
+share the minutes; what one leaves over is for the next ones. Studies that cannot resume (simulation, speed) run if
+they have no results yet or if --only names them. PART is a part of a study's name: bottleneck, topk_losses, heads,
+argmax_tables, eagle, eagle_simulation, eagle_miml, overlap, overlap_costs, overlap_speed. The page comes from
+benchmarks/papers/published.toml and the results; --render only writes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from benchmarks.common import paths, study
 from benchmarks.papers import page
 
-AT_ONCE = ("eagle_simulation", "overlap_speed")  # these know no --minutes, and cannot go on
+NOT_RESUMABLE = ("eagle_simulation", "overlap_speed")  # these have no --minutes
 
 
 def main() -> None:
@@ -29,12 +29,12 @@ def main() -> None:
     failed = [] if options.render else run_studies(options)
     page.write()
     if failed:
-        raise SystemExit(f"failed: {', '.join(failed)}; what they had finished is kept")
+        raise SystemExit(f"failed: {', '.join(failed)}; their finished cells are stored")
 
 
 def run_studies(options: argparse.Namespace) -> list[str]:
-    """Run what is asked for, one program after the other; the names of those that failed."""
-    names = chosen(options.only)
+    """Run the chosen studies one after the other, and return the names of those that failed."""
+    names = choose_studies(options.only)
     end = time.monotonic() + 60 * options.minutes
     failed = []
     for place, name in enumerate(names):
@@ -49,22 +49,25 @@ def run_studies(options: argparse.Namespace) -> list[str]:
     return failed
 
 
-def chosen(only: Sequence[str]) -> list[str]:
-    """The studies whose names contain every word of `only`; without any, all but those that are done for good."""
+def choose_studies(only: Sequence[str]) -> list[str]:
+    """Return the studies with names that contain all of `only`.
+
+    Without `only`, return all studies except finished ones that cannot resume.
+    """
     unknown = [part for part in only if not any(part in name for name in page.STUDIES)]
     if unknown:
-        raise SystemExit(f"no study's name contains {', '.join(unknown)}; there are {', '.join(page.STUDIES)}")
+        raise SystemExit(f"no study's name contains {', '.join(unknown)}; known studies: {', '.join(page.STUDIES)}")
     if only:
         return [name for name in page.STUDIES if all(part in name for part in only)]
-    done = {name for name in AT_ONCE if (paths.RESULTS / f"{name}.json").exists()}
-    return [name for name in page.STUDIES if name not in done]
+    finished = {name for name in NOT_RESUMABLE if (paths.RESULTS / f"{name}.json").exists()}
+    return [name for name in page.STUDIES if name not in finished]
 
 
 def command(name: str, options: argparse.Namespace, minutes: float) -> list[str]:
     words = [sys.executable, "-m", page.STUDIES[name].module]
     if page.STUDIES[name].takes_data and options.data is not None:
         words += ["--data", str(options.data)]
-    if name not in AT_ONCE and math.isfinite(minutes):
+    if name not in NOT_RESUMABLE and math.isfinite(minutes):
         words += ["--minutes", f"{minutes:.2f}"]
     return words
 

@@ -1,4 +1,4 @@
-"""docs/reproduced.md, from benchmarks/papers/published.toml and benchmarks/results/*.json (see papers.py)."""
+"""Write docs/reproduced.md from benchmarks/papers/published.toml and benchmarks/results/*.json."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.common import paths
-from benchmarks.common.study import row
+from benchmarks.common.markdown import header, row
 from benchmarks.papers import amos, grivas, liu, shen
-from benchmarks.papers.exhibits import NO_BREAK, Claim, Published, Results, Shown
+from benchmarks.papers.exhibits import NO_BREAK, Claim, Exhibit, Published, Results
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,7 +27,7 @@ PAGE = paths.DOCS / "reproduced.md"
 
 
 class Study(NamedTuple):
-    """A study behind the page."""
+    """Name the program of a study."""
 
     module: str
     takes_data: bool = True
@@ -46,8 +46,8 @@ STUDIES = {
     "overlap_costs": Study("benchmarks.overlap.costs"),
     "overlap_speed": Study("benchmarks.overlap.speed"),
 }
-# the exhibits of a section, in the order of the page → how it is made
-SECTIONS: dict[tuple[str, ...], Callable[[Results, Published], Shown]] = {
+# the exhibits of a section, in the order of the page → the function that builds it
+SECTIONS: dict[tuple[str, ...], Callable[[Results, Published], Exhibit]] = {
     ("grivas-figure-2",): grivas.share_of_sets,
     ("grivas-figure-5",): grivas.regions,
     ("grivas-figure-6a",): grivas.reach_by_width,
@@ -59,7 +59,7 @@ SECTIONS: dict[tuple[str, ...], Callable[[Results, Published], Shown]] = {
     ("shen-table-3",): shen.bags,
     ("shen-table-5",): shen.group_grid,
     ("shen-figure-3",): shen.regression,
-    ("shen-figure-4",): shen.lost,
+    ("shen-figure-4",): shen.lost_precision,
     ("liu-table-3",): liu.programs,
     ("liu-table-4",): liu.matcher_update,
     ("liu-table-5",): liu.extra_time,
@@ -71,19 +71,19 @@ HOLDS, MOSTLY, PART, NOT, OPEN = "holds", "mostly holds", "holds in part", "does
 ABOUT = """\
 # The papers' tables and figures
 
-What the four papers report, what came out in the same experiments here, and whether their claims hold. Written by
-`python -m benchmarks.papers.measure --data DIR`, which runs the studies behind it and goes on where it was ended;
-everything below, the sentences too, is made from `benchmarks/papers/published.toml` and `benchmarks/results/*.json`.
+This page shows what the four papers report, the results of the same experiments here, and whether the papers' claims
+hold. Written by `python -m benchmarks.papers.measure --data DIR`, which runs the studies and can be interrupted and
+resumed. Everything below, including the sentences, is generated from `benchmarks/papers/published.toml` and
+`benchmarks/results/*.json`.
 
-**Most of the published data cannot be had here.** Where the data are *other* ones, the experiment is the same and the
-rows are not: the numbers of the two sides are not to be compared with each other, only what follows from each side by
-itself. None of the papers uses bibtex, delicious or any other set of ours but MNIST and Fashion-MNIST; what has the
-*same* data are formulas and simulations.
+**Most of the published data are not available here.** Where the data are *other*, the experiment is the same and the
+rows are not: do not compare the numbers of the two sides with each other, only the conclusions from each side. The
+papers use none of our data sets except MNIST and Fashion-MNIST; only formulas and simulations have the *same* data.
 
-A claim is counted: in how many comparisons of means it is right, here and, where the paper has the numbers, there. It
-*holds* if it is right in all of them, *mostly* if each of its counts is above one half, *in part* if some are, and does
-not if none is; it is *open* where nothing was run yet. No comparison says how sure it is: the pages of the studies have
-the deviations.
+A claim is counted: in how many comparisons of means it is right, here and, if the paper has the numbers, there. It
+*holds* if it is right in all of them, *mostly holds* if each of its counts is above one half, *holds in part* if some
+are, and *does not hold* if none is; it is *open* if nothing was run yet. The counts say nothing about certainty: the
+pages of the studies have the deviations.
 """
 STUDY_PAGES = {
     "heads": "[heads](heads.md)",
@@ -101,7 +101,7 @@ def load_published() -> dict[str, Any]:
 
 
 def load_results() -> Results:
-    """What each study has found so far; nothing for one that was never run."""
+    """Return the results of each study that ran."""
     files = {name: paths.RESULTS / f"{name}.json" for name in STUDIES}
     return {name: json.loads(file.read_text("utf-8")) for name, file in files.items() if file.exists()}
 
@@ -113,33 +113,33 @@ def write() -> None:
 
 def page(published: dict[str, Any], results: Results) -> str:
     entries: Published = {entry["key"]: entry for entry in published["exhibit"]}
-    there = set(keys_of(results))
-    shown = {keys: make(results, entries) for keys, make in SECTIONS.items()}
-    return "\n".join(lines(published, entries, results, shown, there)) + "\n"
+    finished = set(finished_keys(results))
+    exhibits = {keys: build(results, entries) for keys, build in SECTIONS.items()}
+    return "\n".join(lines(published, entries, results, exhibits, finished)) + "\n"
 
 
 def lines(
     published: dict[str, Any],
     entries: Published,
     results: Results,
-    shown: dict[tuple[str, ...], Shown],
-    there: set[str],
+    exhibits: dict[tuple[str, ...], Exhibit],
+    finished: set[str],
 ) -> Iterator[str]:
     yield ABOUT
-    yield from summary(published, entries, shown)
+    yield from summary(published, entries, exhibits)
     last = ""
-    for keys, found in shown.items():
+    for keys, exhibit in exhibits.items():
         paper = entries[keys[0]]["paper"]
         if paper != last:
             yield f"\n## {published['paper'][paper]['authors']}\n\n*{published['paper'][paper]['title']}*"
         last = paper
-        yield from section([entries[key] for key in keys], found, there)
-    yield "\n## Made from\n"
+        yield from section([entries[key] for key in keys], exhibit, finished)
+    yield "\n## Sources\n"
     yield ", ".join(f"`{name}.json` {digest(found)}" for name, found in results.items())
 
 
-def keys_of(results: Results) -> Iterator[str]:
-    """Of all cells that are there, as `asked` names them."""
+def finished_keys(results: Results) -> Iterator[str]:
+    """Yield the keys of all finished cells, as `Exhibit.cells` names them."""
     for name in ("bottleneck", "topk_losses", "argmax_tables", "heads", "eagle", "overlap", "overlap_costs"):
         yield from results.get(name, {}).get("cells", {})
     miml = results.get("eagle_miml", {})
@@ -152,66 +152,65 @@ def keys_of(results: Results) -> Iterator[str]:
 
 
 def digest(found: dict[str, Any]) -> str:
-    """The beginning of a checksum of what a study found: the page is out of date where it differs."""
+    """Return the start of a checksum of results; the page is out of date if it differs."""
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def summary(published: dict[str, Any], entries: Published, shown: dict[tuple[str, ...], Shown]) -> Iterator[str]:
-    verdicts = Counter(verdict(found.claims) for found in shown.values())
+def summary(published: dict[str, Any], entries: Published, exhibits: dict[tuple[str, ...], Exhibit]) -> Iterator[str]:
+    verdicts = Counter(verdict(exhibit.claims) for exhibit in exhibits.values())
     parts = [f"{name} {verdicts[name]}" for name in (HOLDS, MOSTLY, PART, NOT, OPEN) if verdicts[name]]
-    yield f"Of {len(shown)} claims: {', '.join(parts)}.\n"
-    yield row(["paper", "exhibit", "data", "the claim", "right in"])
-    yield row(["---"] * 5)
-    for keys, found in shown.items():
-        exhibits = [entries[key] for key in keys]
-        name = title(exhibits)
-        counts = ", ".join(f"{one.right}{NO_BREAK}of{NO_BREAK}{one.of}" for one in found.claims if one.of)
-        authors = published["paper"][exhibits[0]["paper"]]["authors"].split(",")[0]
+    yield f"Of {len(exhibits)} claims: {', '.join(parts)}.\n"
+    yield from header(["paper", "exhibit", "data", "the claim", "right in"])
+    for keys, exhibit in exhibits.items():
+        originals = [entries[key] for key in keys]
+        name = title(originals)
+        counts = ", ".join(f"{one.right}{NO_BREAK}of{NO_BREAK}{one.total}" for one in exhibit.claims if one.total)
+        authors = published["paper"][originals[0]["paper"]]["authors"].split(",")[0]
         link = f"[{name}](#{slug(name)})"
-        yield row([authors, link, exhibits[0]["data"], f"**{verdict(found.claims)}**", counts or "–"])
+        yield row([authors, link, originals[0]["data"], f"**{verdict(exhibit.claims)}**", counts or "–"])
 
 
-def title(exhibits: list[dict[str, Any]]) -> str:
-    return f"{', '.join(entry['table'] for entry in exhibits)}: {exhibits[0]['title']}"
+def title(originals: list[dict[str, Any]]) -> str:
+    return f"{', '.join(entry['table'] for entry in originals)}: {originals[0]['title']}"
 
 
 def slug(heading: str) -> str:
-    """Where a heading is on the page."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w\s-]", "", heading.lower()).strip().replace(" ", "-")
 
 
-def section(exhibits: list[dict[str, Any]], found: Shown, there: set[str]) -> Iterator[str]:
-    first = exhibits[0]
-    yield f"\n### {title(exhibits)}\n"
-    yield from filled(f"**Paper.** {first['claim']} {' '.join(entry['published'] for entry in exhibits)}")
+def section(originals: list[dict[str, Any]], exhibit: Exhibit, finished: set[str]) -> Iterator[str]:
+    first = originals[0]
+    yield f"\n### {title(originals)}\n"
+    yield from wrap(f"**Paper.** {first['claim']} {' '.join(entry['published'] for entry in originals)}")
     yield ""
-    yield from filled(f"**Here.** {first['here']} {found.note}")
+    yield from wrap(f"**Here.** {first['here']} {exhibit.note}")
     yield ""
-    if found.table:
-        yield from [*found.table, ""]
-    yield from filled(sentence(found.claims))
-    gap = missing(found, there)
+    if exhibit.table:
+        yield from [*exhibit.table, ""]
+    yield from wrap(sentence(exhibit.claims))
+    gap = missing(exhibit, finished)
     if gap:
-        yield from ["", *filled(gap)]
-    for file, caption in found.pictures:
+        yield from ["", *wrap(gap)]
+    for file, caption in exhibit.pictures:
         if (paths.DOCS / file).exists():
             yield f"\n![{caption}]({file})"
     yield ""
-    yield from filled(repeat(first["studies"]))
+    yield from wrap(repeat(first["studies"]))
 
 
 def sentence(claims: Iterable[Claim]) -> str:
-    """What the counts come to."""
+    """Return the verdict and the counts."""
     parts = []
-    for one in (one for one in claims if one.of):
+    for one in (one for one in claims if one.total):
         there = "" if one.published is None else f" (in the paper {one.published[0]} of {one.published[1]})"
-        parts.append(f"{one.text}: {one.right} of {one.of}{there}")
-    told = "; ".join(parts) or "no cell that it could be counted on was run yet"
-    return f"**{verdict(claims).capitalize()}.** {told[0].upper()}{told[1:]}."
+        parts.append(f"{one.text}: {one.right} of {one.total}{there}")
+    counts = "; ".join(parts) or "no cell of this claim was run yet"
+    return f"**{verdict(claims).capitalize()}.** {counts[0].upper()}{counts[1:]}."
 
 
 def verdict(claims: Iterable[Claim]) -> str:
-    shares = [one.right / one.of for one in claims if one.of]
+    shares = [one.right / one.total for one in claims if one.total]
     if not shares:
         return OPEN
     if min(shares) == 1:
@@ -221,13 +220,13 @@ def verdict(claims: Iterable[Claim]) -> str:
     return PART if max(shares) > 0.5 else NOT
 
 
-def missing(found: Shown, there: set[str]) -> str:
-    """Which cells of the study were not run yet, by data set."""
-    gone = Counter(cell.data for cell in found.asked if cell.key not in there)
-    if not gone:
+def missing(exhibit: Exhibit, finished: set[str]) -> str:
+    """Return the number of cells that did not run yet, by data set."""
+    counts = Counter(cell.data for cell in exhibit.cells if cell.key not in finished)
+    if not counts:
         return ""
-    sets = ", ".join(f"{data} {count}" for data, count in gone.items())
-    return f"*Not run yet*: {sum(gone.values())} of {len(found.asked)} cells ({sets})."
+    sets = ", ".join(f"{data} {count}" for data, count in counts.items())
+    return f"*Not run yet*: {sum(counts.values())} of {len(exhibit.cells)} cells ({sets})."
 
 
 def repeat(studies: Iterable[str]) -> str:
@@ -239,5 +238,5 @@ def repeat(studies: Iterable[str]) -> str:
     return f"Repeat: {commands}." + (f" More: {pages}." if pages else "")
 
 
-def filled(text: str) -> list[str]:
+def wrap(text: str) -> list[str]:
     return textwrap.wrap(" ".join(text.split()), 120, break_long_words=False, break_on_hyphens=False)

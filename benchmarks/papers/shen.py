@@ -1,44 +1,42 @@
-"""The exhibits of Shen et al. (2020) for docs/reproduced.md (see papers.py)."""
+"""Build the exhibits of Shen et al. (2020) for docs/reproduced.md."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+from benchmarks.common.markdown import select, unique
+from benchmarks.common.study import GENERATED
 from benchmarks.eagle import measure as eagle
-from benchmarks.eagle import miml as eagle_miml
-from benchmarks.eagle import miml_page as eagle_miml_page
-from benchmarks.eagle import simulation as eagle_simulation
+from benchmarks.eagle import miml, miml_page, simulation
 from benchmarks.papers.exhibits import (
     PRECISIONS,
     Cells,
+    Exhibit,
     Part,
     Published,
     Results,
-    Shown,
     above,
     cells_of,
-    claim,
-    column,
-    joined,
+    count_claim,
+    difference,
+    join_numbers,
     mean,
-    minus,
-    of,
+    number_text,
     steps,
     table,
-    text,
-    unique,
+    value_of,
 )
 
 BASELINE, EAGLES = "group labels", ("EAGLE-0", "EAGLE")
 
 
 def precision(cells: Cells, data: str, grouping: str, way: str, metric: str) -> float | None:
-    return mean(100 * cell[metric] for cell in of(cells, data=data, grouping=grouping, way=way))
+    return mean(100 * cell[metric] for cell in select(cells, data=data, grouping=grouping, way=way))
 
 
 def groupings(data: str) -> dict[str, str]:
-    """As the paper's table names them → as the study does."""
+    """Map the names of the paper's table to those of the study."""
     return {
         "random 4": "random 4",
         "random 10": "random 10",
@@ -46,7 +44,7 @@ def groupings(data: str) -> dict[str, str]:
     }
 
 
-def group_labels(results: Results, published: Published) -> Shown:
+def group_labels(results: Results, published: Published) -> Exhibit:
     cells, entry = cells_of(results, "eagle"), published["shen-table-2"]
     lines = []
     theirs: dict[str, list[float]] = {way: [] for way in ("baseline", *EAGLES)}
@@ -54,24 +52,24 @@ def group_labels(results: Results, published: Published) -> Shown:
     for grouping in ("random 4", "random 10", "clusters"):
         for data in unique(name.rsplit(", ", 1)[0] for name in entry["columns"]):
             found = {
-                way: [column(entry, f"{grouping}, {metric}", f"{data}, {way}") for metric in PRECISIONS]
+                way: [value_of(entry, f"{grouping}, {metric}", f"{data}, {way}") for metric in PRECISIONS]
                 for way in theirs
             }
-            lines.append([grouping, f"published: {data}", *map(joined, found.values()), "–"])
+            lines.append([grouping, f"published: {data}", *map(join_numbers, found.values()), "–"])
             for way, values in found.items():
                 theirs[way] += values
         for data in eagle.SETS:
             named = groupings(data)[grouping]
             mine = {way: [precision(cells, data, named, way, metric) for metric in PRECISIONS] for way in ours}
-            lines.append([grouping, data, *map(joined, mine.values())])
+            lines.append([grouping, data, *map(join_numbers, mine.values())])
             for way in ours:
                 ours[way] += mine[way]
     better = above(zip(ours["default"], ours[BASELINE], strict=True))
     wanted = {(data, grouping) for data in eagle.SETS for grouping in groupings(data).values()}
-    return Shown(
+    return Exhibit(
         table(["groups", "data", "group labels", "EAGLE-0", "EAGLE", "xmckit's default"], lines),
         [
-            claim(
+            count_claim(
                 f"EAGLE is above {other}",
                 above(zip(ours["EAGLE"], ours[here], strict=True)),
                 above(zip(theirs["EAGLE"], theirs[there], strict=True)),
@@ -79,7 +77,7 @@ def group_labels(results: Results, published: Published) -> Shown:
             for other, here, there in (("EAGLE-0", "EAGLE-0", "EAGLE-0"), ("group labels", BASELINE, "baseline"))
         ],
         [cell for cell in eagle.cells() if (cell.data, cell.grouping) in wanted and cell.way in eagle.WAYS],
-        note="P@1 / P@3 / P@5, here the mean over seeds. The default is not the paper's algorithm, and was tuned on "
+        note="P@1 / P@3 / P@5, here the mean over seeds. The default is not the paper's algorithm and was tuned on "
         f"these sets; it is above group labels in {sum(better)} of {len(better)} comparisons.",
     )
 
@@ -88,41 +86,49 @@ BAGS = (("mnist", 4), ("mnist", 50), ("fashion_mnist", 4), ("fashion_mnist", 50)
 METHODS = ("Deep-MIML", *EAGLES)
 
 
-def bags(results: Results, published: Published) -> Shown:
+def bags(results: Results, published: Published) -> Exhibit:
     found, entry = results.get("eagle_miml", {}), published["shen-table-3"]
-    names = {column: f"{eagle_miml_page.NAMES[column[0]]}, {column[1]}" for column in BAGS}
+    names = {bag: f"{miml_page.NAMES[bag[0]]}, {bag[1]}" for bag in BAGS}
 
     def accuracy(bag: tuple[str, int], method: str) -> float | None:
         if f"{bag[0]} / {bag[1]}" not in found.get("chosen", {}):
             return None
-        return mean(100 * value for value in eagle_miml_page.seed_accuracies(found, bag, method))
+        return mean(100 * value for value in miml_page.seed_accuracies(found, bag, method))
 
     lines: list[list[object]] = []
     for method in METHODS:
-        pairs = [(column(entry, method, names[bag]), accuracy(bag, method)) for bag in BAGS]
-        lines.append([method, *(joined(pair, 2) for pair in pairs), text(column(entry, method, "Yelp, 4"), 2)])
+        pairs = [(value_of(entry, method, names[bag]), accuracy(bag, method)) for bag in BAGS]
+        lines.append(
+            [
+                method,
+                *(join_numbers(pair, 2) for pair in pairs),
+                number_text(value_of(entry, method, "Yelp, 4"), 2),
+            ]
+        )
     claims = []
     for method in EAGLES:
         here = above((accuracy(bag, method), accuracy(bag, "Deep-MIML")) for bag in BAGS)
-        there = [(column(entry, method, name), column(entry, "Deep-MIML", name)) for name in entry["columns"]]
-        claims.append(claim(f"{method} is above Deep-MIML", here, above(there)))
+        there = [(value_of(entry, method, name), value_of(entry, "Deep-MIML", name)) for name in entry["columns"]]
+        claims.append(count_claim(f"{method} is above Deep-MIML", here, above(there)))
     larger, there = [], []
     for data in ("mnist", "fashion_mnist"):
-        small, large = (minus(accuracy((data, size), "EAGLE"), accuracy((data, size), "Deep-MIML")) for size in (4, 50))
+        small, large = (
+            difference(accuracy((data, size), "EAGLE"), accuracy((data, size), "Deep-MIML")) for size in (4, 50)
+        )
         larger.append((large, small))
         gains = [
-            column(entry, "EAGLE", names[data, size]) - column(entry, "Deep-MIML", names[data, size])
+            value_of(entry, "EAGLE", names[data, size]) - value_of(entry, "Deep-MIML", names[data, size])
             for size in (50, 4)
         ]
         there.append((gains[0], gains[1]))
-    claims.append(claim("EAGLE gains more in bags of 50 than of 4", above(larger), above(there)))
+    claims.append(count_claim("EAGLE gains more in bags of 50 than of 4", above(larger), above(there)))
     asked = [
         Part(data, f"{data} / {size} / {method} / {seed}")
         for data, size in BAGS
         for method in METHODS
-        for seed in eagle_miml.SEEDS
+        for seed in miml.SEEDS
     ]
-    return Shown(
+    return Exhibit(
         table(["published / here", *names.values(), "Yelp, 4 (published)"], lines),
         claims,
         asked,
@@ -130,17 +136,17 @@ def bags(results: Results, published: Published) -> Shown:
     )
 
 
-# the paper's groupings → ours with about as many rows in a group
+# the paper's groupings → ours with about the same number of rows per group
 GRID = {f"random {size}": f"random {size}" for size in (2, 4, 6, 8, 10)}
 GRID |= {f"clusters {depth}": f"clusters {depth - 2}" for depth in range(8, 13)}
 GRID_DATA = "bibtex"
 
 
-def group_grid(results: Results, published: Published) -> Shown:
+def group_grid(results: Results, published: Published) -> Exhibit:
     cells, entry = cells_of(results, "eagle"), published["shen-table-5"]
     ways = {"baseline": BASELINE, "EAGLE-0": "EAGLE-0", "EAGLE": "EAGLE"}
     theirs = {
-        (grouping, way): [column(entry, f"{grouping}, {metric}", way) for metric in PRECISIONS]
+        (grouping, way): [value_of(entry, f"{grouping}, {metric}", way) for metric in PRECISIONS]
         for grouping in GRID
         for way in ways
     }
@@ -152,14 +158,14 @@ def group_grid(results: Results, published: Published) -> Shown:
     lines = [
         [
             named,
-            *(joined(theirs[grouping, way]) for way in ways),
-            *(joined(ours[grouping, way]) for way in (*ways, "default")),
+            *(join_numbers(theirs[grouping, way]) for way in ways),
+            *(join_numbers(ours[grouping, way]) for way in (*ways, "default")),
         ]
         for grouping, named in ((grouping, grid_name(grouping)) for grouping in GRID)
     ]
-    oracles = [column(entry, f"random 2, {metric}", "oracle") for metric in PRECISIONS]
+    oracles = [value_of(entry, f"random 2, {metric}", "oracle") for metric in PRECISIONS]
     true = [precision(cells, GRID_DATA, "none", "true labels", metric) for metric in PRECISIONS]
-    lines.insert(0, ["true labels", joined(oracles), "", "", joined(true), "", "", ""])
+    lines.insert(0, ["true labels", join_numbers(oracles), "", "", join_numbers(true), "", "", ""])
 
     def pairs(found: dict[tuple[str, str], list[Any]], other: str) -> list[bool]:
         both = [zip(found[grouping, "EAGLE"], found[grouping, other], strict=True) for grouping in GRID]
@@ -168,7 +174,7 @@ def group_grid(results: Results, published: Published) -> Shown:
     def less_at_5(found: dict[tuple[str, str], list[Any]]) -> list[bool]:
         gains = [
             [
-                minus(one, other)
+                difference(one, other)
                 for one, other in zip(found[grouping, "EAGLE"], found[grouping, "baseline"], strict=True)
             ]
             for grouping in GRID
@@ -182,14 +188,14 @@ def group_grid(results: Results, published: Published) -> Shown:
         *(f"here: {way}" for way in ways.values()),
         "here: default",
     ]
-    return Shown(
+    return Exhibit(
         table(head, lines),
         [
             *(
-                claim(f"EAGLE is above {named}", pairs(ours, way), pairs(theirs, way))
+                count_claim(f"EAGLE is above {named}", pairs(ours, way), pairs(theirs, way))
                 for way, named in (("EAGLE-0", "EAGLE-0"), ("baseline", "group labels"))
             ),
-            claim("EAGLE gains less in P@5 than in P@1", less_at_5(ours), less_at_5(theirs)),
+            count_claim("EAGLE gains less in P@5 than in P@1", less_at_5(ours), less_at_5(theirs)),
         ],
         [
             cell
@@ -205,8 +211,8 @@ def grid_name(grouping: str) -> str:
     return grouping if kind == "random" else f"clusters, depth {number} / {GRID[grouping].split()[1]}"
 
 
-def regression(results: Results, published: Published) -> Shown:
-    cells = of(cells_of(results, "eagle_simulation"), task="regression")
+def regression(results: Results, published: Published) -> Exhibit:
+    cells = select(cells_of(results, "eagle_simulation"), task="regression")
     found = {cell["spread"]: cell["relative"] for cell in sorted(cells, key=lambda cell: cell["spread"])}
     ratios = {spread: errors["NoAS"] / errors["AS"] for spread, errors in found.items()}
     lines = [
@@ -214,36 +220,37 @@ def regression(results: Results, published: Published) -> Shown:
         ["NoAS ÷ AS", *(f"{ratio:.2f}" for ratio in ratios.values())],
     ]
     alike = {spread: ratio for spread, ratio in ratios.items() if spread <= 1}
-    root = math.sqrt(eagle_simulation.GROUP)
-    asked = [
-        Part("made up", f"regression {spread}") for spread in (*eagle_simulation.SPREADS, *eagle_simulation.BETWEEN)
-    ]
-    return Shown(
+    root = math.sqrt(simulation.GROUP)
+    asked = [Part(GENERATED, f"regression {spread}") for spread in (*simulation.SPREADS, *simulation.BETWEEN)]
+    return Exhibit(
         table(["σ₂", *(f"{spread:g}" for spread in found)], lines),
         [
-            claim(
+            count_claim(
                 "AS is better than NoAS where σ₂ is above σ₁ = 1",
                 (ratio > 1 for spread, ratio in ratios.items() if spread > 1),
             ),
-            claim(
+            count_claim(
                 f"NoAS ÷ AS is within 5 % of √g = {root:.2f} at the largest σ₂",
                 [abs(ratios[max(ratios)] / root - 1) < 0.05] if ratios else [],
             ),
-            claim(
+            count_claim(
                 "AS is at most a tenth worse than NoAS where σ₂ is at most 1",
                 (ratio > 1 / 1.1 for ratio in alike.values()),
             ),
         ],
         asked,
         [("eagle-simulation.svg", "Errors of estimators by the heterogeneity of groups")],
-        "Root mean square errors as multiples of those of an oracle that knows whose output is whose.",
+        "Root mean square errors as multiples of those of an oracle that knows which output belongs to which row.",
     )
 
 
-def lost(results: Results, published: Published) -> Shown:
+def lost_precision(results: Results, published: Published) -> Exhibit:
     cells, entry = cells_of(results, "eagle"), published["shen-table-5"]
     ways = {"baseline": BASELINE, "EAGLE-0": "EAGLE-0", "EAGLE": "EAGLE"}
-    oracle, true = column(entry, "random 2, P@1", "oracle"), precision(cells, GRID_DATA, "none", "true labels", "P@1")
+    oracle, true = (
+        value_of(entry, "random 2, P@1", "oracle"),
+        precision(cells, GRID_DATA, "none", "true labels", "P@1"),
+    )
     noisy = {f"clusters 8 noise {noise}": noise for noise in (0.25, 0.5, 0.75, 1.0)}
 
     def here(grouping: str, way: str) -> float | None:
@@ -251,7 +258,7 @@ def lost(results: Results, published: Published) -> Shown:
         return None if found is None or true is None else 100 * (1 - found / true)
 
     theirs = {
-        (grouping, way): 100 * (1 - column(entry, f"{grouping}, P@1", way) / oracle)
+        (grouping, way): 100 * (1 - value_of(entry, f"{grouping}, P@1", way) / oracle)
         for grouping in GRID
         for way in ways
     }
@@ -260,13 +267,15 @@ def lost(results: Results, published: Published) -> Shown:
     lines = [
         [
             grid_name(grouping),
-            *(text(theirs[grouping, way]) for way in ways),
-            *(text(ours[grouping, way]) for way in ways),
+            *(number_text(theirs[grouping, way]) for way in ways),
+            *(number_text(ours[grouping, way]) for way in ways),
         ]
         for grouping in GRID
     ]
     for grouping, amount in noisy.items():
-        lines.append([f"clusters, noise {amount:g}", "–", "–", "–", *(text(noise[grouping, way]) for way in ways)])
+        lines.append(
+            [f"clusters, noise {amount:g}", "–", "–", "–", *(number_text(noise[grouping, way]) for way in ways)]
+        )
     by_size, by_depth = list(GRID)[:5], list(GRID)[5:]
 
     def finer(found: dict[tuple[str, str], Any]) -> list[bool]:
@@ -278,12 +287,14 @@ def lost(results: Results, published: Published) -> Shown:
 
     wanted = {*GRID.values(), *noisy, "none"}
     head = ["groups", *(f"published: {way}" for way in ways), *(f"here: {way}" for way in ways.values())]
-    return Shown(
+    return Exhibit(
         table(head, lines),
         [
-            claim("EAGLE loses less with every step to finer groups", finer(ours), finer(theirs)),
-            claim("EAGLE loses less than group labels", less({**ours, **noise}, "baseline"), less(theirs, "baseline")),
-            claim("EAGLE loses less than EAGLE-0", less({**ours, **noise}, "EAGLE-0"), less(theirs, "EAGLE-0")),
+            count_claim("EAGLE loses less with every step to finer groups", finer(ours), finer(theirs)),
+            count_claim(
+                "EAGLE loses less than group labels", less({**ours, **noise}, "baseline"), less(theirs, "baseline")
+            ),
+            count_claim("EAGLE loses less than EAGLE-0", less({**ours, **noise}, "EAGLE-0"), less(theirs, "EAGLE-0")),
         ],
         [
             cell
@@ -291,6 +302,6 @@ def lost(results: Results, published: Published) -> Shown:
             if cell.data == GRID_DATA and cell.grouping in wanted and cell.way not in eagle.PARTS
         ],
         [("eagle-bibtex.svg", "P@1 on bibtex by group size, cluster depth and noise")],
-        "Per cent of the P@1 with true labels that is lost; published on EUR-Lex-4K, here on bibtex. Below 0: better "
+        "Loss of P@1 in per cent of the P@1 with true labels; published on EUR-Lex-4K, here on bibtex. Below 0: better "
         "than with true labels.",
     )

@@ -1,12 +1,12 @@
-"""Heads on shortlists against the same heads in full and against XR-Linear, on four data sets.
+"""Compare heads on shortlists with the same heads in full and with XR-Linear, on four data sets.
 
     python -m benchmarks.shortlists.measure [--data DIR] [--only PART] [--minutes M] [--render]
 
-Every cell is a run of benchmarks/heads/recipes/heads.toml through xmckit in a process of its own, below --runs; what it
-gave goes to benchmarks/results/neural.json at once, and cells that are there are not run again. The table of
-docs/shortlists.md is made from that file (--render does only this). python-source is the source of the installed
-packages, so its size depends on the machine; there a head in full is left out, as it takes hours. DIR holds the other
-data sets as npz folders; without it only the built-in stdlib-calls and python-source are run.
+Every cell is a run of benchmarks/heads/recipes/heads.toml through xmckit in its own process, in the folder --runs.
+Each finished cell is stored in benchmarks/results/neural.json and is not run again. The first table of
+docs/shortlists.md comes from that file; --render only writes it. python-source is the source code of the installed
+packages, so its size depends on the machine; heads in full are left out there because they take hours. DIR holds the
+other data sets as npz folders; without it, only the built-in stdlib-calls and python-source run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.common import memory, paths, study
+from benchmarks.common.markdown import header, replace_table, row
 
 RESULTS, PAGE = paths.RESULTS / "neural.json", paths.DOCS / "shortlists.md"
 BEGIN, END = "<!-- table: python -m benchmarks.shortlists.measure --render -->", "<!-- /table: heads -->"
@@ -26,7 +27,7 @@ HEADS = ("bsl", "dft", "lml")
 TREE = "XR-Linear"
 SHORTLIST = ('index={use="tree"}', "head.hard=20", "head.uniform=1024", "head.candidates=500")
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
-ENOUGH = 0.5  # points of P@5 that a shortlist may cost
+ENOUGH = 0.5  # points of P@5 that a shortlist may lose
 
 
 class Cell(NamedTuple):
@@ -39,7 +40,7 @@ class Cell(NamedTuple):
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """What the cell changes in the recipe."""
+        """Return the changes to the recipe."""
         if self.system == TREE:
             return ('head={use="xrlinear"}',)
         head, _, how = self.system.partition(", ")
@@ -62,9 +63,9 @@ def main() -> None:
     options = parser.parse_args()
     if not options.render:
         study.run_cells(
-            cells(), lambda cell: memory.apart(run_cell, cell, options.data, options.runs), RESULTS, options
+            cells(), lambda cell: memory.in_fresh_process(run_cell, cell, options.data, options.runs), RESULTS, options
         )
-    study.replace_table(PAGE, BEGIN, END, table(json.loads(RESULTS.read_text("utf-8"))["cells"]))
+    replace_table(PAGE, BEGIN, END, table(json.loads(RESULTS.read_text("utf-8"))["cells"]))
 
 
 def run_cell(cell: Cell, data: Path | None, runs: Path, sender: Any) -> None:
@@ -97,40 +98,30 @@ def _trains(stage: str) -> bool:
     return stage.startswith(("head", "index"))
 
 
-def table(found: dict[str, Any]) -> list[str]:
-    lines = [
-        study.row(["data", "system", *METRICS, "training, s", "scoring, s", "peak GiB"]),
-        study.row(["---"] * (len(METRICS) + 5)),
-    ]
+def table(cells: dict[str, Any]) -> list[str]:
+    lines = [*header(["data", "system", *METRICS, "training, s", "scoring, s", "peak GiB"])]
     for data in SETS:
-        for cell in [
-            Cell(data, TREE),
-            *(Cell(data, f"{head}, {how}") for head in HEADS for how in ("shortlist", "full")),
-        ]:
-            one = found.get(cell.key)
+        systems = [TREE, *(f"{head}, {how}" for head in HEADS for how in ("shortlist", "full"))]
+        for system in systems:
+            one = cells.get(Cell(data, system).key)
             if one is not None:
                 scores = [f"{100 * one['metrics'][name]:.1f}" for name in METRICS]
-                lines.append(
-                    study.row(
-                        [
-                            data,
-                            cell.system,
-                            *scores,
-                            *(one[name] for name in ("train_seconds", "score_seconds", "peak_gib")),
-                        ]
-                    )
-                )
+                costs = [one[name] for name in ("train_seconds", "score_seconds", "peak_gib")]
+                lines.append(row([data, system, *scores, *costs]))
     pairs = {
-        (data, head): 100 * (found[f"{data} / {head}, shortlist"]["metrics"]["P@5"] - found[full]["metrics"]["P@5"])
+        (data, head): 100 * (cells[f"{data} / {head}, shortlist"]["metrics"]["P@5"] - cells[full]["metrics"]["P@5"])
         for data in SETS
         for head in HEADS
-        if (full := f"{data} / {head}, full") in found and f"{data} / {head}, shortlist" in found
+        if (full := f"{data} / {head}, full") in cells and f"{data} / {head}, shortlist" in cells
     }
     if pairs:
         far = [f"{head} on {data} ({change:+.1f})" for (data, head), change in pairs.items() if change < -ENOUGH]
-        verdict = f"; more is lost by {', '.join(far)}" if far else ""
+        exceptions = f"; it loses more for {', '.join(far)}" if far else ""
         held = f"{len(pairs) - len(far)} of {len(pairs)} pairs"
-        lines += ["", f"A shortlist costs at most {ENOUGH} points of P@5 against training in full in {held}{verdict}."]
+        lines += [
+            "",
+            f"A shortlist loses at most {ENOUGH} points of P@5 against training in full in {held}{exceptions}.",
+        ]
     return lines
 
 

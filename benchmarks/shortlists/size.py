@@ -1,17 +1,17 @@
-"""A head behind an index, from ten thousand labels to the size of Amazon-670K: rows per second and peak memory.
+"""Measure a head behind an index, from 10,000 labels to the size of Amazon-670K: rows per second and peak memory.
 
     python -m benchmarks.shortlists.size [--labels 10000 40000 160000 670000] [--rows 50000] [--head bsl]
     python -m benchmarks.shortlists.size --labels 670000 --rows 490000 --test-rows 150000      the full shape, once
     python -m benchmarks.shortlists.size --render
 
-Each size goes to benchmarks/results/shortlist.json when it is measured, and from there to the table of
-docs/shortlists.md (--render does only this).
+Each size is stored in benchmarks/results/shortlist.json. The second table of docs/shortlists.md comes from that file;
+--render only writes it.
 
-Made-up data (made_up.py), an index `tree` (timed by itself), one epoch of a head with d = 64 on two threads, and
-prediction of the test rows, the better of two. Each size runs in a process of its own, whose peak memory is that of
-everything: data, index, weights and optimiser. Then the head is trained for two epochs: the second one is what rows
-cost, the rest what is made once. One size after the other with the same number of rows shows how that grows with
-labels. What the tree takes of the prediction is measured by asking it for the same shortlists.
+The data are synthetic (benchmarks/common/synthetic.py). Each size builds an index `tree` (timed separately), trains
+one epoch of a head with d = 64 on two threads, and predicts the test rows, the better of two times. It runs in its own
+process, so the peak memory includes data, index, weights and optimiser. Then the head trains for two epochs: the
+second epoch is the cost of the rows, the rest is the cost of the setup. Sizes with the same number of rows show how
+the cost grows with labels. The share of the tree in prediction is measured by requesting the same shortlists from it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.common import paths
-from benchmarks.common.memory import apart, resident
-from benchmarks.common.study import replace_table, row
+from benchmarks.common import paths, study
+from benchmarks.common.markdown import header, replace_table, row
+from benchmarks.common.memory import in_fresh_process, resident
 from benchmarks.common.synthetic import amazon
-from xmckit.runs.provenance import library_versions, machine
 
 DIM, THREADS = 64, 2
 RESULTS = paths.RESULTS / "shortlist.json"
@@ -44,7 +43,7 @@ def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> N
     began = time.perf_counter()
     index = context.build("indexer", {"use": "tree"}).build(train, context=context)
     built = time.perf_counter() - began
-    searched = seconds(lambda: index.shortlist(train.matrix, 20))
+    search_seconds = seconds(lambda: index.shortlist(train.matrix, 20))
     encoder = {"use": "sparse-linear", "width": DIM}
 
     def trained(epochs: int) -> tuple[Any, float]:
@@ -54,17 +53,17 @@ def measure(labels: int, rows: int, test_rows: int, name: str, sender: Any) -> N
     head, first = trained(1)
     predicted = min(seconds(partial(head.predict, test, 5)) for _ in range(2))
     listed = min(seconds(partial(index.shortlist, test, head.params.candidates)) for _ in range(2))
-    found = {
+    facts = {
         "head": name, "labels": labels, "rows": rows, "test_rows": test_rows, "index_seconds": built,
-        "hard_seconds": searched, "train_seconds": first,
+        "hard_seconds": search_seconds, "train_seconds": first,
         "predict_microseconds_per_row": 1e6 * predicted / test_rows,
         "list_microseconds_per_row": 1e6 * listed / test_rows, "levels": index.matcher.depth,
         "P@5": rank_metrics(head.predict(test, 5), truth, ks=(5,))["P@5"], "peak_gib": resident("VmHWM") / 1024,
     }  # fmt: skip
-    del head  # memory need not hold two
+    del head  # keep only one head in memory
     further = trained(2)[1] - first
-    once = {"train_microseconds_per_row": 1e6 * further / rows, "once_seconds": first - searched - further}
-    sender.send(found | once)
+    once = {"train_microseconds_per_row": 1e6 * further / rows, "once_seconds": first - search_seconds - further}
+    sender.send(facts | once)
 
 
 def seconds(work: Callable[[], Any]) -> float:
@@ -75,33 +74,33 @@ def seconds(work: Callable[[], Any]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labels", type=int, nargs="+", default=[10_000, 40_000, 160_000, 670_000])
+    parser.add_argument(
+        "--labels", type=int, nargs="+", default=[10_000, 40_000, 160_000, 670_000], help="sizes to run"
+    )
     parser.add_argument("--rows", type=int, default=50_000, help="training rows (default: %(default)s)")
-    parser.add_argument("--test-rows", type=int, default=10_000, help="default: %(default)s")
-    parser.add_argument("--head", default="bsl", help="default: %(default)s")
-    parser.add_argument("--render", action="store_true", help="only write the table anew")
+    parser.add_argument("--test-rows", type=int, default=10_000, help="test rows (default: %(default)s)")
+    parser.add_argument("--head", default="bsl", help="head to train (default: %(default)s)")
+    parser.add_argument("--render", action="store_true", help="only write the table again")
     options = parser.parse_args()
-    found = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"sizes": {}}
+    results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {"sizes": {}}
     if not options.render:
-        apart(measure, 2000, 2000, 200, options.head)  # so that nothing is compiled while it is measured
+        in_fresh_process(measure, 2000, 2000, 200, options.head)  # compile before the measurement
     for labels in [] if options.render else options.labels:
         key = f"{options.head} / {labels} labels / {options.rows} rows"
-        found["sizes"][key] = apart(measure, labels, options.rows, options.test_rows, options.head)
-        found |= {"machine": machine(), "versions": library_versions()}
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    lines = list(table(found["sizes"].values()))
+        results["sizes"][key] = in_fresh_process(measure, labels, options.rows, options.test_rows, options.head)
+        study.write_results(RESULTS, results)
+    lines = list(table(results["sizes"].values()))
     replace_table(PAGE, BEGIN, END, lines)
     print("\n".join(lines))
 
 
 def table(sizes: Iterable[dict[str, Any]]) -> Iterator[str]:
-    names = ["index, s", "first epoch, s", "of it the search", "made once", "further epochs, µs a row"]
-    names += ["prediction, µs a row", "of it the tree", "its levels", "P@5", "peak GiB"]
-    yield row(["head", "labels", "rows", *names])
-    yield row(["---"] * (3 + len(names)))
+    names = ["index, s", "first epoch, s", "search, s", "setup, s", "further epochs, µs per row"]
+    names += ["prediction, µs per row", "tree, µs per row", "levels", "P@5", "peak GiB"]
+    yield from header(["head", "labels", "rows", *names])
     for one in sorted(sizes, key=lambda one: (one["head"], one["rows"], one["labels"])):
         spent = [f"{one['index_seconds']:.0f}"]
-        # what is made once is a difference of two epochs, which are not equally long
+        # the setup is a difference of two epochs of unequal length, so it can be negative
         spent += [f"{max(0.0, one[f'{name}_seconds']):.1f}" for name in ("train", "hard", "once")]
         spent += [f"{one[f'{name}_microseconds_per_row']:.0f}" for name in ("train", "predict", "list")]
         rest = [one["levels"], f"{100 * one['P@5']:.1f}", f"{one['peak_gib']:.1f}"]

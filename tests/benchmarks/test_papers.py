@@ -1,4 +1,4 @@
-"""The page of the papers' tables and figures: what it is made from, and what it says where cells are missing."""
+"""Test the page of the papers' tables and figures: its sources, and what it says about missing cells."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from benchmarks.heads import topk_losses
 from benchmarks.papers import measure
 from benchmarks.papers import page as papers_page
-from benchmarks.papers.exhibits import Claim, above, claim
-from benchmarks.papers.liu import in_common
+from benchmarks.papers.exhibits import Claim, above, count_claim
+from benchmarks.papers.liu import common_mean
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def results():
 
 
 def section(page, heading):
-    """The lines below a heading, up to the next one."""
+    """Return the lines below a heading, up to the next one."""
     (found,) = re.findall(rf"^### {re.escape(heading)}.*?(?=^##|\Z)", page, re.DOTALL | re.MULTILINE)
     return found
 
@@ -64,7 +64,7 @@ def test_every_published_number_has_its_place(published):
 
 
 def test_tables_of_one_paper_agree(published):
-    """The grid of Shen et al. repeats two rows of their larger table."""
+    """Check that the grid of Shen et al. repeats rows of their larger table."""
     larger, grid = (
         next(entry for entry in published["exhibit"] if entry["key"] == key) for key in ("shen-table-2", "shen-table-5")
     )
@@ -76,7 +76,7 @@ def test_tables_of_one_paper_agree(published):
 def test_nothing_run_yet(published):
     page = papers_page.page(published, {})
     assert f"Of {len(papers_page.SECTIONS)} claims: open {len(papers_page.SECTIONS)}." in page
-    assert "No cell that it could be counted on was run yet." in section(page, "Figure 6b")
+    assert "No cell of this claim was run yet." in section(page, "Figure 6b")
     assert "*Not run yet*: 42 of 42 cells" in section(page, "Table 2, Table 3, Table 4")
     assert "| published: MIMIC-III | 25 | 229 (6.8 %) |" in page
 
@@ -86,15 +86,15 @@ def test_missing_cells_are_counted_and_named(published, results):
     cells = some["argmax_tables"]["cells"]
     for key in [key for key in cells if key.startswith("delicious / dft")]:
         del cells[key]
-    told = section(papers_page.page(published, some), "Figure 6a")
-    assert "*Not run yet*: 6 of 42 cells (delicious 6)." in told
-    assert "| delicious | dft | – | – | – | – | – | – |" in told
+    lines = section(papers_page.page(published, some), "Figure 6a")
+    assert "*Not run yet*: 6 of 42 cells (delicious 6)." in lines
+    assert "| delicious | dft | – | – | – | – | – | – |" in lines
 
 
 def test_claims_are_counted():
     nan = float("nan")
     assert above([(2, 1), (1, 1), (None, 1), (nan, 0), (0, 1)]) == [True, False, False]
-    counted = claim("it is better", [True, False], [True])
+    counted = count_claim("it is better", [True, False], [True])
     assert counted == Claim("it is better", 1, 2, (1, 1))
     assert papers_page.sentence([counted]) == "**Does not hold.** It is better: 1 of 2 (in the paper 1 of 1)."
     verdicts = {
@@ -110,12 +110,12 @@ def test_seeds_that_only_one_system_has_do_not_count():
         return {"system": system, "seed": seed, "P@5": value}
 
     cells = [cell("a", 0, 0.2), cell("a", 1, 0.8), cell("b", 0, 0.3)]
-    score = in_common(cells, ("a", "b", "c"))
+    score = common_mean(cells, ("a", "b", "c"))
     assert [score(system, "P@5") for system in ("a", "b", "c")] == [0.2, 0.3, None]
 
 
 def test_smooth_svm_and_entropy_against_all_sets():
-    """The losses that are timed are those of the papers: sums over all sets of k labels, one by one."""
+    """Compare the timed losses with sums over all sets of k labels."""
     torch = pytest.importorskip("torch")
     from xmckit.nn import Targets, truncated_topk_entropy
 
@@ -156,5 +156,5 @@ def test_minutes_are_shared_and_failures_told(monkeypatch):
 
 
 def test_unknown_study_is_refused():
-    with pytest.raises(SystemExit, match=r"no study's name contains nonsense; there are bottleneck, "):
-        measure.chosen(["nonsense"])
+    with pytest.raises(SystemExit, match=r"no study's name contains nonsense; known studies: bottleneck, "):
+        measure.choose_studies(["nonsense"])
