@@ -1,16 +1,18 @@
-"""Logits of the truncated DFT layer, forward and backward (gradient for x), against the dense product.
+"""Compare logits of the truncated DFT layer, forward and backward (gradient for x), with the dense product.
 
     python -m benchmarks.speed.dft [--seconds 2] [--json]
 
-Everything is float32 and computes the same B × n logits from B × (2k+1) inputs, then the gradient for the inputs from
-a given B × n slope:
-  dft     `xmckit_heads.dft.fourier.dft_logits`
-  dense   x·Wᵀ with the explicit matrix, fixed: no gradient for W
-  irfft   torch.fft.irfft of the coefficients padded to a length of 2-3-5-smooth N ≥ n, cut to n
-  memory  writes B × n numbers and reads them once: what no method can beat with the logits of all rows in memory
-dft and dense run in turns, with one thread and with all that the process may use; the best time of each counts. Both
-also run on chunks of 16, 32 or 64 rows, whichever is fastest, forward and backward of one before the next as training
-does it: then the logits of all rows never exist. Ratios compare the faster way of each.
+All methods compute the same B × n float32 logits from B × (2k+1) inputs, and then the gradient for the inputs from a
+given B × n slope:
+
+    dft     `xmckit_heads.dft.fourier.dft_logits`
+    dense   x·Wᵀ with the explicit, fixed matrix: no gradient for W
+    irfft   torch.fft.irfft of the coefficients, padded to a length of 2-3-5-smooth N ≥ n, cut to n
+    memory  write B × n numbers and read them once: the lower bound with the logits of all rows in memory
+
+dft and dense take turns, with one thread and with all threads of the process; the best time of each counts. Both also
+run on chunks of 16, 32 or 64 rows (the fastest counts), forward and backward of one chunk before the next, as in
+training: then the logits of all rows never exist. Ratios compare the faster way of each.
 """
 
 from __future__ import annotations
@@ -27,19 +29,19 @@ from xmckit_heads.dft.fourier import Grid, dft_logits, matrix
 from xmckit.context import cpu_count
 from xmckit.nn.threads import threads
 
-# labels, degree, how many times faster than the dense product it has to be
+# labels, degree, target of the speed-up over the dense product
 CASES = ((8921, 50, 1.2), (8921, 80, 1.2), (20000, 50, 1.2), (131072, 50, 1.5), (131072, 200, 5.0))
 BATCHES = (32, 256)
 CHUNKS = (16, 32, 64)
 LEAST_TURNS = 3
 IN_A_ROW = 4
-REST = 0.03  # seconds: torch's threads go on spinning after their work, on a processor that the next method needs
+REST = 0.03  # seconds: torch's threads keep spinning after their work, on a processor that the next method needs
 
 Method = Callable[[torch.Tensor], torch.Tensor]
 
 
 def smooth_length(least: int) -> int:
-    """The smallest even number ≥ least without a prime factor above 5."""
+    """Return the smallest even number ≥ least without a prime factor above 5."""
     length = least + least % 2
     while True:
         rest = length
@@ -84,7 +86,7 @@ def memory_seconds(slope: torch.Tensor) -> float:
 
 
 def measure(labels: int, degree: int, batch: int, workers: int, budget: float) -> dict[str, float]:
-    """Milliseconds of each method, the best of all turns that fit into `budget` seconds."""
+    """Return the milliseconds of each method, the best of all turns that fit into `budget` seconds."""
     grid = Grid(labels, degree)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(batch, grid.columns, generator=generator).requires_grad_()
@@ -124,7 +126,7 @@ def measure(labels: int, degree: int, batch: int, workers: int, budget: float) -
 
 
 def best_in_turns(clocks: dict[str, Callable[[], float]], budget: float) -> dict[str, float]:
-    """Seconds of methods that take turns, a few times in a row each."""
+    """Return the least seconds of methods that take turns, with a few calls in a row each."""
     best = dict.fromkeys(clocks, float("inf"))
     start, turns = time.perf_counter(), 0
     while turns < LEAST_TURNS or time.perf_counter() - start < budget:
@@ -135,8 +137,8 @@ def best_in_turns(clocks: dict[str, Callable[[], float]], budget: float) -> dict
     return best
 
 
-def results(budget: float) -> list[dict[str, Any]]:
-    found = []
+def run_cases(budget: float) -> list[dict[str, Any]]:
+    results = []
     for workers in sorted({1, cpu_count()}):
         for labels, degree, target in CASES:
             for batch in BATCHES:
@@ -144,7 +146,7 @@ def results(budget: float) -> list[dict[str, Any]]:
                 ours, dense = (
                     min(time for name, time in spent.items() if name.startswith(who)) for who in ("dft", "dense")
                 )
-                found.append(
+                results.append(
                     {
                         "labels": labels,
                         "degree": degree,
@@ -157,7 +159,7 @@ def results(budget: float) -> list[dict[str, Any]]:
                         "target": target,
                     }
                 )
-    return found
+    return results
 
 
 def main() -> None:
@@ -165,12 +167,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="per size, batch and number of threads")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
-    found = results(options.seconds)
+    results = run_cases(options.seconds)
     if options.json:
-        print(json.dumps({"results": found}, indent=2))
+        print(json.dumps({"results": results}, indent=2))
         return
     print(f"{'n':>7} {'k':>4} {'batch':>5} {'threads':>7}  ÷ dft (target), and milliseconds")
-    for entry in found:
+    for entry in results:
         spent = ", ".join(f"{name} {milliseconds:.2f}" for name, milliseconds in entry["milliseconds"].items())
         print(
             f"{entry['labels']:7} {entry['degree']:4} {entry['batch']:5} {entry['threads']:7}  "

@@ -1,19 +1,23 @@
-"""EAGLE's assignment: time against other ways to compute the same, and time and memory at the size of Wiki-325K.
+"""Compare EAGLE's assignment with other ways to compute it, and measure time and memory at the size of Wiki-325K.
 
     python -m benchmarks.speed.eagle [--data DIR] [--seconds 20] [--scale 1/16,1/4,1] [--json]
 
-Algorithm 1 and 2 of the paper with T = 20 (no background removal, no leave-one-out), on two threads:
-  scipy    label by label with scipy's sparse products, one process
-  direct   compiled like ours and on as many threads, but with the paper's update: an embedding of all features per
-           thread, every row of the label scored anew in every step
-All three must give every label to the same rows. cve_libraries (from DIR or $XMCKIT_DATA; left out without it) has
-random groups of 4; the synthetic set has 8,000 rows with 300 non-zeros each, also in groups of 4. All run in turns
-and the best time of each counts.
+The methods compute Algorithm 1 and 2 of the paper with T = 20 (no background removal, no leave-one-out), on two
+threads:
 
-The scale study makes data shaped like Wiki-325K: 1.8 million rows with 60 of 1.6 million features and 3.2 of 325
-thousand labels each, power laws for both, groups of 4; and shares of it. The label preprocessor gets it as from a
-recipe; making the data is not timed. The peak is the process's largest resident memory while labels are placed, data
-included.
+    ours     the assignment of the plugin
+    scipy    label by label with scipy's sparse products, one process
+    direct   compiled and on as many threads, but with the paper's update: one embedding of all features per thread,
+             and every row of the label scored again in every step
+
+All three must give every label to the same rows. cve_libraries (from DIR or $XMCKIT_DATA; left out without it) has
+random groups of 4; the synthetic set has 8,000 rows with 300 non-zeros each, also in groups of 4. All take turns, and
+the best time of each counts.
+
+The scale study generates data with the shape of Wiki-325K: 1.8 million rows with 60 of 1.6 million features and 3.2 of
+325 thousand labels each, power laws for both, groups of 4; and shares of it. The label preprocessor gets them as from
+a recipe; generating the data is not timed. The peak is the largest resident memory of the process during the
+assignment, including the data.
 """
 
 from __future__ import annotations
@@ -35,12 +39,12 @@ from xmckit_eagle.assign.choice import assign
 from xmckit_eagle.assign.normalise import idf_rows
 from xmckit_eagle.assign.rows import add_row, dot_row
 
-from benchmarks.common.memory import apart, resident
+from benchmarks.common.memory import in_fresh_process, resident
 
 THREADS = 2
 STEPS, STEP = 20, 0.1
 TIE = 1e-10
-# times faster than scipy and than direct that is asked for
+# targets of the speed-up over scipy and over direct
 TARGETS = {"cve_libraries": (150, 3), "300 non-zeros a row": (25, 3)}
 WIKI = {"rows": 1_800_000, "features": 1_600_000, "per_row": 60, "labels": 325_000, "labels_per_row": 3.2, "group": 4}
 MOST_SECONDS, MOST_GIB = 360, 6
@@ -49,13 +53,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "default without refinement": {"refine": 0},
     "default": {},
 }
-REFINED = Fraction(1, 16)  # the largest share at which the default refines its choice: above it takes hours
+REFINED = Fraction(1, 16)  # the largest share for the default with refinement, which takes hours above
 
-Problem = tuple[csr_matrix, csr_matrix, csr_matrix]
+GroupProblem = tuple[csr_matrix, csr_matrix, csr_matrix]
 
 
-def grouped(X: csr_matrix, Y: csr_matrix, size: int, rng: np.random.Generator) -> Problem:
-    """Rows in random groups, labels of the groups."""
+def group_rows(X: csr_matrix, Y: csr_matrix, size: int, rng: np.random.Generator) -> GroupProblem:
+    """Put rows into random groups and return the labels of the groups."""
     rows = X.shape[0]
     group = np.empty(rows, dtype=np.int32)
     group[rng.permutation(rows)] = np.arange(rows) // size
@@ -65,7 +69,7 @@ def grouped(X: csr_matrix, Y: csr_matrix, size: int, rng: np.random.Generator) -
 
 
 def power_law(count: int, size: int, exponent: float, rng: np.random.Generator) -> np.ndarray:
-    """`count` draws from 0 … size − 1 with P(i) ∝ about (i+1)^−exponent, by inversion."""
+    """Draw `count` numbers from 0 … size − 1 with P(i) ∝ about (i+1)^−exponent, by inversion."""
     power = 1.0 - exponent
     u = rng.random(count, dtype=np.float32)
     drawn = ((size**power - 1.0) * u + 1.0) ** (1.0 / power) - 1.0
@@ -74,8 +78,8 @@ def power_law(count: int, size: int, exponent: float, rng: np.random.Generator) 
 
 def synthetic(
     rows: int, features: int, per_row: int, labels: int, labels_per_row: float, group: int, seed: int = 0
-) -> Problem:
-    """Rows of unit length with power laws for features and labels, made in chunks."""
+) -> GroupProblem:
+    """Generate rows of unit length with power laws for features and labels, in chunks."""
     rng = np.random.default_rng(seed)
     indices, data, lengths = [], [], []
     for start in range(0, rows, 1 << 17):
@@ -100,11 +104,11 @@ def synthetic(
     )
     Y.sum_duplicates()
     Y.data[:] = 1
-    return grouped(X, Y, group, rng)
+    return group_rows(X, Y, group, rng)
 
 
 def by_scipy(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.ndarray:
-    """The chosen row for each stored entry of labels.T, label by label. No group may be empty."""
+    """Return the chosen row for each stored entry of labels.T, label by label. No group may be empty."""
     members, by_label = csr_matrix(membership.T), csr_matrix(labels.T)
     X = X.astype(np.float64)
     chosen = []
@@ -126,20 +130,20 @@ def by_scipy(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.nd
 
 
 def _first_best(scores: np.ndarray, first: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Of each group the first row whose score is the best up to rounding."""
+    """Return the first row of each group with the best score up to rounding."""
     best = np.flatnonzero(scores >= np.repeat(np.maximum.reduceat(scores, first), sizes) - 2 * TIE)
     return best[np.searchsorted(best, first)]
 
 
 def direct(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.ndarray:
-    """The chosen row for each stored entry of labels.T, by the paper's update in compiled code."""
+    """Return the chosen row for each stored entry of labels.T, by the paper's update in compiled code."""
     members, by_label = csr_matrix(membership.T), csr_matrix(labels.T)
     work = np.cumsum(np.diff(by_label.indptr))
     cuts = np.unique(np.concatenate([[0], np.searchsorted(work, np.arange(1, 128) * work[-1] / 128), [len(work)]]))
     chosen = np.empty(by_label.nnz, dtype=np.int32)
     memory = threading.local()
 
-    def place(part: int) -> None:
+    def assign_part(part: int) -> None:
         if not hasattr(memory, "arrays"):
             memory.arrays = np.zeros(X.shape[1]), np.zeros(X.shape[1], dtype=np.bool_), np.empty(X.shape[1], np.int32)
         _direct(
@@ -148,7 +152,7 @@ def direct(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.ndar
         )  # fmt: skip
 
     with ThreadPoolExecutor(THREADS) as pool:
-        list(pool.map(place, range(len(cuts) - 1)))
+        list(pool.map(assign_part, range(len(cuts) - 1)))
     return chosen
 
 
@@ -200,8 +204,8 @@ def ours(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.ndarra
     return assign(X, membership, labels, iterations=STEPS, step=STEP, workers=THREADS).rows
 
 
-def compare(name: str, problem: Problem, budget: float) -> dict[str, Any]:
-    """Seconds of each way, and that they agree."""
+def compare(name: str, problem: GroupProblem, budget: float) -> dict[str, Any]:
+    """Time each way, and check that they agree."""
     X, membership, labels = problem
     few = labels[:, : min(8, labels.shape[1])]
     for method in (ours, direct):
@@ -219,7 +223,7 @@ def compare(name: str, problem: Problem, budget: float) -> dict[str, Any]:
     for other in ("direct", "by_scipy"):
         if not np.array_equal(chosen["ours"], chosen[other]):
             raise SystemExit(f"{name}: {other} gives {(chosen['ours'] != chosen[other]).sum()} labels to other rows")
-    wanted = TARGETS[name]
+    targets = TARGETS[name]
     return {
         "data": name,
         "rows": X.shape[0],
@@ -228,12 +232,12 @@ def compare(name: str, problem: Problem, budget: float) -> dict[str, Any]:
         "seconds": {"ours": best["ours"], "direct": best["direct"], "scipy": best["by_scipy"]},
         "times_faster_than_scipy": best["by_scipy"] / best["ours"],
         "times_faster_than_direct": best["direct"] / best["ours"],
-        "targets": {"scipy": wanted[0], "direct": wanted[1]},
+        "targets": {"scipy": targets[0], "direct": targets[1]},
     }
 
 
-def study(share: Fraction, way: str, sender: Any) -> None:
-    """Seconds and peak memory for a share of Wiki-325K."""
+def measure_share(share: Fraction, way: str, sender: Any) -> None:
+    """Measure seconds and peak memory for a share of Wiki-325K."""
     from xmckit_eagle import preprocessor
 
     import xmckit
@@ -241,12 +245,13 @@ def study(share: Fraction, way: str, sender: Any) -> None:
     sizes = {name: int(WIKI[name] * share) for name in ("rows", "features", "labels")}
     rest = {name: WIKI[name] for name in ("per_row", "labels_per_row", "group")}
     X, membership, labels = synthetic(**sizes, **rest)
-    nothing = csr_matrix((X.shape[0], labels.shape[1]), dtype=np.float32)
-    rows = xmckit.Split(X, nothing, groups=xmckit.Groups(membership, labels))
+    no_labels = csr_matrix((X.shape[0], labels.shape[1]), dtype=np.float32)
+    rows = xmckit.Split(X, no_labels, groups=xmckit.Groups(membership, labels))
     eagle = preprocessor.Eagle(**WAYS[way])
     few = slice(0, 64)
     eagle.apply(
-        xmckit.Split(X[few], nothing[few], groups=xmckit.Groups(membership[few], labels)), context=xmckit.make_context()
+        xmckit.Split(X[few], no_labels[few], groups=xmckit.Groups(membership[few], labels)),
+        context=xmckit.make_context(),
     )
     Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
@@ -265,18 +270,23 @@ def size_in_bytes(matrix: csr_matrix) -> int:
     return sum(array.nbytes for array in (matrix.data, matrix.indices, matrix.indptr))
 
 
-def results(data: Path | None, budget: float, shares: list[Fraction]) -> dict[str, Any]:
+def run_all(data: Path | None, budget: float, shares: list[Fraction]) -> dict[str, Any]:
     rng = np.random.default_rng(0)
-    found = []
+    ratios = []
     if data is not None:
         X, Y = (load_npz(data / "cve_libraries" / f"{part}.trn.npz").tocsr() for part in "XY")
-        found.append(compare("cve_libraries", grouped(idf_rows(X), Y, 4, rng), budget))
-    found.append(compare("300 non-zeros a row", synthetic(8_000, 30_000, 300, 2_000, 3.0, 4), budget))
+        ratios.append(compare("cve_libraries", group_rows(idf_rows(X), Y, 4, rng), budget))
+    ratios.append(compare("300 non-zeros a row", synthetic(8_000, 30_000, 300, 2_000, 3.0, 4), budget))
     return {
         "threads": THREADS,
         "iterations": STEPS,
-        "ratios": found,
-        "scale": [apart(study, share, way) for share in shares for way in WAYS if way != "default" or share <= REFINED],
+        "ratios": ratios,
+        "scale": [
+            in_fresh_process(measure_share, share, way)
+            for share in shares
+            for way in WAYS
+            if way != "default" or share <= REFINED
+        ],
         "scale_targets": {"seconds": MOST_SECONDS, "gib": MOST_GIB},
     }
 
@@ -284,24 +294,26 @@ def results(data: Path | None, budget: float, shares: list[Fraction]) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
-    parser.add_argument("--seconds", type=float, default=20.0, help="per data set, for the ratios")
     parser.add_argument(
-        "--scale", default="1/16,1/4,1", help="shares of Wiki-325K's size, as 1/16,1/4,1; empty for none"
+        "--seconds", type=float, default=20.0, help="seconds per data set for the ratios (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--scale", default="1/16,1/4,1", help="shares of the size of Wiki-325K, such as 1/16,1/4,1; empty for none"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     data = None if options.data is None else Path(options.data)
-    found = results(data, options.seconds, [Fraction(share) for share in options.scale.split(",") if share])
+    results = run_all(data, options.seconds, [Fraction(share) for share in options.scale.split(",") if share])
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(results, indent=2))
         return
-    for entry in found["ratios"]:
+    for entry in results["ratios"]:
         spent = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in entry["seconds"].items())
         print(
             f"{entry['data']}: {entry['times_faster_than_scipy']:.0f} × scipy ({entry['targets']['scipy']}), "
             f"{entry['times_faster_than_direct']:.1f} × direct ({entry['targets']['direct']}); {spent}"
         )
-    for entry in found["scale"]:
+    for entry in results["scale"]:
         print(
             f"{entry['share']:>5} of Wiki-325K, {entry['way']}: {entry['seconds']:.1f} s, "
             f"{entry['peak_gib']:.2f} GiB (data {entry['data_gib']:.2f})"

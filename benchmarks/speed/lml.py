@@ -1,18 +1,19 @@
-"""The LML projection and its loss against softmax, and against the bracketing of the paper, in one run.
+"""Compare the LML projection and its loss with softmax and with the bracketing of the paper.
 
     python -m benchmarks.speed.lml [--elements 2097152] [--rounds 12] [--json]
 
-Forward and backward of float32 logits with k = 5, equal batches and threads; wall time, the best of several rounds in
-which all take turns. "ratio" is our time divided by softmax's; "speed-up" is the time of bracketing divided by ours.
+Times are forward and backward of float32 logits with k = 5, equal batches and threads; wall time, the best of several
+rounds in which all take turns. "ratio" is our time divided by the time of softmax; "speed-up" is the time of
+bracketing divided by ours.
 
-- softmax: `torch.softmax` and its backward pass. For the loss: `cross_entropy` with one label a row.
-- bracketing: algorithm 1 of Amos, Koltun and Kolter (2019) in torch over the whole batch at once, d = 10 samples per
-  iteration as their text says for CPUs, Δ = 7, until every bracket is narrower than ε = 1e-4 (which leaves Σy about
-  1e-4 off; the text speaks of machine epsilon, which would take longer); backward as in their module 1. Best of three,
-  for n ≥ 1000.
+- softmax: `torch.softmax` and its backward pass. For the loss: `cross_entropy` with one label per row.
+- bracketing: algorithm 1 of Amos, Koltun and Kolter (2019) in torch over the whole batch at once, with d = 10 samples
+  per iteration, as their text says for CPUs, and Δ = 7, until every bracket is narrower than ε = 1e-4. This leaves an
+  error of about 1e-4 in Σy; the text requires machine epsilon, which would take longer. Backward as in their module 1.
+  Best of three, for n ≥ 1000.
 
-Targets: ratio at most 2 as the geometric mean over n ≥ 1000, none of them above 2.5, at most 3 at n = 100; speed-up at
-least 100 for n ≥ 1000.
+Targets: a ratio of at most 2 as the geometric mean over n ≥ 1000, at most 2.5 for each of them, at most 3 at n = 100;
+a speed-up of at least 100 for n ≥ 1000.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ K = 5
 SAMPLES, DELTA = 10, 7.0
 EPSILON = 1e-4
 IN_A_ROW = 3
-REST = 0.03  # seconds: torch's threads go on spinning after their work, on a processor that the next method needs
+REST = 0.03  # seconds: torch's threads keep spinning after their work, on a processor that the next method needs
 
 
 class Bracketing(torch.autograd.Function):
-    """The paper's module 1."""
+    """Compute module 1 of the paper."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, k: int = K) -> torch.Tensor:
@@ -57,7 +58,7 @@ class Bracketing(torch.autograd.Function):
 
 
 def bracket(x: torch.Tensor, k: int = K) -> torch.Tensor:
-    """Algorithm 1: ν of every row."""
+    """Return ν of every row by algorithm 1."""
     top = torch.topk(x, k + 1, sorted=True).values
     low, high = -top[:, k - 1] - DELTA, -top[:, k] + DELTA
     fractions = torch.linspace(0, 1, SAMPLES)
@@ -70,7 +71,7 @@ def bracket(x: torch.Tensor, k: int = K) -> torch.Tensor:
 
 
 def best_walls(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Wall seconds of calls that take turns, a few times in a row each."""
+    """Return the least wall seconds of calls that take turns, a few times in a row each."""
     best = dict.fromkeys(calls, math.inf)
     for call in calls.values():
         call()
@@ -103,7 +104,7 @@ def compare(n: int, scale: float, threads: int, elements: int, rounds: int) -> d
     )
     error = (lml(x.detach(), K).double().sum(-1) - K).abs().max().item() / K
     if not error <= 1e-6:
-        raise AssertionError(f"n = {n}, scale {scale}: Σy is {error:g}·k off")
+        raise AssertionError(f"n = {n}, scale {scale}: the error of Σy is {error:g}·k")
     bracketing = None
     if n >= 1000:
         bracketing = best_walls({"": lambda: torch.autograd.grad(Bracketing.apply(x), x, g)}, 3)[""]
@@ -122,7 +123,7 @@ def compare(n: int, scale: float, threads: int, elements: int, rounds: int) -> d
 
 
 def summary(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The targets, per number of threads."""
+    """Return the values to compare with the targets, per number of threads."""
     lines = []
     for threads in sorted({entry["threads"] for entry in table}):
         large = [entry for entry in table if entry["threads"] == threads and entry["labels"] >= 1000]

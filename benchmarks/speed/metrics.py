@@ -1,18 +1,18 @@
-"""Ranking metrics and top-k selection against other implementations, in one run on the same arrays.
+"""Compare ranking metrics and top-k selection with other implementations on the same arrays.
 
     python -m benchmarks.speed.metrics [--rows 100000] [--json]
 
 Metrics: wall time, the best of several rounds in which all take turns (napkinXC, the slowest, runs once). All run on
-one thread except where the name says otherwise, and all numbers must agree.
+one thread unless the name says otherwise, and all numbers must agree.
 
-- "scipy, by metric": how such metrics are usually written. The rankings become a CSR matrix with sorted rows, once, and
-  a function per metric multiplies it by the truth. It checks nothing.
-- "scipy, matrix given": the same, and the time to make the matrix is not counted.
-- "shared hits": the fastest we could write with numpy and scipy. Hits are found once for all metrics and cutoffs.
-  "checked" adds what xmckit always checks of a ranking: ids, order, NaN.
-- napkinXC gets the input form that it is fastest with (lists), made beforehand.
+- "scipy, by metric": the usual way to write such metrics. The rankings become a CSR matrix with sorted rows, once, and
+  one function per metric multiplies it by the truth. It checks nothing.
+- "scipy, matrix given": the same, without the time to build the matrix.
+- "shared hits": the fastest way we found with numpy and scipy. Hits are computed once for all metrics and cutoffs.
+  "checked" adds the checks that xmckit always makes: ids, order, NaN.
+- napkinXC gets its fastest input form (lists), built beforehand.
 
-Top k: CPU seconds, best of a few.
+Top k: CPU seconds, the best of a few.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from benchmarks.common.memory import extra_memory
+from benchmarks.common.timing import best_of
 from xmckit.components.metrics import inverse_propensity, rank_metrics
 from xmckit.context import cpu_count
 from xmckit.records import TopK
@@ -53,7 +54,7 @@ def make_truth(rng: np.random.Generator, rows: int) -> csr_matrix:
 
 
 def make_rankings(rng: np.random.Generator, truth: csr_matrix) -> TopK:
-    """Distinct power-law labels in random order; over half of the true ones are put somewhere among them."""
+    """Draw distinct power-law labels in random order, and insert over half of the true labels at random places."""
     rows = truth.shape[0]
     # Sorted numbers plus 0, 1, 2 … are distinct.
     indices = np.sort(power_law(rng, (rows, WIDTH), LABELS - WIDTH), axis=1) + np.arange(WIDTH, dtype=np.int32)
@@ -69,27 +70,27 @@ def make_rankings(rng: np.random.Generator, truth: csr_matrix) -> TopK:
 
 
 def discounts(truth: csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """(discount of each rank from 0, the norm of each row at k)."""
+    """Return (discount of each rank from 0, norm of each row at k)."""
     sizes = np.diff(truth.indptr)
     discount = 1 / np.log2(np.arange(max(WIDTH, sizes.max())) + 2)
     return discount, np.concatenate([[0], np.cumsum(discount)])[np.minimum(k, sizes)]
 
 
 def best_ranking(truth: csr_matrix, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, rank from 0, weight) of every true pair, ranked by weight in its row."""
+    """Return (row, rank from 0, weight) of every true pair, ranked by weight in its row."""
     sizes = np.diff(truth.indptr)
     row = np.repeat(np.arange(truth.shape[0]), sizes)
     weight = weights[truth.indices]
-    order = np.argsort(row - weight / (2 * weights.max()))  # one key sorts faster than two by lexsort
+    order = np.argsort(row - weight / (2 * weights.max()))  # sorting by one key is faster than lexsort by two
     return row, np.arange(len(row)) - np.repeat(truth.indptr[:-1], sizes), weight[order]
 
 
 def as_matrix(topk: TopK, labels: int) -> csr_matrix:
-    """Rankings as a sparse matrix with sorted rows, whose values are ranks from 1."""
+    """Return rankings as a sparse matrix with sorted rows; its values are ranks from 1."""
     ranks = np.tile(np.arange(1, topk.k + 1, dtype=np.float32), topk.rows)
     indptr = np.arange(topk.rows + 1) * topk.k
     matrix = csr_matrix((ranks, topk.indices.ravel(), indptr), shape=(topk.rows, labels)).sorted_indices()
-    assert matrix.has_canonical_format  # scipy remembers the answer
+    assert matrix.has_canonical_format  # scipy caches the answer
     return matrix
 
 
@@ -146,7 +147,7 @@ def coverage_at(ranks: csr_matrix, truth: csr_matrix, ks: list[int]) -> list[flo
 
 
 def scipy_by_metric(ranks: csr_matrix, truth: csr_matrix, ks: list[int], weights: np.ndarray) -> dict[str, float]:
-    """Every metric finds its own hits."""
+    """Compute every metric with its own hits."""
     columns = {
         "P": precision_at(ranks, truth, ks),
         "nDCG": ndcg_at(ranks, truth, ks),
@@ -164,7 +165,7 @@ def scipy_from_arrays(topk: TopK, truth: csr_matrix, ks: list[int], weights: np.
 
 
 def shared_hits(topk: TopK, truth: csr_matrix, ks: list[int], weights: np.ndarray) -> dict[str, float]:
-    """Hits by comparing every true pair with its whole row (large: pairs × k, but faster than a sparse product)."""
+    """Compute hits by comparing every true pair with its whole row: pairs × k, but faster than a sparse product."""
     total, sizes = truth.shape[0], np.diff(truth.indptr)
     best_row, best_rank, best_weight = best_ranking(truth, weights)
     same = topk.indices[:, : max(ks)][best_row] == truth.indices[:, None]
@@ -196,7 +197,7 @@ def checked_shared_hits(topk: TopK, truth: csr_matrix, ks: list[int], weights: n
     sound = topk.indices.min() >= 0 and topk.indices.max() < truth.shape[1]
     truth.check_format(full_check=True)
     if not sound or not (topk.scores[:, :-1] >= topk.scores[:, 1:]).all():
-        raise ValueError("these are no rankings")
+        raise ValueError("the rankings are not valid")
     return shared_hits(topk, truth, ks, weights)
 
 
@@ -219,24 +220,13 @@ def napkin_metrics(
 
 
 def best_time(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """(CPU seconds, result)."""
+    """Return the least CPU seconds and the last result."""
     times, result = [], None
     for _ in range(repeats):
         start = time.process_time()
         result = call()
         times.append(time.process_time() - start)
     return min(times), result
-
-
-def best_walls(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, tuple[float, Any]]:
-    """(wall seconds, result) of calls that take turns."""
-    best: dict[str, tuple[float, Any]] = {who: (float("inf"), call()) for who, call in calls.items()}
-    for _ in range(rounds):
-        for who, call in calls.items():
-            start = time.perf_counter()
-            result = call()
-            best[who] = min(best[who][0], time.perf_counter() - start), result
-    return best
 
 
 def compare_metrics(rows: int) -> list[dict[str, Any]]:
@@ -259,13 +249,14 @@ def compare_metrics(rows: int) -> list[dict[str, Any]]:
             "shared hits": partial(shared_hits, topk, truth, ks, weights),
         }
         memory = {who: extra_memory(call) for who, call in calls.items()}
-        results = best_walls(calls | {"reading the input": lambda: (topk.indices.max(), topk.scores.max())}, ROUNDS)
+        reading = {"reading the input": lambda: (topk.indices.max(), topk.scores.max())}
+        results = {who: (best.wall, best.result) for who, best in best_of(calls | reading, ROUNDS).items()}
         floor, _ = results.pop("reading the input")
         rankings = topk.indices[:, : max(ks)].tolist()
         start = time.perf_counter()
-        found = napkin_metrics(rankings, lists, ks, weights)
-        results["napkinXC"] = time.perf_counter() - start, found
-        agree({who: values for who, (_, values) in results.items()})
+        values = napkin_metrics(rankings, lists, ks, weights)
+        results["napkinXC"] = time.perf_counter() - start, values
+        check_agreement({who: values for who, (_, values) in results.items()})
         for who, (seconds, _) in results.items():
             table.append(
                 {
@@ -281,7 +272,7 @@ def compare_metrics(rows: int) -> list[dict[str, Any]]:
     return table
 
 
-def agree(results: dict[str, dict[str, float]]) -> None:
+def check_agreement(results: dict[str, dict[str, float]]) -> None:
     expected = results["xmckit"]
     for who, values in results.items():
         difference = max(abs(values[key] - expected[key]) for key in expected)
@@ -313,13 +304,13 @@ def compare_topk(rows: int) -> list[dict[str, Any]]:
         }
         if not np.array_equal(results["xmckit"][1].scores, results["torch.topk"][1].values.numpy()):
             raise AssertionError("torch and xmckit have different top scores")
-        table += rows_of(f"top {k} of {LABELS} dense, {len(dense)} rows", results, floor)
+        table += entries(f"top {k} of {LABELS} dense, {len(dense)} rows", results, floor)
     ranked = best_time(lambda: topk_csr(scores, 5), 3)
     by_sort = best_time(lambda: np.argsort(-scores.data.reshape(rows, WIDTH), axis=1, kind="stable")[:, :5], 1)
-    return table + rows_of(f"top 5 of {WIDTH} stored, {rows} rows", {"xmckit": ranked, "np.argsort": by_sort}, None)
+    return table + entries(f"top 5 of {WIDTH} stored, {rows} rows", {"xmckit": ranked, "np.argsort": by_sort}, None)
 
 
-def rows_of(task: str, results: dict[str, tuple[float, Any]], floor: float | None) -> list[dict[str, Any]]:
+def entries(task: str, results: dict[str, tuple[float, Any]], floor: float | None) -> list[dict[str, Any]]:
     ours = results["xmckit"][0]
     return [
         {

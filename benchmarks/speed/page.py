@@ -6,63 +6,56 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.common import paths
-from benchmarks.common.study import row
+from benchmarks.common.markdown import row, versions_text
 
 PAGE = paths.DOCS / "speed.md"
 
 
-def write(found: dict[str, Any]) -> None:
-    PAGE.write_text("\n".join(page(found)) + "\n", "utf-8")
+def write(results: dict[str, Any]) -> None:
+    PAGE.write_text("\n".join(page(results)) + "\n", "utf-8")
     print(PAGE.read_text("utf-8"))
 
 
-def page(found: dict[str, Any]) -> Iterator[str]:
-    where, versions = found["machine"], found["versions"]
+def page(results: dict[str, Any]) -> Iterator[str]:
+    where, versions = results["machine"], results["versions"]
     yield from ["# Speed", ""]
-    yield "Written by `make bench`. Every table is one run of its script on one machine; no ratio is across runs. Here:"
-    yield f"{where['processor']}, {where['processors']} processors, " + ", ".join(
-        f"{name} {version}" for name, version in versions.items()
-    ) + "."  # fmt: skip
-    yield from ["", "## Start", "", "| command | seconds | ratio |", "|---|---|---|"]
-    start = found["startup"]
-    for name, seconds in start["seconds"].items():
-        yield f"| `{name}` | {seconds:.3f} | {seconds / start['seconds']['import click']:.2f} |"
-    text = found["parse_text"]
-    same = "identical" if text["identical"] else "DIFFERENT"
-    yield from ["", "## XMC text to CSR", ""]
-    yield f"{text['megabytes']:.0f} MB, {text['rows']:,} rows, {text['nonzeros']:,} values, one thread each. The"
-    yield f'matrices are {same}. "memory" sums up the bytes of the mapped file, which no reader can beat.'
-    yield from ["", "| reader | seconds | MB/s | ÷ xmckit |", "|---|---|---|---|"]
-    for name, spent in text["seconds"].items():
-        ratio = spent["wall"] / text["seconds"]["xmckit"]["wall"]
-        yield f"| {name} | {spent['wall']:.3f} | {text['megabytes_per_second'][name]:.0f} | {ratio:.2f} |"
-    scores = found["metrics"]
-    yield from ["", "## Metrics and top k", ""]
-    yield f"{scores['rows']:,} rows × {scores['labels']:,} labels, top {scores['width']}. What each row is, is said in"
-    yield '`benchmarks/speed/metrics.py`; "÷ floor" compares with the time to read the input once.'
-    yield from ["", "| task | who | seconds | ÷ xmckit | ÷ xmckit, all threads | ÷ floor | extra MiB |"]
-    yield "|---|---|---|---|---|---|---|"
-    for entry in scores["results"]:
-        cells = [entry["task"], entry["who"], f"{entry['seconds']:.4f}", f"{entry['ratio']:.1f}"]
-        for key, form in (("ratio_threads", "{:.1f}"), ("bandwidth_floors", "{:.1f}"), ("extra_mib", "{:.0f}")):
-            cells.append("" if entry.get(key) is None else form.format(entry[key]))
-        yield f"| {' | '.join(cells)} |"
-    yield from lml_section(found["lml"])
-    yield from dft_section(found["dft"]["results"])
-    yield from training_section(found["training"])
-    yield from argmax_section(found["argmax"])
-    yield from eagle_section(found["eagle_speed"])
-    if "xrlinear" in found:
-        yield from xrlinear_section(found["xrlinear"])
-    if "sparse" in found:
-        yield from sparse_section(found["sparse"])
+    yield "Written by `make bench`. Every table comes from one run of one program; no ratio compares different runs."
+    yield f"Measured on {where['processor']}, {where['processors']} processors, {versions_text(versions, versions)}."
+    yield from startup_section(results["startup"])
+    yield from parse_section(results["parse_text"])
+    yield from metrics_section(results["metrics"])
+    yield from lml_section(results["lml"])
+    yield from dft_section(results["dft"]["results"])
+    yield from training_section(results["training"])
+    yield from argmax_section(results["argmax"])
+    yield from eagle_section(results["eagle_speed"])
+    if "xrlinear" in results:
+        yield from xrlinear_section(results["xrlinear"])
+    if "sparse" in results:
+        yield from sparse_section(results["sparse"])
 
 
+METRICS = """
+## Metrics and top k
+
+{rows:,} rows × {labels:,} labels, top {width}. `benchmarks/speed/metrics.py` describes the rows of the table;
+"÷ floor" compares with the time to read the input once.
+
+| task | program | seconds | ÷ xmckit | ÷ xmckit, all threads | ÷ floor | extra MiB |
+|---|---|---|---|---|---|---|"""
+PARSE = """
+## XMC text to CSR
+
+{megabytes:.0f} MB, {rows:,} rows, {nonzeros:,} values, one thread each. The matrices are {same}. "memory" sums up the
+bytes of the mapped file, which is the lower bound for every reader.
+
+| reader | seconds | MB/s | ÷ xmckit |
+|---|---|---|---|"""
 LML = """
 ## LML
 
 Forward and backward of the projection with k = {k}, divided by those of `torch.softmax`; of the fused loss, divided by
-those of `cross_entropy`; and how many times faster than the paper's bracketing in torch. *scale* multiplies the logits.
+those of `cross_entropy`; and the speed-up over the paper's bracketing in torch. *scale* multiplies the logits.
 
 | labels | rows | scale | threads | softmax ms | lml ms | lml ÷ softmax | loss ÷ cross-entropy | bracketing ÷ lml |
 |---|---|---|---|---|---|---|---|---|"""
@@ -73,21 +66,21 @@ LML_TARGETS = """\
 DFT = """
 ## DFT layer
 
-Logits and the gradient for their input, against the dense product with the same 2k + 1 columns. *chunks*: by 16, 32 or
-64 rows, whichever is fastest, forward and backward of one before the next, as training does it. Ratios compare the
-faster way of each; *memory* writes and reads the logits of all rows once.
+Logits and the gradient for their input, compared with the dense product with the same 2k + 1 columns. *chunks*: in
+chunks of 16, 32 or 64 rows (the fastest counts), forward and backward of one chunk before the next, as in training.
+Ratios compare the faster way of each; *memory* writes and reads the logits of all rows once.
 
 | n | k | batch | threads | dft ms | chunks | dense ms | chunks | dense ÷ dft | dft ÷ memory |
 |---|---|---|---|---|---|---|---|---|---|"""
 TRAINING = """
 ## Training
 
-Seconds of an epoch of BSL, {workers} workers. *outside*: the share that is not forward, backward or optimiser.
+Seconds of an epoch of BSL, {workers} workers. *outside*: the share outside forward, backward and optimiser.
 
 | data | batches | forward | backward | optimiser | other | outside | peak MiB |
 |---|---|---|---|---|---|---|---|"""
 ADAM = """
-A step of Adam over a table of {rows:,} × {columns} of which a batch uses some rows, milliseconds, one thread:
+A step of Adam over a table of {rows:,} × {columns} when a batch uses some of the rows, in milliseconds, one thread:
 
 | rows used | rows touched | xmckit | torch SparseAdam | torch Adam, dense |
 |---|---|---|---|---|"""
@@ -95,14 +88,14 @@ A step of Adam over a table of {rows:,} × {columns} of which a batch uses some 
 ARGMAX = """
 ## The verifier
 
-Processor milliseconds per label set, one thread, proofs included, against scipy's HiGHS on the paper's linear programme
-(no proof, {fewest} to {most} of the {sets} label sets, as many as ten seconds are enough for; *ratio* is its time over
-ours). *trained*: a BSL head with biases, after a few epochs.
+Processor milliseconds per label set, one thread, including proofs, compared with scipy's HiGHS on the paper's linear
+programme. HiGHS gives no proof and gets {fewest} to {most} of the {sets} label sets, as many as it solves in ten
+seconds; *ratio* is its time divided by ours. *trained*: a BSL head with biases, after a few epochs.
 
-| data | labels | weights | d | active set | scans | proofs | together | HiGHS | ratio | asked for | argmaxable |
+| data | labels | weights | d | active set | scans | proofs | together | HiGHS | ratio | target | argmaxable |
 |---|---|---|---|---|---|---|---|---|---|---|---|"""
 GROWTH = """
-With the number of labels (d = {dim}, random weights) only scans grow:
+Only the scans grow with the number of labels (d = {dim}, random weights):
 
 | labels | active set | scans | proofs | together |
 |---|---|---|---|---|"""
@@ -111,14 +104,14 @@ MANY = """
 EAGLE = """
 ## EAGLE
 
-20 iterations on {threads} threads, the same rows given by all. *scipy*: label by label, one process; *direct*: the
-paper's update, compiled, on as many threads.
+20 iterations on {threads} threads; all methods choose the same rows. *scipy*: label by label, one process; *direct*:
+the paper's update, compiled, on the same number of threads.
 
 | data | seconds | scipy ÷ xmckit | direct ÷ xmckit |
 |---|---|---|---|"""
 EAGLE_SCALE = """
-Data shaped like Wiki-325K, made up (1.8 million rows, 325 thousand labels), and shares of it; at most 360 s and 6 GiB
-are asked for:
+Synthetic data with the shape of Wiki-325K (1.8 million rows, 325 thousand labels), and shares of it. Targets: at most
+360 s and 6 GiB.
 
 | share | way | seconds | peak GiB |
 |---|---|---|---|"""
@@ -126,28 +119,55 @@ are asked for:
 XRLINEAR = """
 ## XR-Linear
 
-The head `xrlinear` against calling PECOS directly with the same parameters, {threads} threads each: tree, training,
-loading, the best 100 labels of all test rows. The best of {turns} turns each; beside it the ratio of the medians.
-*prediction*: that alone, of all test rows, by PECOS with a model that is loaded and by xmckit with one that is not yet
-laid out for its own search.
+The head `xrlinear` compared with direct calls of PECOS with the same parameters, {threads} threads each: tree,
+training, loading, the best 100 labels of all test rows. The best of {turns} turns counts; the ratio of the medians is
+beside it. *prediction*: prediction of all test rows alone, by PECOS with a loaded model and by xmckit with a model
+that still has to be arranged for its own search.
 
-| data | labels | PECOS s | xmckit s | xmckit ÷ PECOS | of medians | asked for | prediction: PECOS s | xmckit s | both |
+| data | labels | PECOS s | xmckit s | xmckit ÷ PECOS | of medians | target | prediction: PECOS s | xmckit s | both |
 |---|---|---|---|---|---|---|---|---|---|"""
 
 SPARSE = """
 ## Sparse kernels
 
-Seconds of one run, of the processor for one thread and of the clock for two, against the strongest of the alternatives
-that `benchmarks/speed/sparse.py` describes, some of which do less than is asked for. A product of less than half a ms
-stays on one thread: waking another takes some 50 µs here, each time, while the threads of torch's EmbeddingBag spin.
+Seconds of one run, in processor time for one thread and in wall time for two, compared with the fastest of the
+alternatives that `benchmarks/speed/sparse.py` describes; some of them do less than the task. A product of less than
+half a millisecond stays on one thread: waking another takes about 50 µs here each time, while the threads of torch's
+EmbeddingBag spin.
 
 | task | threads | xmckit s | strongest other | its s | other ÷ xmckit |
 |---|---|---|---|---|---|"""
 
 
-def lml_section(found: dict[str, Any]) -> Iterator[str]:
-    yield LML.format(k=found["k"])
-    for entry in found["results"]:
+def startup_section(results: dict[str, Any]) -> Iterator[str]:
+    yield from ["", "## Start", "", "| command | seconds | ratio |", "|---|---|---|"]
+    for name, seconds in results["seconds"].items():
+        yield row([f"`{name}`", f"{seconds:.3f}", f"{seconds / results['seconds']['import click']:.2f}"])
+
+
+def parse_section(results: dict[str, Any]) -> Iterator[str]:
+    yield PARSE.format(**results, same=identity_text(results))
+    for name, spent in results["seconds"].items():
+        ratio = spent["wall"] / results["seconds"]["xmckit"]["wall"]
+        yield row([name, f"{spent['wall']:.3f}", f"{results['megabytes_per_second'][name]:.0f}", f"{ratio:.2f}"])
+
+
+def metrics_section(results: dict[str, Any]) -> Iterator[str]:
+    yield METRICS.format(**results)
+    for entry in results["results"]:
+        cells = [entry["task"], entry["who"], f"{entry['seconds']:.4f}", f"{entry['ratio']:.1f}"]
+        for key, form in (("ratio_threads", "{:.1f}"), ("bandwidth_floors", "{:.1f}"), ("extra_mib", "{:.0f}")):
+            cells.append("" if entry.get(key) is None else form.format(entry[key]))
+        yield row(cells)
+
+
+def identity_text(results: dict[str, Any]) -> str:
+    return "identical" if results["identical"] else "DIFFERENT"
+
+
+def lml_section(results: dict[str, Any]) -> Iterator[str]:
+    yield LML.format(k=results["k"])
+    for entry in results["results"]:
         times = (1000 * entry["seconds"][who] for who in ("softmax", "lml"))
         speed_up = "" if entry["speed_up"] is None else f"{entry['speed_up']:.0f}"
         yield row(
@@ -156,13 +176,13 @@ def lml_section(found: dict[str, Any]) -> Iterator[str]:
             + [f"{entry['ratio']:.2f}", f"{entry['loss_ratio']:.2f}", speed_up]
         )
     yield ""
-    for line in found["targets"]:
+    for line in results["targets"]:
         yield LML_TARGETS.format(**line)
 
 
-def dft_section(found: list[dict[str, Any]]) -> Iterator[str]:
+def dft_section(results: list[dict[str, Any]]) -> Iterator[str]:
     yield DFT
-    for entry in found:
+    for entry in results:
         spent = entry["milliseconds"]
         times = [spent.get(name) for name in ("dft", "dft, chunks", "dense", "dense, chunks")]
         yield row(
@@ -172,60 +192,59 @@ def dft_section(found: list[dict[str, Any]]) -> Iterator[str]:
         )
 
 
-def training_section(found: dict[str, Any]) -> Iterator[str]:
-    yield TRAINING.format(**found)
-    for name, epoch in found["epochs"].items():
+def training_section(results: dict[str, Any]) -> Iterator[str]:
+    yield TRAINING.format(**results)
+    for name, epoch in results["epochs"].items():
         seconds = [f"{epoch['seconds'][part]:.3f}" for part in ("batches", "forward", "backward", "optimiser", "other")]
         yield row([name, *seconds, f"{100 * epoch['outside']:.1f} %", epoch["peak_mib"]])
-    rows, columns = found["adam"]["table"]
+    rows, columns = results["adam"]["table"]
     yield ADAM.format(rows=rows, columns=columns)
-    for step in found["adam"]["steps"]:
+    for step in results["adam"]["steps"]:
         times = [f"{milliseconds:.1f}" for milliseconds in step["milliseconds"].values()]
         yield row([f"{step['rows_used']:,}", f"{step['rows_touched']:,}", *times])
 
 
-def argmax_section(found: dict[str, Any]) -> Iterator[str]:
-    solved = [entry["baseline_sets"] for entry in found["comparisons"]]
-    yield ARGMAX.format(fewest=min(solved), most=max(solved), sets=found["comparisons"][0]["sets"])
-    for entry in found["comparisons"]:
+def argmax_section(results: dict[str, Any]) -> Iterator[str]:
+    solved = [entry["baseline_sets"] for entry in results["comparisons"]]
+    yield ARGMAX.format(fewest=min(solved), most=max(solved), sets=results["comparisons"][0]["sets"])
+    for entry in results["comparisons"]:
         together, baseline = f"{entry['milliseconds']:.2f}", f"{entry['baseline_milliseconds']:.0f}"
-        asked, can = f"{entry['target']} ×", entry["statuses"].get("argmaxable", 0)
+        target, argmaxable = f"{entry['target']} ×", entry["statuses"].get("argmaxable", 0)
         ratio = f"{entry['ratio']:.0f} ×"
         about = [entry["data"], f"{entry['labels']:,}", entry["weights"], entry["dim"]]
-        yield row([*about, *_parts(entry), together, baseline, ratio, asked, can])
-    yield GROWTH.format(**found["growth"][0])
-    for entry in found["growth"]:
+        yield row([*about, *_parts(entry), together, baseline, ratio, target, argmaxable])
+    yield GROWTH.format(**results["growth"][0])
+    for entry in results["growth"]:
         yield row([f"{entry['labels']:,}", *_parts(entry), f"{entry['milliseconds']:.2f}"])
-    yield MANY.format(**found["many"])
+    yield MANY.format(**results["many"])
 
 
 def _parts(entry: dict[str, Any]) -> list[str]:
     return [f"{entry['parts'].get(part, 0.0):.2f}" for part in ("active set", "scan", "proof")]
 
 
-def eagle_section(found: dict[str, Any]) -> Iterator[str]:
-    yield EAGLE.format(**found)
-    for entry in found["ratios"]:
+def eagle_section(results: dict[str, Any]) -> Iterator[str]:
+    yield EAGLE.format(**results)
+    for entry in results["ratios"]:
         ratios = [f"{entry[f'times_faster_than_{other}']:.0f} ×" for other in ("scipy", "direct")]
         yield row([entry["data"], f"{entry['seconds']['ours']:.3f}", *ratios])
     yield EAGLE_SCALE
-    for entry in found["scale"]:
+    for entry in results["scale"]:
         yield row([entry["share"], entry["way"], f"{entry['seconds']:.1f}", f"{entry['peak_gib']:.2f}"])
 
 
-def xrlinear_section(found: dict[str, Any]) -> Iterator[str]:
-    yield XRLINEAR.format(**found)
-    for entry in found["results"]:
+def xrlinear_section(results: dict[str, Any]) -> Iterator[str]:
+    yield XRLINEAR.format(**results)
+    for entry in results["results"]:
         seconds = [f"{entry['seconds'][who]['whole']:.2f}" for who in ("pecos", "xmckit")]
         ratios = [f"{entry[name]:.3f}" for name in ("ratio", "ratio_of_medians", "target")]
         theirs, ours = (entry["seconds"][who]["predict"] for who in ("pecos", "xmckit"))
         prediction = [f"{theirs:.3f}", f"{ours:.3f} ({theirs / ours:.1f} × as fast)"]
-        same = "identical" if entry["identical"] else "DIFFERENT"
-        yield row([entry["data"], f"{entry['labels']:,}", *seconds, *ratios, *prediction, same])
+        yield row([entry["data"], f"{entry['labels']:,}", *seconds, *ratios, *prediction, identity_text(entry)])
 
 
-def sparse_section(found: dict[str, Any]) -> Iterator[str]:
+def sparse_section(results: dict[str, Any]) -> Iterator[str]:
     yield SPARSE
-    for entry in found["results"]:
+    for entry in results["results"]:
         ours, other = (f"{entry['seconds'][who]:.4f}" for who in ("xmckit", entry["strongest"]))
         yield row([entry["task"], entry["threads"], ours, entry["strongest"], other, f"{entry['ratio']:.2f}"])

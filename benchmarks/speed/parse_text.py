@@ -1,11 +1,11 @@
-"""XMC text to CSR: this package's reader against scikit-learn's, one thread each, on the same rows.
+"""Compare this package's reader of XMC text with scikit-learn's, one thread each, on the same rows.
 
     python -m benchmarks.speed.parse_text [--mb 200] [--json]
 
-The text is synthetic (seeded), written to a temporary folder and read once beforehand, so that all readers find it in
-memory. scikit-learn gets a copy without the header line, which it does not know. The times are the best of
-`--repeats`, taken in turns, without compilation; "memory" is the time to sum up the bytes of the mapped file,
-which no reader can beat. Processor time is given too, because a busy machine stretches wall time.
+The text is synthetic (seeded), is written to a temporary folder and is read once beforehand, so that it is in memory
+for all readers. scikit-learn gets a copy without the header line, which it cannot read. Times are the best of
+`--repeats`, taken in turns, without compilation; "memory" is the time to sum up the bytes of the mapped file, the
+lower bound for every reader. Processor time is reported too, because a busy machine stretches wall time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WORDS_PER_ROW, LABELS_PER_ROW = 60, 5
 
 
 def write_synthetic(path: Path, bare: Path, megabytes: float, seed: int) -> None:
-    """About `megabytes` of rows with Zipf-like features, with a header into `path` and without into `bare`."""
+    """Write about `megabytes` of rows with Zipf-like features, with a header to `path` and without to `bare`."""
     rng = np.random.default_rng(seed)
     rows = 0
     with open(bare, "wb") as stream:
@@ -56,7 +56,7 @@ def _line(rng: np.random.Generator) -> str:
 def best_of(
     repeats: int, functions: dict[str, Callable[[], Any]]
 ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
-    """The best wall and processor seconds of each function, run in turns, and what each returned last."""
+    """Return the least wall and processor seconds of each function, run in turns, and its last result."""
     seconds = {name: {"wall": float("inf"), "processor": float("inf")} for name in functions}
     results: dict[str, Any] = {}
     for _ in range(repeats):
@@ -132,8 +132,8 @@ def _ratio(seconds: dict[str, dict[str, float]], slow: str, fast: str) -> dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mb", type=float, default=200, help="size of the text in megabytes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeats", type=int, default=3, help="how often to run each reader")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the text")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each reader")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):

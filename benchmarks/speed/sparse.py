@@ -1,18 +1,18 @@
-"""The kernels of `xmckit.sparse` against the strongest alternatives, in one run on the same arrays.
+"""Compare the kernels of `xmckit.sparse` with the fastest alternatives on the same arrays.
 
     python -m benchmarks.speed.sparse [--data DIR] [--json]
 
-Texts: the functions of Python's standard library, as the data set `stdlib-calls` has them, and the articles of
-reuters21578 (from DIR or $XMCKIT_DATA; left out without it). "tf-idf" is learning the vocabulary and weighing the
-texts, in one pass as `fit` and `transform` of the same texts do it; scikit-learn's is `fit_transform`, on one thread
-as it has no other way. The matrices are compared.
+Texts: the functions of Python's standard library, as in the data set `stdlib-calls`, and the articles of reuters21578
+(from DIR or $XMCKIT_DATA; left out without it). "tf-idf" learns the vocabulary and weighs the texts in one pass, as
+`fit` and `transform` of the same texts do; scikit-learn runs `fit_transform` on one thread, its only way. The matrices
+are compared.
 
-CSR × dense: forward and backward of X·T for 256 rows, whose gradient must name each used row of T once, as the
-optimiser needs it. torch's EmbeddingBag (sparse=True) gives one row per entry, which are summed by `coalesce`; what it
-takes without that counts too, although it does less. scipy multiplies by X and by the used rows of Xᵀ.
+CSR × dense: forward and backward of X·T for 256 rows. The gradient must contain each used row of T once, as the
+optimiser requires. torch's EmbeddingBag (sparse=True) returns one row per entry, and `coalesce` sums them; its time
+without that counts too, although it does less. scipy multiplies by X and by the used rows of Xᵀ.
 
-Other kernels: 100,000 rows × 670,091 labels with 100 stored scores a row. Seconds are the least of several rounds in
-which all take turns: of the processor for one thread, of the clock for two.
+Other kernels: 100,000 rows × 670,091 labels with 100 stored scores per row. Seconds are the least of several rounds in
+which all take turns: processor time for one thread, wall time for two.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import gzip
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,6 +35,7 @@ from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 from torch.nn.functional import embedding_bag
 
+from benchmarks.common.timing import Timing, best_of
 from xmckit import make_context
 from xmckit.context import map_on_threads
 from xmckit.nn import SparseBatch
@@ -63,49 +63,31 @@ CUTS = {
 }
 
 
-class Spent(NamedTuple):
-    wall: float
-    processor: float
-    result: Any
-
-
-def best_of(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Spent]:
-    """The least seconds of each of some calls that take turns, after one that compiles and warms."""
-    best = {who: Spent(float("inf"), float("inf"), call()) for who, call in calls.items()}
-    for _ in range(rounds):
-        for who, call in calls.items():
-            wall, processor = time.perf_counter(), time.process_time()
-            result = call()
-            wall, processor = time.perf_counter() - wall, time.process_time() - processor
-            best[who] = Spent(min(best[who].wall, wall), min(best[who].processor, processor), result)
-    return best
-
-
-def least(*found: dict[str, Spent]) -> dict[str, Spent]:
-    """Of several measurements the least seconds of each."""
-    names = {who for one in found for who in one}
-    every = {who: [one[who] for one in found if who in one] for who in names}
+def least(*measurements: dict[str, Timing]) -> dict[str, Timing]:
+    """Return the least seconds of each call over several measurements."""
+    names = {who for one in measurements for who in one}
+    every = {who: [one[who] for one in measurements if who in one] for who in names}
     return {
-        who: Spent(min(s.wall for s in spent), min(s.processor for s in spent), spent[-1].result)
+        who: Timing(min(s.wall for s in spent), min(s.processor for s in spent), spent[-1].result)
         for who, spent in every.items()
     }
 
 
-def entry(task: str, threads: int, found: dict[str, Spent]) -> dict[str, Any]:
-    """One thread is judged by processor time, which a busy machine does not stretch; several by wall time."""
-    seconds = {who: spent.processor if threads == 1 else spent.wall for who, spent in found.items()}
+def entry(task: str, threads: int, timings: dict[str, Timing]) -> dict[str, Any]:
+    """Compare by processor time for one thread, which a busy machine does not stretch, and by wall time for several."""
+    seconds = {who: spent.processor if threads == 1 else spent.wall for who, spent in timings.items()}
     ratios = {who: spent / seconds["xmckit"] for who, spent in seconds.items() if who != "xmckit"}
     strongest = min(ratios, key=ratios.__getitem__)
     print(f"{task:<52}{threads:>2} threads {ratios[strongest]:7.2f} × {strongest}", file=sys.stderr)
     return {"task": task, "threads": threads, "seconds": seconds, "strongest": strongest, "ratio": ratios[strongest]}
 
 
-def spread_over(workers: int) -> Any:
+def on_threads(workers: int) -> Any:
     return lambda function, items: map_on_threads(function, items, workers=workers)
 
 
 def tfidf(texts: list[str], terms: Terms, workers: int) -> csr_matrix:
-    _, counted = learn_terms(texts, terms, min_documents=2, spread=spread_over(workers))
+    _, counted = learn_terms(texts, terms, min_documents=2, spread=on_threads(workers))
     return counted.weighted(np.log((1 + len(texts)) / (1 + counted.documents())) + 1, sublinear=True)
 
 
@@ -114,24 +96,24 @@ def compare_texts(name: str, texts: list[str], rounds: int) -> list[dict[str, An
     for what, (terms, options) in CUTS.items():
         theirs = TfidfVectorizer(min_df=2, sublinear_tf=True, dtype=np.float32, **options)
         calls: dict[str, Callable[[], Any]] = {f"xmckit, {n}": partial(tfidf, texts, terms, n) for n in THREADS}
-        found = best_of(calls | {"scikit-learn": partial(theirs.fit_transform, texts)}, rounds)
-        same(found["xmckit, 1"].result, found["scikit-learn"].result)
+        timings = best_of(calls | {"scikit-learn": partial(theirs.fit_transform, texts)}, rounds)
+        check_equal(timings["xmckit, 1"].result, timings["scikit-learn"].result)
         for workers in THREADS:
-            pair = {"xmckit": found[f"xmckit, {workers}"], "scikit-learn": found["scikit-learn"]}
+            pair = {"xmckit": timings[f"xmckit, {workers}"], "scikit-learn": timings["scikit-learn"]}
             table.append(entry(f"tf-idf of {name}, {what}", workers, pair))
     hashing = HashingVectorizer(n_features=1 << 18, alternate_sign=False, dtype=np.float32)
 
     def hashed() -> csr_matrix:
         return count_terms(texts, Terms(), 1 << 18).weighted(np.ones(1 << 18), sublinear=False)
 
-    found = best_of({"xmckit": hashed, "scikit-learn": partial(hashing.transform, texts)}, rounds)
-    same(found["xmckit"].result, found["scikit-learn"].result)
-    return [*table, entry(f"hashed counts of {name}, words", 1, found)]
+    timings = best_of({"xmckit": hashed, "scikit-learn": partial(hashing.transform, texts)}, rounds)
+    check_equal(timings["xmckit"].result, timings["scikit-learn"].result)
+    return [*table, entry(f"hashed counts of {name}, words", 1, timings)]
 
 
-def same(ours: csr_matrix, theirs: csr_matrix) -> None:
+def check_equal(ours: csr_matrix, theirs: csr_matrix) -> None:
     if ours.shape != theirs.shape or abs(ours - theirs).max() > 1e-6:
-        raise AssertionError("xmckit and scikit-learn made different matrices")
+        raise AssertionError("xmckit and scikit-learn return different matrices")
 
 
 def compare_products(rounds: int) -> list[dict[str, Any]]:
@@ -149,7 +131,7 @@ def compare_products(rounds: int) -> list[dict[str, Any]]:
     return table
 
 
-def products(X: csr_matrix, T: torch.nn.Parameter, slope: torch.Tensor, workers: int, rounds: int) -> dict[str, Spent]:
+def products(X: csr_matrix, T: torch.nn.Parameter, slope: torch.Tensor, workers: int, rounds: int) -> dict[str, Timing]:
     batch = SparseBatch.from_csr(X)
 
     def ours() -> Any:
@@ -170,16 +152,16 @@ def products(X: csr_matrix, T: torch.nn.Parameter, slope: torch.Tensor, workers:
         return product, back[np.flatnonzero(np.diff(back.indptr))] @ slope.numpy()
 
     others = {"EmbeddingBag": lambda: bag().coalesce(), "EmbeddingBag, not summed": bag, "scipy": scipys}
-    found: dict[str, Spent] = {}
+    timings: dict[str, Timing] = {}
     with threads(workers):
         for _ in range(rounds):
             torch.set_num_threads(1)
-            found = least(found, best_of({"xmckit": ours}, 4))
+            timings = least(timings, best_of({"xmckit": ours}, 4))
             torch.set_num_threads(workers)
-            found = least(found, best_of(others, 4))
-    if not torch.allclose(found["xmckit"].result.to_dense(), found["EmbeddingBag"].result.to_dense(), atol=1e-4):
+            timings = least(timings, best_of(others, 4))
+    if not torch.allclose(timings["xmckit"].result.to_dense(), timings["EmbeddingBag"].result.to_dense(), atol=1e-4):
         raise AssertionError("xmckit and EmbeddingBag have different gradients")
-    return found
+    return timings
 
 
 def power_law_rows(rng: np.random.Generator, rows: int, stored: int, columns: int) -> csr_matrix:
@@ -191,7 +173,7 @@ def power_law_rows(rng: np.random.Generator, rows: int, stored: int, columns: in
 
 
 def argpartition_rows(scores: csr_matrix, k: int) -> np.ndarray:
-    """How one takes the best of CSR rows with numpy: row by row, since rows differ in length."""
+    """Take the best labels of CSR rows with numpy, row by row, because rows differ in length."""
     best = np.full((scores.shape[0], k), -1, np.int32)
     for row, (start, end) in enumerate(zip(scores.indptr[:-1], scores.indptr[1:], strict=True)):
         here = scores.data[start:end]
@@ -201,7 +183,7 @@ def argpartition_rows(scores: csr_matrix, k: int) -> np.ndarray:
 
 
 def argpartition_block(scores: csr_matrix, k: int) -> np.ndarray:
-    """The same, for rows that happen to be equally long."""
+    """Take the best labels of CSR rows of equal length with numpy, all rows at once."""
     rows, stored = scores.shape[0], scores.nnz // scores.shape[0]
     values = scores.data.reshape(rows, stored)
     top = np.argpartition(values, stored - k, axis=1)[:, stored - k :]
@@ -271,9 +253,9 @@ def stdlib_texts() -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rows", type=int, default=100_000, help="rows of the other kernels (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     with threadpool_limits(1):
         table = compare_texts("stdlib-calls", stdlib_texts(), options.rounds)

@@ -1,16 +1,16 @@
-"""Where an epoch of training goes, and what Adam costs when a batch uses few rows of a large table.
+"""Measure the parts of a training epoch, and the cost of Adam when a batch uses few rows of a large table.
 
     python -m benchmarks.speed.training [--json] [--epochs 5] [--workers 0]
 
-Epochs: BSL heads trained as in a run, on the built-in `stdlib-calls` with its tf-idf features and on a synthetic set
-with 100,000 features. The parts are timed around the calls of the loop itself. "batches" makes the tensors of the
-next batch, "other" is the rest of the loop; these two are what an epoch spends outside forward, backward and the
-optimiser's step. Scoring the validation rows and keeping the best weights, which comes after an epoch, is listed by
-itself and added in a second share. Memory is the process's peak while training, and by how much that exceeds what it
-held before.
+Epochs: BSL heads train as in a run, on the built-in `stdlib-calls` with its tf-idf features and on a synthetic set
+with 100,000 features. The parts are timed around the calls of the loop itself. "batches" builds the tensors of the
+next batch, and "other" is the rest of the loop; together they are the time outside forward, backward and the
+optimiser's step. Scoring the validation rows and keeping the best weights, which follows an epoch, is listed
+separately and is included in a second share. Memory is the process's peak while training, and its excess over the
+memory before.
 
-Adam: a step over a 100,000 × 256 table of which a batch uses some rows, against torch's two; best of several rounds
-in which all take turns, one thread.
+Adam: a step over a 100,000 × 256 table of which a batch uses some rows, compared with the two of torch; the best of
+several rounds in which all take turns, one thread.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _parts(train: Split, context: Context) -> tuple[Split, Split | None]:
     return carve_validation(train, 0.1, context.rng("validation"))
 
 
-class Clock:
-    """Seconds by name, summed over calls."""
+class PartClock:
+    """Sum up the seconds of calls by name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -79,7 +79,7 @@ class Clock:
         return timed
 
     def around_each(self, name: str, function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        """The time that an iterator takes to make its items."""
+        """Time how long an iterator takes to produce its items."""
 
         def timed(*arguments: Any) -> Iterator[Any]:
             items = function(*arguments)
@@ -94,18 +94,18 @@ class Clock:
 
 
 def epoch_parts(train: Split, validation: Split | None, context: Context, epochs: int) -> dict[str, Any]:
-    """Seconds of an epoch by part."""
+    """Return the seconds of an epoch by part."""
     context = context.using(validation=validation)
-    _fit(train, context, 1, Clock())  # compiles, and warms the memory
-    clock = Clock()
+    _fit(train, context, 1, PartClock())  # compile, and warm the memory
+    clock = PartClock()
     with Measured() as before:
         pass
     with Measured() as cost:
         _fit(train, context, epochs, clock)
     seconds = {name: value / epochs for name, value in clock.seconds.items()}
     whole = seconds.pop("train")
-    apart = seconds.pop("best epoch", 0.0)
-    seconds["other"] = whole - apart - sum(seconds.values())
+    best_epoch = seconds.pop("best epoch", 0.0)
+    seconds["other"] = whole - best_epoch - sum(seconds.values())
     outside = seconds["batches"] + seconds["other"]
     return {
         "rows": train.rows,
@@ -113,19 +113,19 @@ def epoch_parts(train: Split, validation: Split | None, context: Context, epochs
         "labels": train.labels,
         "seconds": {name: round(value, 4) for name, value in seconds.items()},
         "outside": round(outside / sum(seconds.values()), 4),
-        "best epoch seconds": round(apart, 4),
-        "outside with best epoch": round((outside + apart) / whole, 4),
+        "best epoch seconds": round(best_epoch, 4),
+        "outside with best epoch": round((outside + best_epoch) / whole, 4),
         "peak_mib": cost.peak_bytes >> 20,
         "added_mib": (cost.peak_bytes - before.peak_bytes) >> 20,
     }
 
 
-def _fit(train: Split, context: Context, epochs: int, clock: Clock) -> None:
+def _fit(train: Split, context: Context, epochs: int, clock: PartClock) -> None:
     run = training.train
 
     def timed(network: Any, rows: Any, loss: Any, *, validate: Any, **others: Any) -> Any:
-        judged = None if validate is None else clock.around("best epoch", validate)
-        return run(network, rows, clock.around("forward", loss), validate=judged, **others)
+        timed_validate = None if validate is None else clock.around("best epoch", validate)
+        return run(network, rows, clock.around("forward", loss), validate=timed_validate, **others)
 
     head = context.build("head", {"use": "bsl", "epochs": epochs, "patience": epochs})
     patches = [
@@ -142,7 +142,7 @@ def _fit(train: Split, context: Context, epochs: int, clock: Clock) -> None:
 
 
 def adam_steps(used: int) -> dict[str, Any]:
-    """Milliseconds of a step when a batch uses `used` of the table's rows."""
+    """Return the milliseconds of a step when a batch uses `used` of the rows of the table."""
     rows = np.sort(np.random.default_rng(0).permutation(TABLE)[:used])
     values = torch.randn(used, WIDTH, generator=torch.Generator().manual_seed(0))
 
@@ -164,7 +164,7 @@ def adam_steps(used: int) -> dict[str, Any]:
             "torch.optim.Adam, dense gradient": torchs.step,
         }
         best = dict.fromkeys(steps, float("inf"))
-        mine.step(0.001)  # compiles
+        mine.step(0.001)  # compile
         for _ in range(ROUNDS):
             for name, step in steps.items():
                 begin = time.perf_counter()
@@ -179,9 +179,9 @@ def adam_steps(used: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--epochs", type=int, default=5, help="epochs (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=0, help="threads; 0: all (default: %(default)s)")
     options = parser.parse_args()
     context = make_context(workers=options.workers)
     sets = {"stdlib-calls": stdlib_calls, "synthetic": many_features}
@@ -196,13 +196,13 @@ def main() -> None:
 
 
 def _lines(result: dict[str, Any]) -> Iterator[str]:
-    for name, found in result["epochs"].items():
-        yield f"{name}: {found['rows']:,} rows, {found['features']:,} features, {found['labels']:,} labels"
-        for part, seconds in found["seconds"].items():
+    for name, epoch in result["epochs"].items():
+        yield f"{name}: {epoch['rows']:,} rows, {epoch['features']:,} features, {epoch['labels']:,} labels"
+        for part, seconds in epoch["seconds"].items():
             yield f"  {part:<12} {seconds:8.4f} s"
-        yield f"  outside forward, backward, optimiser {found['outside']:.1%} (at most {result['target_at_most']:.0%})"
-        yield f"  best epoch   {found['best epoch seconds']:8.4f} s, with it {found['outside with best epoch']:.1%}"
-        yield f"  peak {found['peak_mib']} MiB, {found['added_mib']} MiB more than before"
+        yield f"  outside forward, backward, optimiser {epoch['outside']:.1%} (at most {result['target_at_most']:.0%})"
+        yield f"  best epoch   {epoch['best epoch seconds']:8.4f} s, with it {epoch['outside with best epoch']:.1%}"
+        yield f"  peak {epoch['peak_mib']} MiB, {epoch['added_mib']} MiB more than before"
     for step in result["adam"]["steps"]:
         yield f"Adam, {step['rows_used']:,} of {TABLE:,} rows of {WIDTH} used, {step['rows_touched']:,} touched:"
         for who, milliseconds in step["milliseconds"].items():

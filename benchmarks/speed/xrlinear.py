@@ -1,18 +1,18 @@
-"""Head `xrlinear` against calling PECOS directly, with the same parameters, seed and threads.
+"""Compare head `xrlinear` with direct calls of PECOS, with the same parameters, seed and threads.
 
     python -m benchmarks.speed.xrlinear [--data DIR …] [--turns 7] [--threads 2] [--cpu] [--json]
 
-Both build the tree, train all levels and rank 100 labels for every test row. PECOS is called as its fastest way asks
-for: PIFA, hierarchical k-means, `XLinearModel.train`, save, load for prediction, predict. The head does the same and
-also counts labels scored per row; its threshold is given, so that no validation rows are needed. Labels on no training
-row are left out for both, because the head never outputs them.
+Both build the tree, train all levels and rank 100 labels for every test row. PECOS runs in its fastest way: PIFA,
+hierarchical k-means, `XLinearModel.train`, save, load for prediction, predict. The head does the same and also counts
+labels scored per row; its threshold is given, so it needs no validation rows. Labels on no training row are left out
+for both, because the head never outputs them.
 
-After a turn that is not counted they run in turns, and who begins changes from turn to turn. The ratio is that of the
-best times; that of the medians stands beside it: where the two differ much, the machine was busy. --cpu counts
-processor time, which a busy machine disturbs less (with one thread: threads that wait count too).
+After a warm-up turn they take turns, and the first to run changes from turn to turn. The ratio is that of the best
+times; the ratio of the medians is beside it: a large difference between the two means that the machine was busy. --cpu
+counts processor time, which a busy machine disturbs less (use one thread: threads that wait count too).
 
---data names folders that `xmckit data info` can read; without it a synthetic set is used and, with XMCKIT_DATA set to a
-folder of data sets, its cve_libraries and delicious.
+--data names folders that `xmckit data info` can read; without it a synthetic set is used and, with XMCKIT_DATA set to
+a folder of data sets, its cve_libraries and delicious.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SYNTHETIC = {"use": "synthetic", "rows": 20_000, "test_rows": 5_000, "features":
 
 
 def problem(path: Path | None, context: Context) -> tuple[str, Split, csr_matrix]:
-    """(name, training rows, test features), each row of features scaled to length 1, without labels on no row."""
+    """Return (name, training rows, test features), with unit rows of features and only labels of training rows."""
     spec = SYNTHETIC if path is None else {"use": "files", "path": path}
     data = context.build("dataset", spec).read(context=context)
     scale = context.build("featurizer", {"use": "blocks", "normalise": "l2"})
@@ -56,8 +56,8 @@ def problem(path: Path | None, context: Context) -> tuple[str, Split, csr_matrix
     return data.name, Split(X, as_csr(Y[:, seen])), X_test
 
 
-def ours(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], Any]:
-    clock = Clock()
+def run_head(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], Any]:
+    clock = LapClock()
     head = XRLinearHead(threshold=0.0, beam=BEAM, branching=BRANCHING, leaf_size=LEAF_SIZE)
     head.fit(train, context=context)
     clock.lap("train")
@@ -66,8 +66,8 @@ def ours(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, 
     return clock.laps, found
 
 
-def direct(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], csr_matrix]:
-    clock, threads = Clock(), context.workers
+def run_pecos(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], csr_matrix]:
+    clock, threads = LapClock(), context.workers
     X, Y = train.matrix, train.Y.tocsc()
     embeddings = LabelEmbeddingFactory.create(train.Y, X, method="pifa", threads=threads)
     seed = context.seed_for("tree") % 2**31
@@ -83,7 +83,7 @@ def direct(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str
     return clock.laps, found
 
 
-class Clock:
+class LapClock:
     now = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
@@ -106,22 +106,24 @@ def identical(found: Any, expected: csr_matrix) -> bool:
     )
 
 
-def over_turns(laps: list[dict[str, float]], of: Callable[[list[float]], float]) -> dict[str, float]:
-    """The best or the median time of each part, and of a whole turn."""
-    parts = {name: of([lap[name] for lap in laps]) for name in laps[0]}
-    return {**parts, "whole": of([sum(lap.values()) for lap in laps])}
+def over_turns(laps: list[dict[str, float]], reduce: Callable[[list[float]], float]) -> dict[str, float]:
+    """Return the best or the median time of each part, and of a whole turn."""
+    parts = {name: reduce([lap[name] for lap in laps]) for name in laps[0]}
+    return {**parts, "whole": reduce([sum(lap.values()) for lap in laps])}
 
 
 def measure(path: Path | None, turns: int, context: Context) -> dict[str, Any]:
     name, train, X_test = problem(path, context)
-    contenders: dict[str, Callable[..., Any]] = {"xmckit": ours, "pecos": direct}
+    contenders: dict[str, Callable[..., Any]] = {"xmckit": run_head, "pecos": run_pecos}
     laps: dict[str, list[dict[str, float]]] = {who: [] for who in contenders}
     results = {who: contender(train, X_test, context)[1] for who, contender in contenders.items()}
     for turn in range(turns):
         for who in list(contenders)[:: 1 if turn % 2 else -1]:
             gc.collect()
             laps[who].append(contenders[who](train, X_test, context)[0])
-    best, median = ({who: over_turns(spent, of) for who, spent in laps.items()} for of in (min, statistics.median))
+    best, median = (
+        {who: over_turns(spent, reduce) for who, spent in laps.items()} for reduce in (min, statistics.median)
+    )
     return {
         "data": name,
         "rows": train.rows,
@@ -136,31 +138,31 @@ def measure(path: Path | None, turns: int, context: Context) -> dict[str, Any]:
     }
 
 
-def folders(given: list[Path] | None) -> list[Path | None]:
-    if given:
-        return list(given)
-    at_hand = os.environ.get("XMCKIT_DATA")
-    return [None, *(Path(at_hand, name) for name in REAL if at_hand)]
+def data_folders(paths: list[Path] | None) -> list[Path | None]:
+    if paths:
+        return list(paths)
+    root = os.environ.get("XMCKIT_DATA")
+    return [None, *(Path(root, name) for name in REAL if root)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, action="append", metavar="DIR", help="a folder with data; may repeat")
-    parser.add_argument("--turns", type=int, default=7, help="how often each runs")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--cpu", action="store_true", help="count processor time instead of the time on the wall")
+    parser.add_argument("--turns", type=int, default=7, help="turns of each (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    parser.add_argument("--cpu", action="store_true", help="count processor time instead of wall time")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     if options.cpu:
-        Clock.now = staticmethod(time.process_time)
+        LapClock.now = staticmethod(time.process_time)
     context = make_context(workers=options.threads)
-    found = [measure(path, options.turns, context) for path in folders(options.data)]
-    told = {"threads": options.threads, "turns": options.turns, "cpu": options.cpu, "results": found}
+    results = [measure(path, options.turns, context) for path in data_folders(options.data)]
+    report = {"threads": options.threads, "turns": options.turns, "cpu": options.cpu, "results": results}
     if options.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(report, indent=2))
         return
     print(f"{'data':20} {'labels':>7}  xmckit ÷ PECOS (target), of medians, train alone, predictions")
-    for entry in found:
+    for entry in results:
         same = "identical" if entry["identical"] else "DIFFERENT"
         print(
             f"{entry['data']:20} {entry['labels']:7,}  {entry['ratio']:.3f} ({entry['target']}), "
