@@ -27,7 +27,7 @@ def extra_memory(call: Callable[[], Any]) -> float:
 
 
 def in_fresh_process(measure: Callable[..., None], *arguments: Any) -> dict[str, Any]:
-    """Return what `measure(*arguments, sender)` sends from a new process, whose peak memory is its own."""
+    """Return what `measure(*arguments, sender)` sends from a new process, which has its own peak memory."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_call, args=(measure, *arguments, sender))

@@ -22,7 +22,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, default=os.environ.get("XMCKIT_DATA"), help="folder of data sets")
     options.add_argument(
-        "--only", action="append", default=[], metavar="PART", help="run only cells whose key contains this; may repeat"
+        "--only",
+        action="append",
+        default=[],
+        metavar="PART",
+        help="run only cells with a key that contains this; may repeat",
     )
     options.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after this time")
     options.add_argument("--render", action="store_true", help="only write the page and its pictures again")

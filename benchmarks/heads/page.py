@@ -218,7 +218,7 @@ def noise_plot(axes: Axes, cells: Cells) -> None:
         shares = sorted({float(cell["name"].split()[1]) for cell in cells})
         means = [np.mean(scores(cells, f"{head} {share}", "R@5")) for share in shares]
         axes.plot([100 * share for share in shares], means, marker="o", color=COLOURS[head], label=head)
-    axes.set_xlabel("labels drawn anew, %")
+    axes.set_xlabel("redrawn labels, %")
     axes.set_ylabel("true class among the first 5, %")
 
 

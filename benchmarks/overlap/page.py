@@ -241,17 +241,17 @@ def cost_lines(results: Path) -> Iterator[str]:
         yield from assignment_lines(assignment)
 
 
-def assignment_lines(found: dict[str, Any]) -> Iterator[str]:
-    yield ASSIGNMENT.format(**found, **found["targets"])
+def assignment_lines(values: dict[str, Any]) -> Iterator[str]:
+    yield ASSIGNMENT.format(**values, **values["targets"])
     yield from header(["copies", "seconds", "peak GiB", "copies per label", "below the optimum", "phases, s"])
-    for one in found["results"]:
+    for one in values["results"]:
         what = ", ".join(f"`{name} = {value}`" for name, value in one["params"].items()) or "default"
         gap = "–" if one["gap_at_most"] is None else f"≤ {one['gap_at_most']:.2%}"
         phases = sorted(one["phases"].items(), key=lambda item: -item[1])
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in phases if seconds >= 0.05)
         copies = f"{one['facts']['copies per label']:.2f}"
         yield row([what, f"{one['seconds']:.1f}", f"{one['peak_gib']:.2f}", copies, gap, parts])
-    gaps = [f"{one['gap']:.3%} below it with {one['copies']} per label" for one in found["small"]]
+    gaps = [f"{one['gap']:.3%} below it with {one['copies']} per label" for one in values["small"]]
     yield SMALL.format(gaps=", ".join(gaps))
 
 
@@ -278,8 +278,8 @@ def first_matcher_lines(results: Path) -> Iterator[str]:
     def gain(kind: tuple[str, Any], tolerance: float) -> float:
         """Return the gain in points, over the seeds that have both."""
         base = {one["seed"]: one["P@5"] for one in here(kind, tolerances[0])}
-        found = {one["seed"]: one["P@5"] for one in here(kind, tolerance)}
-        return 100 * float(np.mean([found[seed] - base[seed] for seed in found.keys() & base.keys()]))
+        values = {one["seed"]: one["P@5"] for one in here(kind, tolerance)}
+        return 100 * float(np.mean([values[seed] - base[seed] for seed in values.keys() & base.keys()]))
 
     def change_text(tolerance: float) -> str:
         gains = {kind: gain(kind, tolerance) for kind in kinds}
@@ -295,9 +295,9 @@ def first_matcher_lines(results: Path) -> Iterator[str]:
     yield FIRST_MATCHER.format(rough=ROUGH, exact=TOLERANCE, seeds=seeds, changes=changes)
     yield from header(["data", "copies", *(f"{what} at {one:g}" for what in ("P@5", "seconds") for one in tolerances)])
     for kind in kinds:
-        found = [percent(here(kind, one), "P@5") for one in tolerances]
+        values = [percent(here(kind, one), "P@5") for one in tolerances]
         seconds = [number(here(kind, one), "index_cpu", 2) for one in tolerances]
-        yield row([kind[0], copies_of(kind), *found, *seconds])
+        yield row([kind[0], copies_of(kind), *values, *seconds])
 
 
 def full_table(cells: Cells) -> Iterator[str]:
@@ -320,10 +320,10 @@ def sort_systems(systems: list[str]) -> list[str]:
 
 
 def leaf_sizes(cells: Cells) -> str:
-    found = [cell["leaves"] for cell in cells if "leaves" in cell]
-    if not found:
+    values = [cell["leaves"] for cell in cells if "leaves" in cell]
+    if not values:
         return "–"
-    means = [np.mean([sizes[name] for sizes in found]) for name in ("smallest", "median", "largest", "empty")]
+    means = [np.mean([sizes[name] for sizes in values]) for name in ("smallest", "median", "largest", "empty")]
     return " / ".join(f"{value:.0f}" for value in means)
 
 

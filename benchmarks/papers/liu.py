@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.common.markdown import select, unique
+from benchmarks.common.markdown import Cells, select, unique
 from benchmarks.overlap import costs as overlap_costs
 from benchmarks.overlap import measure as overlap
 from benchmarks.papers.exhibits import (
     PRECISIONS,
-    Cells,
     Exhibit,
     Published,
     Results,
@@ -138,7 +137,7 @@ def matcher_update(results: Results, published: Published) -> Exhibit:
         lines.append([data, *(join_numbers(values, 2) for values in mine.values())])
         for system, values in mine.items():
             ours[system] += values
-    base, same, anew = (ours[system] for system in paper)
+    base, same, updated = (ours[system] for system in paper)
     old, none, update = theirs.values()
     capped = zip(ours[overlap.TWO], base, strict=True)
     return Exhibit(
@@ -148,12 +147,12 @@ def matcher_update(results: Results, published: Published) -> Exhibit:
         [
             count_claim(
                 "overlap with the update is above XR-Linear",
-                above(zip(anew, base, strict=True)),
+                above(zip(updated, base, strict=True)),
                 above(zip(update, old, strict=True)),
             ),
             count_claim(
                 "the update is better than none",
-                above(zip(anew, same, strict=True)),
+                above(zip(updated, same, strict=True)),
                 above(zip(update, none, strict=True)),
             ),
             count_claim("overlap with the update and xmckit's cap on leaves is above XR-Linear", above(capped)),

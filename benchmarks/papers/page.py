@@ -135,7 +135,7 @@ def lines(
         last = paper
         yield from section([entries[key] for key in keys], exhibit, finished)
     yield "\n## Sources\n"
-    yield ", ".join(f"`{name}.json` {digest(found)}" for name, found in results.items())
+    yield ", ".join(f"`{name}.json` {digest(values)}" for name, values in results.items())
 
 
 def finished_keys(results: Results) -> Iterator[str]:
@@ -151,9 +151,9 @@ def finished_keys(results: Results) -> Iterator[str]:
         yield f"{cell['task']} {cell['spread']}"
 
 
-def digest(found: dict[str, Any]) -> str:
+def digest(values: dict[str, Any]) -> str:
     """Return the start of a checksum of results; the page is out of date if it differs."""
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def summary(published: dict[str, Any], entries: Published, exhibits: dict[tuple[str, ...], Exhibit]) -> Iterator[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from benchmarks.common.markdown import select, unique
+from benchmarks.common.markdown import Cells, select, unique
 from benchmarks.common.study import GENERATED
 from benchmarks.eagle import measure as eagle
 from benchmarks.eagle import miml, miml_page, simulation
 from benchmarks.papers.exhibits import (
     PRECISIONS,
-    Cells,
     Exhibit,
     Part,
     Published,
@@ -122,7 +121,7 @@ def bags(results: Results, published: Published) -> Exhibit:
         ]
         there.append((gains[0], gains[1]))
     claims.append(count_claim("EAGLE gains more in bags of 50 than of 4", above(larger), above(there)))
-    asked = [
+    parts = [
         Part(data, f"{data} / {size} / {method} / {seed}")
         for data, size in BAGS
         for method in METHODS
@@ -131,7 +130,7 @@ def bags(results: Results, published: Published) -> Exhibit:
     return Exhibit(
         table(["published / here", *names.values(), "Yelp, 4 (published)"], lines),
         claims,
-        asked,
+        parts,
         note="Accuracy on single test images, per cent; bags of 4 and 50.",
     )
 
@@ -221,7 +220,7 @@ def regression(results: Results, published: Published) -> Exhibit:
     ]
     alike = {spread: ratio for spread, ratio in ratios.items() if spread <= 1}
     root = math.sqrt(simulation.GROUP)
-    asked = [Part(GENERATED, f"regression {spread}") for spread in (*simulation.SPREADS, *simulation.BETWEEN)]
+    parts = [Part(GENERATED, f"regression {spread}") for spread in (*simulation.SPREADS, *simulation.BETWEEN)]
     return Exhibit(
         table(["σ₂", *(f"{spread:g}" for spread in found)], lines),
         [
@@ -238,7 +237,7 @@ def regression(results: Results, published: Published) -> Exhibit:
                 (ratio > 1 / 1.1 for ratio in alike.values()),
             ),
         ],
-        asked,
+        parts,
         [("eagle-simulation.svg", "Errors of estimators by the heterogeneity of groups")],
         "Root mean square errors as multiples of those of an oracle that knows which output belongs to which row.",
     )

@@ -58,10 +58,10 @@ def dataset(folder: Path | None, context: Context) -> Dataset:
     if folder is None:
         sizes = {"rows": 12_000, "test_rows": MANY, "features": 8_000, "labels": LABELS, "topics": 200}
         return context.build("dataset", {"use": "synthetic", "labels_per_row": 6, **sizes}).read(context=context)
-    found = context.build("dataset", {"use": "files", "path": folder / "debian_depends"}).read(context=context)
+    data = context.build("dataset", {"use": "files", "path": folder / "debian_depends"}).read(context=context)
     features = context.build("featurizer", {"use": "blocks", "normalise": "l2"})
-    features.fit(found.train, context=context)
-    return replace(found, train=replace(found.train, X=features.transform(found.train, context=context)))
+    features.fit(data.train, context=context)
+    return replace(data, train=replace(data.train, X=features.transform(data.train, context=context)))
 
 
 def trained_layer(data: Dataset, dim: int, context: Context) -> Layer:

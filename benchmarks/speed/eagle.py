@@ -157,7 +157,7 @@ def direct(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.ndar
 
 
 @njit(nogil=True)
-def _direct(X, group_start, group_rows, label_start, label_groups, begin, end, e, seen, found, chosen):
+def _direct(X, group_start, group_rows, label_start, label_groups, begin, end, e, seen, touched, chosen):
     _, indices, _ = X
     for label in range(begin, end):
         first, last = label_start[label], label_start[label + 1]
@@ -170,9 +170,9 @@ def _direct(X, group_start, group_rows, label_start, label_groups, begin, end, e
                 for place in range(X[0][row], X[0][row + 1]):
                     if not seen[indices[place]]:
                         seen[indices[place]] = True
-                        found[features] = indices[place]
+                        touched[features] = indices[place]
                         features += 1
-        _project(e, found, features)
+        _project(e, touched, features)
         for step in range(STEPS + 1):
             for place in range(first, last):
                 group = label_groups[place]
@@ -184,20 +184,20 @@ def _direct(X, group_start, group_rows, label_start, label_groups, begin, end, e
             if step < STEPS:
                 for place in range(first, last):
                     add_row(X, chosen[place], STEP, e)
-                _project(e, found, features)
+                _project(e, touched, features)
         for i in range(features):
-            e[found[i]] = 0.0
-            seen[found[i]] = False
+            e[touched[i]] = 0.0
+            seen[touched[i]] = False
 
 
 @njit(nogil=True)
-def _project(e, found, features):
+def _project(e, touched, features):
     squared = 0.0
     for i in range(features):
-        squared += e[found[i]] ** 2
+        squared += e[touched[i]] ** 2
     factor = 1.0 / np.sqrt(squared)
     for i in range(features):
-        e[found[i]] *= factor
+        e[touched[i]] *= factor
 
 
 def ours(X: csr_matrix, membership: csr_matrix, labels: csr_matrix) -> np.ndarray:

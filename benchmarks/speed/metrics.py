@@ -169,9 +169,9 @@ def shared_hits(topk: TopK, truth: csr_matrix, ks: list[int], weights: np.ndarra
     total, sizes = truth.shape[0], np.diff(truth.indptr)
     best_row, best_rank, best_weight = best_ranking(truth, weights)
     same = topk.indices[:, : max(ks)][best_row] == truth.indices[:, None]
-    found = same.argmax(axis=1)
-    hit = same[np.arange(len(found)), found]
-    rows, labels, ranks = best_row[hit], truth.indices[hit], found[hit]
+    places = same.argmax(axis=1)
+    hit = same[np.arange(len(places)), places]
+    rows, labels, ranks = best_row[hit], truth.indices[hit], places[hit]
     hit_weight, share = weights[labels], 1 / sizes[rows]
     occurring = np.count_nonzero(np.bincount(truth.indices))
     values: dict[str, float] = {}

@@ -61,9 +61,9 @@ def run_head(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[s
     head = XRLinearHead(threshold=0.0, beam=BEAM, branching=BRANCHING, leaf_size=LEAF_SIZE)
     head.fit(train, context=context)
     clock.lap("train")
-    found = head.predict(X_test, TOP)
+    predictions = head.predict(X_test, TOP)
     clock.lap("predict")
-    return clock.laps, found
+    return clock.laps, predictions
 
 
 def run_pecos(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[str, float], csr_matrix]:
@@ -78,9 +78,9 @@ def run_pecos(train: Split, X_test: csr_matrix, context: Context) -> tuple[dict[
         model.save(folder)
         loaded = XLinearModel.load(folder, is_predict_only=True)
     clock.lap("load")
-    found = loaded.predict(X_test, beam_size=BEAM, only_topk=TOP, post_processor=POST_PROCESSOR, threads=threads)
+    predictions = loaded.predict(X_test, beam_size=BEAM, only_topk=TOP, post_processor=POST_PROCESSOR, threads=threads)
     clock.lap("predict")
-    return clock.laps, found
+    return clock.laps, predictions
 
 
 class LapClock:
@@ -95,14 +95,14 @@ class LapClock:
         self.laps[name], self._start = now - self._start, now
 
 
-def identical(found: Any, expected: csr_matrix) -> bool:
+def identical(predictions: Any, expected: csr_matrix) -> bool:
     rows = np.repeat(np.arange(expected.shape[0]), np.diff(expected.indptr))
     places = np.arange(expected.nnz) - np.repeat(expected.indptr[:-1], np.diff(expected.indptr))
     scores = logits(expected.data, POST_PROCESSOR)
     return bool(
-        (found.indices[rows, places] == expected.indices).all()
-        and (found.scores[rows, places] == scores).all()
-        and (found.indices >= 0).sum() == expected.nnz
+        (predictions.indices[rows, places] == expected.indices).all()
+        and (predictions.scores[rows, places] == scores).all()
+        and (predictions.indices >= 0).sum() == expected.nnz
     )
 
 
