@@ -1,4 +1,4 @@
-"""Errors a person can act on, each with the exit code of the command line.
+"""Errors that a user can act on, each with its exit code, and helpers for the texts of messages.
 
 Exit codes: 0 ok, 1 bug, 2 usage or recipe, 3 data or storage, 4 plugin, 5 verification failed, 130 interrupted.
 """
@@ -14,24 +14,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# Errors of the machine, not of xmckit: no space, no permission, read-only, quota, too large, too many open files.
-_STORAGE = {errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.EIO}
+# No space, no permission, read-only, quota, file too large, too many open files, broken device.
+_MACHINE_ERRORS = {
+    errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.EIO
+}  # fmt: skip
 
 
 class XmckitError(Exception):
-    """Base of every error that is the fault of an input, not of xmckit."""
+    """Base of the errors that an input or the environment causes. Any other exception is a bug."""
 
     exit_code = 1
 
 
 class UsageError(XmckitError):
-    """A command, an option or an API call that cannot work as it was given."""
+    """A command, an option or an API call is wrong."""
 
     exit_code = 2
 
 
 class RecipeError(XmckitError):
-    """All mistakes of a recipe at once."""
+    """A recipe is wrong; `mistakes` lists everything that is wrong with it."""
 
     exit_code = 2
 
@@ -41,7 +43,7 @@ class RecipeError(XmckitError):
 
 
 class DataError(XmckitError):
-    """Data that is damaged, inconsistent or missing; says where."""
+    """Data is damaged, inconsistent or missing; the message starts with the path, line or row."""
 
     exit_code = 3
 
@@ -49,57 +51,64 @@ class DataError(XmckitError):
         self, message: str, *, path: str | Path | None = None, line: int | None = None, row: int | None = None
     ):
         self.path, self.line, self.row = path, line, row
-        where = str(path) if path is not None else ""
-        if line is not None:
-            where += f", line {line}" if where else f"line {line}"
-        if row is not None:
-            where += f", row {row}" if where else f"row {row}"
+        parts = {"": path, "line ": line, "row ": row}
+        where = ", ".join(f"{name}{value}" for name, value in parts.items() if value is not None)
         super().__init__(f"{where}: {message}" if where else message)
 
 
 class StorageError(XmckitError):
-    """A file could not be written or a stored file cannot be trusted: full disk, no permission, damage, version."""
+    """A file could not be written, or a stored file is damaged or has another version."""
 
     exit_code = 3
 
 
 class PluginError(XmckitError):
-    """A plugin is missing, broken or does not keep its contract. `component` is (kind, name) of what is at fault."""
+    """A plugin is missing, fails, or breaks its contract. `component` is the (kind, name) at fault."""
 
     exit_code = 4
     component: tuple[str, str] | None = None
 
 
-@contextlib.contextmanager
-def blaming(kind: str, use: str) -> Iterator[None]:
-    """An error of the body is about this component, unless it is known to be about one that this one uses."""
-    try:
-        yield
-    except Exception as error:
-        if component_of(error) is None:
-            with contextlib.suppress(AttributeError):  # not every error takes an attribute
-                error.component = (kind, use)  # type: ignore[attr-defined]
-        raise
-
-
-def component_of(error: Exception) -> tuple[str, str] | None:
-    """The (kind, name) that `blaming` put to the account of."""
-    return getattr(error, "component", None)
-
-
-def is_of_the_machine(error: BaseException) -> bool:
-    """Whether it is about this computer's disk or memory, and no fault of a program."""
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _STORAGE)
-
-
 class VerificationError(XmckitError):
-    """Something that was to be proved is not true."""
+    """A statement that had to be proved is false."""
 
     exit_code = 5
 
 
+@contextlib.contextmanager
+def attribute_errors_to(kind: str, use: str) -> Iterator[None]:
+    """Mark errors of the `with` block as caused by the component `use`, unless a component that it uses caused them."""
+    try:
+        yield
+    except Exception as error:
+        if component_at_fault(error) is None:
+            with contextlib.suppress(AttributeError):  # some exception classes do not accept attributes
+                error.component = (kind, use)  # type: ignore[attr-defined]
+        raise
+
+
+def component_at_fault(error: Exception) -> tuple[str, str] | None:
+    """Return the (kind, name) that `attribute_errors_to` stored on the error, or None."""
+    return getattr(error, "component", None)
+
+
+def is_machine_error(error: BaseException) -> bool:
+    """Return whether the error is about this computer's disk or memory, and not about a program."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MACHINE_ERRORS)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's class and message in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def shorten(text: str, longest: int) -> str:
+    """Cut a text to at most `longest` characters; the last one is then an ellipsis."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` when one of the known names is close to `name`, otherwise the empty string."""
+    """Return `; did you mean 'x'?` if a known name is close to `name`, otherwise the empty string."""
     import difflib
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
@@ -107,7 +116,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def printable(text: str, *, keep: str = "\n") -> str:
-    """`text` in which nothing can steer a terminal: control characters, but for those to keep, become their escapes."""
+    """Escape the control characters of a text, except those in `keep`, so that it cannot steer a terminal."""
     return "".join(
         mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode() for mark in text
     )

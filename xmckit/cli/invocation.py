@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xmckit.cli.options import styled
-from xmckit.errors import PluginError, XmckitError, is_of_the_machine, printable
+from xmckit.errors import PluginError, XmckitError, is_machine_error, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,7 +113,7 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     """Return the message and exit code of an error that is no bug; None for a bug."""
     if isinstance(error, XmckitError):
         return str(error), error.exit_code
-    if isinstance(error, OSError) and is_of_the_machine(error):
+    if isinstance(error, OSError) and is_machine_error(error):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}. Nothing half-written was left; free some space or change the folder.", 3
     if isinstance(error, MemoryError):

@@ -24,7 +24,7 @@ from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit.data.model import Matrix, as_csr
-from xmckit.errors import PluginError, blaming
+from xmckit.errors import PluginError, attribute_errors_to
 from xmckit.nn.batches import Batch, Targets, as_batch
 from xmckit.nn.threads import Threads
 from xmckit.nn.training import Rows
@@ -101,7 +101,7 @@ def _takes_labels(index: LabelIndex) -> bool:
 def _blaming(index: LabelIndex) -> contextlib.AbstractContextManager[None]:
     """For the work of an index, which says by `indexer` what built it where that is known."""
     name = getattr(index, "indexer", None)
-    return contextlib.nullcontext() if name is None else blaming("indexer", name)
+    return contextlib.nullcontext() if name is None else attribute_errors_to("indexer", name)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from xmckit.errors import PluginError, XmckitError, component_of, is_of_the_machine
+from xmckit.errors import PluginError, XmckitError, component_at_fault, is_machine_error
 from xmckit.registry import Registry, place_of
 from xmckit.registry.locations import one_line
 
@@ -23,8 +23,8 @@ def component_errors_explained(registry: Registry) -> Iterator[None]:
 
 
 def _explanation(error: Exception, registry: Registry) -> PluginError | None:
-    component = component_of(error)
-    if component is None or is_of_the_machine(error):
+    component = component_at_fault(error)
+    if component is None or is_machine_error(error):
         return None
     registered = registry.component(*component)
     if isinstance(error, PluginError):

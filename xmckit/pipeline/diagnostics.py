@@ -14,6 +14,7 @@ import numpy as np
 from xmckit.components.metrics import inverse_propensity
 from xmckit.context import Context
 from xmckit.data.model import Dataset, as_csr
+from xmckit.errors import shorten
 from xmckit.records import TopK
 
 FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)
@@ -255,11 +256,11 @@ def _example(row: int, kind: str, ranked: _Ranked, truth: _Truth, dataset: Datas
     return {
         "kind": kind,
         "row": row,
-        "name": _cut(test.names[row], LONGEST_LABEL) if test.names is not None else None,
-        "text": _cut(test.texts[row], LONGEST_TEXT) if test.texts is not None else None,
+        "name": shorten(test.names[row], LONGEST_LABEL) if test.names is not None else None,
+        "text": shorten(test.texts[row], LONGEST_TEXT) if test.texts is not None else None,
         "predicted": [
             {
-                "label": _cut(dataset.label(label), LONGEST_LABEL),
+                "label": shorten(dataset.label(label), LONGEST_LABEL),
                 "score": score if np.isfinite(score) else None,
                 "hit": hit,
             }
@@ -267,12 +268,8 @@ def _example(row: int, kind: str, ranked: _Ranked, truth: _Truth, dataset: Datas
             if label >= 0
         ],
         "truth": [
-            {"label": _cut(dataset.label(label), LONGEST_LABEL), "found": label in ranked.labels[row]}
+            {"label": shorten(dataset.label(label), LONGEST_LABEL), "found": label in ranked.labels[row]}
             for label in own[:MOST_LABELS]
         ],
         "true_labels": len(own),
     }
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from xmckit.context import Context
-from xmckit.errors import blaming
+from xmckit.errors import attribute_errors_to
 from xmckit.pipeline.blame import component_errors_explained
 from xmckit.pipeline.setup import Setup
 from xmckit.recipe import Section
@@ -63,7 +63,7 @@ class Stage(ABC, Generic[Value]):
             self.value = self.produce(folder, self.setup.context.using(folder=scratch))
 
     def _attributed(self) -> contextlib.AbstractContextManager[None]:
-        return blaming(self.section.kind, self.section.use) if self.section else contextlib.nullcontext()
+        return attribute_errors_to(self.section.kind, self.section.use) if self.section else contextlib.nullcontext()
 
 
 def keys_of(*stages: Stage[Any]) -> list[str]:

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from xmckit import __version__, hookspecs
-from xmckit.errors import PluginError, nearest
+from xmckit.errors import PluginError, nearest, one_line
 from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, KINDS, OLDEST_API_VERSION, PROJECT, Component
 from xmckit.registry import builtin
 from xmckit.registry.entry_points import EntryPoint, entry_points
-from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, one_line, raised_at
+from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, raised_at
 from xmckit.registry.trace import Step, print_step
 
 if TYPE_CHECKING:

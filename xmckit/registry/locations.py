@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
-from xmckit.errors import nearest
+from xmckit.errors import nearest, one_line
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,6 @@ class Location:
 
 class NotThere(Exception):
     """Why a target cannot be found."""
-
-
-def one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def file_of(module: str) -> str:

@@ -6,6 +6,8 @@ import math
 import re
 from typing import Any
 
+from xmckit.errors import shorten
+
 LONGEST_NAME = 120
 
 # What a reader cannot see, or what would steer the text around it: control characters, marks of writing direction,
@@ -22,7 +24,7 @@ def visible(text: str) -> str:
 
 def short(text: str, longest: int = LONGEST_NAME) -> str:
     """At most so many characters, with a sign where some are left out."""
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return shorten(text, longest)
 
 
 def percent(value: float | None) -> str:

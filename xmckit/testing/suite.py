@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from xmckit import testing
 from xmckit.context import Context
-from xmckit.errors import PluginError, UsageError, XmckitError, nearest
+from xmckit.errors import PluginError, UsageError, XmckitError, nearest, one_line
 from xmckit.params import reasons
 from xmckit.registry import make_context
-from xmckit.registry.locations import Location, file_of, is_below, one_line, raised_at
+from xmckit.registry.locations import Location, file_of, is_below, raised_at
 from xmckit.testing import fresh
 from xmckit.testing.assertions import NotApplicable
 from xmckit.testing.kinds import KINDS

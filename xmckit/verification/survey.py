@@ -9,7 +9,7 @@ from typing import Any
 
 from xmckit.context import Context
 from xmckit.data.model import Split, carve_validation
-from xmckit.errors import PluginError
+from xmckit.errors import PluginError, one_line
 from xmckit.verification.verify import verify
 
 EPOCHS = 10
@@ -39,7 +39,8 @@ def survey(
         try:
             results += _verified(name, verifier, verifier_params, dim, train, split, most, context)
         except Exception as error:  # noqa: BLE001  a third party's head may raise anything; it is named, not hidden
-            results.append({"head": name, "scope": "full", "verifiable": False, "why": _one_line(error)})
+            why = one_line(error).removeprefix("PluginError: ")
+            results.append({"head": name, "scope": "full", "verifiable": False, "why": why})
     return {**counts, "results": results}
 
 
@@ -100,8 +101,3 @@ def _index(needs: frozenset[str], train: Split, context: Context) -> Any:
         if needs <= context.resolve("indexer", name).provides:
             return context.build("indexer", {"use": name}).build(train, context=context)
     raise PluginError(f"it needs an index that provides {', '.join(sorted(needs))}, and no registered indexer does")
-
-
-def _one_line(error: BaseException) -> str:
-    kind = "" if isinstance(error, PluginError) else f"{type(error).__name__}: "
-    return kind + " ".join(str(error).split())

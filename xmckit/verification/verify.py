@@ -30,7 +30,7 @@ from scipy.sparse import csr_matrix
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
-from xmckit.errors import PluginError, blaming
+from xmckit.errors import PluginError, attribute_errors_to
 from xmckit.protocols import Head, Verifier
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdict, Verdicts
 from xmckit.runs import HeadVerdicts, VerdictSummary, layout
@@ -68,7 +68,7 @@ def verify(
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
         seen = X.get(name, None if split.X is None else split.matrix)
-        with blaming("head", uses.get(name, name)):
+        with attribute_errors_to("head", uses.get(name, name)):
             decision = head.decision()
             if decision is None:
                 results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})

@@ -16,7 +16,7 @@ from xmckit.components.ensembles import combine_rankings, combine_sets
 from xmckit.components.metrics import propensity_constants
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
-from xmckit.errors import DataError, PluginError, blaming
+from xmckit.errors import DataError, PluginError, attribute_errors_to
 from xmckit.pipeline.diagnostics import examples, insights
 from xmckit.pipeline.output_checks import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.pipeline.setup import Setup
@@ -161,7 +161,7 @@ class ScoreStage(Stage[Metrics]):
             )
             values: dict[str, float] = {}
             for section, measure in zip(sections, measures, strict=True):
-                with blaming(section.kind, section.use):
+                with attribute_errors_to(section.kind, section.use):
                     values.update(_measured(measure, evaluation, output.name))
             results.append({"name": output.name, "role": output.role, "metrics": values})
         return results
@@ -175,7 +175,7 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
     """What heads tell about themselves, and how their training went, where they do."""
     found = []
     for section, head in zip(sections, heads, strict=True):
-        with blaming(section.kind, section.use):
+        with attribute_errors_to(section.kind, section.use):
             found.append(
                 {
                     "name": section.name,
@@ -211,7 +211,7 @@ def predict_blocks(
     who = f"head {section.name}"
     rows = int(X.shape[0])
     progress = context.progress(f"predicting with {section.name}", total=rows)
-    with progress as bar, blaming(section.kind, section.use):
+    with progress as bar, attribute_errors_to(section.kind, section.use):
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
             size = int(block.shape[0])
