@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit import DataError, Split, StorageError, UsageError, make_context, store
 from xmckit.nn import TorchHead
-from xmckit.nn.new_labels import new_rows
+from xmckit.nn.new_labels import new_label_rows
 
 CONTEXT = make_context(workers=1)
 
@@ -26,7 +26,7 @@ def test_a_new_label_ranks_its_own_rows_above_others():
     truth = np.random.default_rng(1).normal(size=W.shape[1])
     order = np.argsort(-(rows @ truth))
     own = csr_matrix(np.ones((5, 1), np.float32))
-    found, bias = new_rows(W, b, rows, Y, rows[order[:5]], own)
+    found, bias = new_label_rows(W, b, rows, Y, rows[order[:5]], own)
     logits = rows @ found[0] + bias[0]
     assert logits[order[5:25]].mean() > logits[order[25:]].mean() + logits.std()
     assert np.linalg.norm(W, axis=1).min() <= np.linalg.norm(found[0]) <= np.linalg.norm(W, axis=1).max()
@@ -36,7 +36,7 @@ def test_examples_like_the_average_row_give_finite_numbers():
     W, b, rows, Y = layer()
     own = csr_matrix(np.ones((1, 1), np.float32))
     for vectors, example in ((rows, rows.mean(axis=0)), (np.zeros_like(rows), np.zeros(6, np.float32))):
-        found, bias = new_rows(W, b, vectors, csr_matrix(Y.shape), example[None], own)
+        found, bias = new_label_rows(W, b, vectors, csr_matrix(Y.shape), example[None], own)
         assert np.isfinite(found).all()
         assert np.isfinite(bias).all()
 
@@ -44,7 +44,7 @@ def test_examples_like_the_average_row_give_finite_numbers():
 def test_one_row_of_training_is_enough():
     """Nothing is known then of how rows vary: the direction is that from the row to the example."""
     W, b, rows, Y = layer(rows=1)
-    found, bias = new_rows(W, b, rows, Y, rows + 2 * np.eye(1, 6), csr_matrix(np.ones((1, 1), np.float32)))
+    found, bias = new_label_rows(W, b, rows, Y, rows + 2 * np.eye(1, 6), csr_matrix(np.ones((1, 1), np.float32)))
     np.testing.assert_allclose(found[0] / np.linalg.norm(found[0]), [1, 0, 0, 0, 0, 0], atol=1e-6)
     assert np.isfinite(bias).all()
 
@@ -136,7 +136,7 @@ def test_a_head_without_rows_of_its_own_says_so():
     _, train = fitted("bsl")
     head = BentHead(epochs=1, dim=8)
     head.fit(train, context=CONTEXT)
-    with pytest.raises(UsageError, match="BentHead have no rows of their own"):
+    with pytest.raises(UsageError, match="BentHead has no weights of single labels"):
         head.add_labels(train.matrix[:1], csr_matrix(np.ones((1, 1), np.float32)), train)
 
 
@@ -152,7 +152,7 @@ def test_stored_sizes_that_cannot_be_are_named(tmp_path):
     head.add_labels(train.matrix[:2], csr_matrix(np.eye(2, dtype=np.float32)), train)
     head.save(tmp_path)
     state = store.read_json(tmp_path / "state.json")
-    for added, why in ((14, "fewer labels that were added"), (3, "expected"), (0, "expected the tensors")):
+    for added, why in ((14, "fewer added labels"), (3, "expected"), (0, "expected the tensors")):
         store.write_json(tmp_path / "state.json", {**state, "sizes": {**state["sizes"], "added": added}})
         with pytest.raises(StorageError, match=why):
             CONTEXT.load("head", "dft", tmp_path)

@@ -14,9 +14,10 @@ from scipy.sparse import csr_matrix
 import xmckit
 from xmckit.data.model import as_csr
 from xmckit.nn import head as torch_head
+from xmckit.nn import prediction
 from xmckit.nn.shortlist import Indexes, _others, batch_candidates, pair_logits, rows_of
 from xmckit.nn.threads import Threads
-from xmckit.nn.thresholds import Histogram
+from xmckit.nn.validation import LogitHistogram
 from xmckit.pipeline.stages.index import IndexStage
 from xmckit.testing.problems import small_problem
 
@@ -153,9 +154,9 @@ def test_thresholds_count_true_labels_that_no_index_finds():
     rng = np.random.default_rng(0)
     scores, truth = rng.standard_normal((50, 6)).astype(np.float32), as_csr(rng.random((50, 6)) < 0.3)
     seen = rng.random((50, 6)) < 0.7
-    dense, listed = Histogram(), Histogram()
+    dense, listed = LogitHistogram(), LogitHistogram()
     dense.add(np.where(seen, scores, -99), truth)
-    listed.add_listed(csr_matrix(np.where(seen, scores, 0)), truth)
+    listed.add(csr_matrix(np.where(seen, scores, 0)), truth)
     assert listed.best_threshold() == dense.best_threshold()
 
 
@@ -225,7 +226,7 @@ def test_what_cannot_work_is_said(context, tmp_path):
         fitted(context, "dft", [Listed(labels, [0])], angles="learned")
     head = fitted(context, "bsl", [Listed(labels, [0])])
     head._indexes.all[0].indexer = None
-    with pytest.raises(xmckit.UsageError, match="which component loads it"):
+    with pytest.raises(xmckit.UsageError, match="the component that loads it"):
         head.save(tmp_path)
     with pytest.raises(xmckit.PluginError, match="shortlists of size"):
         fitted(context, "bsl", [Listed(labels + 1, [0])])
@@ -353,7 +354,7 @@ def test_candidates_labels_and_replay_agree(context, monkeypatch, name, make_ind
         first = np.argsort(-logits, axis=1, kind="stable")[:, : head.sizes["output"]]
         assert (np.sort(sets.indices.reshape(20, -1)) == np.sort(first, axis=1)).all()
     assert (topk.indices[:, 0] >= 0).all()
-    monkeypatch.setattr(torch_head, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(prediction, "ROWS_AT_ONCE", 7)
     assert (head.candidates(X) != candidates).nnz == 0
     np.testing.assert_allclose(head.predict(X, 4).scores, topk.scores, rtol=1e-5, atol=1e-5)
 
@@ -362,7 +363,7 @@ def test_few_rows_are_scored_from_a_few_rows_of_the_layer(context, monkeypatch):
     X = small_problem(rows=20, seed=2).matrix
     head = fitted(context, "dft", [Given(small_problem().labels, [1, 4, 5])])
     together = head.predict(X, 3)
-    monkeypatch.setattr(head, "_layer", None)
+    monkeypatch.setattr(prediction.Predictor, "layer", None)
     alone = [head.predict(X[row], 3) for row in range(20)]
     assert (np.concatenate([each.indices for each in alone]) == together.indices).all()
     np.testing.assert_allclose(np.concatenate([each.scores for each in alone]), together.scores, rtol=1e-5, atol=1e-5)
@@ -371,7 +372,7 @@ def test_few_rows_are_scored_from_a_few_rows_of_the_layer(context, monkeypatch):
 def test_rows_behind_an_index_need_no_room_for_all_labels(context, monkeypatch):
     X = small_problem(rows=20, seed=2).matrix
     head = fitted(context, "bsl", [Given(small_problem().labels, [1, 4, 5])])
-    monkeypatch.setattr(torch_head, "LOGITS_AT_ONCE", 20 * 6)  # dim is 6, and there are more labels than that
+    monkeypatch.setattr(prediction, "LOGITS_AT_ONCE", 20 * 6)  # dim is 6, and there are more labels than that
     sizes = []
     head._network.encoder.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
     head.predict(X, 3)
@@ -464,7 +465,7 @@ def test_what_an_index_knows_is_stored(context, tmp_path):
     assert state["known"] == [train.labels]
     for damage in (None, [], [0], [train.labels + 1], ["1"], [train.labels] * 2):
         xmckit.store.write_json(tmp_path / "state.json", {**state, "known": damage})
-        with pytest.raises(xmckit.StorageError, match="how many of the labels"):
+        with pytest.raises(xmckit.StorageError, match="the number of labels that each index knows"):
             context.load("head", "bsl", tmp_path)
     del state["known"]  # as heads were stored whose indexes know all labels
     xmckit.store.write_json(tmp_path / "state.json", state)
@@ -507,9 +508,9 @@ def test_an_index_over_a_heads_vectors_is_not_shared(tmp_path):
 def test_counting_logits_of_candidates_in_any_order():
     truth = csr_matrix(np.array([[1, 0, 1], [0, 1, 0]], dtype=np.float32))
     scores = csr_matrix((np.array([3, 1, -1], dtype=np.float32), np.array([2, 0, 0]), np.array([0, 2, 3])), (2, 3))
-    ordered, unordered, empty = Histogram(), Histogram(), Histogram()
-    unordered.add_listed(scores, truth)
-    ordered.add_listed(scores.sorted_indices(), truth)
+    ordered, unordered, empty = LogitHistogram(), LogitHistogram(), LogitHistogram()
+    unordered.add(scores, truth)
+    ordered.add(scores.sorted_indices(), truth)
     assert unordered.best_threshold() == ordered.best_threshold() == (63 / 64, 0.8)
-    empty.add_listed(csr_matrix((2, 3), dtype=np.float32), truth)
+    empty.add(csr_matrix((2, 3), dtype=np.float32), truth)
     assert empty.best_threshold()[1] == 0

@@ -250,7 +250,7 @@ def test_dense_training_rows_give_nearly_the_same_head(context):
 def test_small_blocks_of_rows_change_nothing(context, monkeypatch):
     head, X = fitted(context), small_problem(rows=50, seed=4).matrix
     whole, sets, vectors = head.predict(X, 5), head.labels(X), head.features(X)
-    monkeypatch.setattr("xmckit.nn.head.LOGITS_AT_ONCE", 3 * 11)
+    monkeypatch.setattr("xmckit.nn.prediction.LOGITS_AT_ONCE", 3 * 11)
     np.testing.assert_allclose(head.predict(X, 5).scores, whole.scores, rtol=1e-5, atol=1e-6)
     assert (head.labels(X) != sets).nnz == 0
     np.testing.assert_allclose(head.features(X), vectors, rtol=1e-5, atol=1e-6)

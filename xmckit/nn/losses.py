@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import softplus
 
 from xmckit.nn.batches import Targets
-from xmckit.nn.threads import Threads, stripes
+from xmckit.nn.threads import Threads, slices, stripes
 
 TILE = 1024
 # Logits that a chunk of rows may have, and those on which a loss works at a time, in cache.
@@ -62,7 +62,7 @@ def linear_binary_cross_entropy(
     def stripe(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
             x_gradient, loss = torch.zeros_like(x), x.new_zeros((), dtype=torch.float64)
-            for tile in _slices(part.start, part.stop, TILE):
+            for tile in slices(part.start, part.stop, TILE):
                 logits = torch.addmm(bias[tile], x, weight[tile].T)
                 loss += _loss_and_slope(logits, *by_label.within(tile))
                 slope = logits.mul_(scale)
@@ -113,11 +113,11 @@ def linear_loss(
             return z[:, part] @ weight[part]
 
         threads.map(fill, stripes(labels))
-        losses = threads.map(judge, _slices(0, len(here), max(1, PIECE // labels)))
+        losses = threads.map(judge, slices(0, len(here), max(1, PIECE // labels)))
         x_gradient[chunk] = _in_order(threads.map(pull, stripes(labels))) / rows
         return _in_order(losses)
 
-    losses = [chunk_loss(chunk) / rows for chunk in _slices(0, rows, size)]
+    losses = [chunk_loss(chunk) / rows for chunk in slices(0, rows, size)]
     loss = _in_order([x.new_zeros((), dtype=torch.float64), *losses])
     return _known(loss, [(x, x_gradient), (weight, weight_gradient), (bias, bias_gradient)])
 
@@ -149,9 +149,9 @@ def in_row_chunks(
     loss, x_gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
     gradients = [torch.zeros_like(tensor) for tensor in leaves]
     # logits that stay in cache, but rows enough for a product with the classifier's matrix to be worth its passing by
-    chunks = _slices(0, rows, max(1, PIECE // labels, min(64, CHUNK // labels)))
+    chunks = slices(0, rows, max(1, PIECE // labels, min(64, CHUNK // labels)))
     at_once = min(16, max(2, WAITING // max(1, sum(tensor.numel() for tensor in leaves))))
-    for wave in _slices(0, len(chunks), at_once):
+    for wave in slices(0, len(chunks), at_once):
         for chunk, (part, found) in zip(chunks[wave], threads.map(chunk_loss, chunks[wave]), strict=True):
             loss += part
             for gradient, more in zip([x_gradient[chunk], *gradients], found, strict=False):
@@ -254,7 +254,3 @@ def _in_order(parts: list[torch.Tensor]) -> torch.Tensor:
     for part in parts[1:]:
         total = total + part
     return total
-
-
-def _slices(start: int, stop: int, size: int) -> list[slice]:
-    return [slice(begin, min(begin + size, stop)) for begin in range(start, stop, size)]

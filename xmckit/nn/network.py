@@ -1,4 +1,4 @@
-"""Encoder, projection and classifier as one torch module."""
+"""Encoder, projection and classifier as one torch module, and the device and dropout that it is trained with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from xmckit.data.model import Split
+from xmckit.errors import UsageError
 from xmckit.nn.losses import linear
 from xmckit.nn.shortlist import rows_of
 from xmckit.nn.threads import Threads
@@ -26,7 +27,7 @@ class Classifier(torch.nn.Module):
         return int(self.W.shape[1])
 
     def start(self, train: Split, generator: torch.Generator) -> None:
-        """Small random rows, and biases at the log odds of each label's frequency."""
+        """Set small random rows, and biases at the log odds of each label's frequency."""
         counts = np.bincount(train.Y.indices, minlength=train.labels)
         odds = np.log((counts + 0.5) / (train.rows - counts + 0.5))
         with torch.no_grad():
@@ -37,16 +38,16 @@ class Classifier(torch.nn.Module):
         return linear(x, self.W, self.b, threads)
 
     def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """W and b of some labels, with sparse gradients."""
+        """Return W and b of some labels; their gradients are sparse."""
         return rows_of(self.W, labels), rows_of(self.b, labels)
 
     def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(W, b) as one dense matrix and a bias, rows in label-id order."""
+        """Return (W, b): a dense matrix with rows in label-id order, and a bias."""
         return self.W, self.b
 
 
 class Widened(torch.nn.Module):
-    """A linear classifier of `known` labels and rows for labels that came later; it is not trained again."""
+    """A linear classifier of `known` labels, and rows for labels that were added later; it is not trained again."""
 
     def __init__(self, trained: Any, known: int, more: Classifier):
         super().__init__()
@@ -60,7 +61,7 @@ class Widened(torch.nn.Module):
         return torch.cat([self.trained(x, threads), self.more(x, threads)], dim=1)
 
     def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """W and b of some labels."""
+        """Return W and b of some labels."""
         later = labels >= self.known
         W, b = self.more.W.new_empty(len(labels), self.width), self.more.b.new_empty(len(labels))
         W[~later], b[~later] = self.trained.rows(labels[~later])
@@ -68,28 +69,28 @@ class Widened(torch.nn.Module):
         return W, b
 
     def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(W, b) with the labels that came later behind the others."""
+        """Return (W, b) with the later labels after the others."""
         (W, b), (more_W, more_b) = self.trained.matrix(), self.more.matrix()
         return torch.cat([W, more_W]), torch.cat([b, more_b])
 
 
-def with_more(classifier: Any, known: int, W: torch.Tensor, b: torch.Tensor) -> Any:
-    """A linear classifier of `known` labels with these rows behind its own."""
+def with_new_labels(classifier: Any, known: int, W: torch.Tensor, b: torch.Tensor) -> Any:
+    """Return a linear classifier of `known` labels with these rows appended."""
     if isinstance(classifier, Widened):
-        more = with_more(classifier.more, known - classifier.known, W, b)
+        more = with_new_labels(classifier.more, known - classifier.known, W, b)
         return Widened(classifier.trained, classifier.known, more)
-    whole = type(classifier) is Classifier
-    if whole:
+    plain = type(classifier) is Classifier
+    if plain:
         W, b = torch.cat([classifier.W.detach(), W]), torch.cat([classifier.b.detach(), b])
-    made = Classifier(*W.shape)
-    made.W, made.b = torch.nn.Parameter(W), torch.nn.Parameter(b)
-    return made if whole else Widened(classifier, known, made)
+    result = Classifier(*W.shape)
+    result.W, result.b = torch.nn.Parameter(W), torch.nn.Parameter(b)
+    return result if plain else Widened(classifier, known, result)
 
 
 class Network(torch.nn.Module):
-    """The three parts in order, and the folded matrix (W·P, W·b_P + b) where the encoder is narrower than W.
+    """The three parts in order, and the folded layer (W·P, W·b_P + b) if the encoder is narrower than W.
 
-    A classifier that has no `matrix` is not linear: nothing is folded.
+    A classifier without `matrix` is not linear: nothing is folded.
     """
 
     folded_W: torch.Tensor | None
@@ -107,12 +108,43 @@ class Network(torch.nn.Module):
 
     @property
     def narrow(self) -> bool:
-        """Whether the encoder cannot fill the classifier's space: then the two matrices are one of rank e."""
+        """Whether the encoder cannot fill the classifier's space; W·P then has at most the rank of its width."""
         return self.linear and bool(self.encoder.width < self.classifier.width)
 
+    @property
+    def folded(self) -> bool:
+        """Whether prediction uses the folded layer."""
+        return self.folded_W is not None
+
+    def layer(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the (W, b) that prediction uses."""
+        if self.folded_W is not None and self.folded_b is not None:
+            return self.folded_W, self.folded_b
+        W, b = self.classifier.matrix()
+        return W, b
+
     def fold(self) -> None:
-        """Multiply projection and classifier into the matrix that prediction uses from now on."""
+        """Multiply projection and classifier into the layer that prediction uses from now on."""
         if self.narrow:
             W, b = (part.detach().double() for part in self.classifier.matrix())
             P, shift = self.projection.weight.detach().double(), self.projection.bias.detach().double()
             self.folded_W, self.folded_b = (W @ P).float(), (W @ shift + b).float()
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device for the parameter `device`: "cpu", "cuda" or "auto"."""
+    if name == "cpu":
+        return torch.device("cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if name == "cuda":
+        raise UsageError('device is "cuda" but torch finds none here: use "cpu" or "auto"')
+    return torch.device("cpu")
+
+
+def drop_out(vectors: torch.Tensor, share: float, noise: torch.Generator) -> torch.Tensor:
+    """Set a share of the entries to 0 and scale the others, so that the mean stays."""
+    if not share:
+        return vectors
+    kept = torch.rand(vectors.shape, generator=noise, device=vectors.device) >= share
+    return vectors * kept / (1 - share)

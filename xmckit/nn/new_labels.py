@@ -18,7 +18,7 @@ RIDGE = 0.1  # λ, as a share of the mean variance
 HIGH = 0.99  # share of the rows that are below a label's high logits
 
 
-def new_rows(
+def new_label_rows(
     W: np.ndarray, b: np.ndarray, rows: np.ndarray, Y: csr_matrix, examples: np.ndarray, of: csr_matrix
 ) -> tuple[np.ndarray, np.ndarray]:
     """(W, b) of the new labels. `rows` are training vectors with labels `Y`; `of` says which examples a label has."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from xmckit.nn.threads import Threads
+from xmckit.nn.threads import Threads, slices
 from xmckit.sparse.lanes import fetch
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
@@ -70,7 +70,7 @@ class Adam:
             else:
                 _update(now, *here)
 
-        self.threads.map(update, _chunks(len(gradient), CHUNK))
+        self.threads.map(update, slices(0, len(gradient), CHUNK))
 
     def _step_rows(self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], now: _Step) -> None:
         places, gradient = _unique_rows(parameter.grad)
@@ -89,7 +89,7 @@ class Adam:
             for table, new in zip(tables, (value, first, second), strict=True):
                 table[here] = new
 
-        self.threads.map(update, _chunks(len(places), max(1, CHUNK // width)))
+        self.threads.map(update, slices(0, len(places), max(1, CHUNK // width)))
 
 
 class _Step(NamedTuple):
@@ -161,7 +161,3 @@ def _unique_rows(gradient: torch.Tensor | None) -> tuple[torch.Tensor, torch.Ten
         gradient = gradient.coalesce()
         rows = gradient._indices()[0]
     return rows, gradient._values()
-
-
-def _chunks(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

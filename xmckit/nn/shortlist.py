@@ -26,12 +26,11 @@ from scipy.sparse import csr_matrix, issparse
 from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import PluginError, attribute_errors_to
 from xmckit.nn.batches import Batch, Targets, as_batch
-from xmckit.nn.threads import Threads
+from xmckit.nn.threads import Threads, slices
 from xmckit.nn.training import Rows
 from xmckit.protocols import LabelIndex
 from xmckit.sparse.lanes import fetch
 
-ROWS_AT_ONCE = 1 << 14
 AHEAD = 8  # candidates between asking for a label's weights and using them
 
 
@@ -206,7 +205,7 @@ def pair_logits(
     logits = np.empty(candidates.nnz, dtype=np.float32)
     indptr, labels = candidates.indptr.astype(np.int64), candidates.indices.astype(np.int32, copy=False)
     W = np.ascontiguousarray(W)
-    parts = [slice(start, min(start + 256, len(vectors))) for start in range(0, len(vectors), 256)]
+    parts = slices(0, len(vectors), 256)
     threads.map(lambda part: _dots(vectors, W, b, indptr, labels, part.start, part.stop, logits), parts)
     return csr_matrix((logits, labels, indptr), shape=candidates.shape)
 

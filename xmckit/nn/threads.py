@@ -99,5 +99,9 @@ def _torch_single_threaded() -> Iterator[None]:
 
 def stripes(length: int, *, least: int = 1024, most: int = 16) -> list[slice]:
     """`range(length)` in at most `most` contiguous parts of at least `least`; depends on nothing but `length`."""
-    size = max(least, -(-length // most))
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    return slices(0, length, max(least, -(-length // most)))
+
+
+def slices(start: int, stop: int, size: int) -> list[slice]:
+    """Cut `range(start, stop)` into slices of `size`; the last one may be shorter."""
+    return [slice(first, min(first + size, stop)) for first in range(start, stop, size)]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from xmckit.nn.thresholds import Histogram
+from xmckit.nn.validation import LogitHistogram
 
 
 def f1_above(scores: np.ndarray, truth: np.ndarray, cut: float) -> float:
@@ -19,7 +19,7 @@ def test_no_edge_does_better_and_the_f1_is_exact(rows, labels, spread, seed):
     rng = np.random.default_rng(seed)
     scores = (spread * rng.standard_normal((rows, labels))).astype(np.float32)
     truth = rng.random((rows, labels)) < 0.3
-    histogram = Histogram()
+    histogram = LogitHistogram()
     for part in np.array_split(np.arange(rows), 3):
         histogram.add(scores[part], csr_matrix(truth[part].astype(np.float32)))
     cut, f1 = histogram.best_threshold()
@@ -30,7 +30,7 @@ def test_no_edge_does_better_and_the_f1_is_exact(rows, labels, spread, seed):
 
 def test_scores_on_an_edge_and_far_away():
     scores = np.array([[0.0, 1e6, -1e6, 1 / 64]], dtype=np.float32)
-    histogram = Histogram()
+    histogram = LogitHistogram()
     histogram.add(scores, csr_matrix(np.array([[0, 1, 0, 1]], dtype=np.float32)))
     cut, f1 = histogram.best_threshold()
     assert (cut, f1) == (0.0, 1.0)
@@ -39,7 +39,7 @@ def test_scores_on_an_edge_and_far_away():
 def test_scores_next_to_an_edge():
     """32 + 1e-9 is 32 in float32: a sum before the product would put such a score below the cut that it is above."""
     scores = np.array([[1e-9, -1e-9, 0.0, 3e38, -3e38]], dtype=np.float32)
-    histogram = Histogram()
+    histogram = LogitHistogram()
     histogram.add(scores, csr_matrix(np.array([[1, 0, 0, 1, 0]], dtype=np.float32)))
     cut, f1 = histogram.best_threshold()
     assert (cut, f1) == (0.0, 1.0)
