@@ -130,7 +130,7 @@ def _fit(train: Split, context: Context, epochs: int, clock: PartClock) -> None:
     head = context.build("head", {"use": "bsl", "epochs": epochs, "patience": epochs})
     patches = [
         mock.patch("xmckit.nn.head.train", clock.around("train", timed)),
-        mock.patch.object(training.Rows, "batches", clock.around_each("batches", training.Rows.batches)),
+        mock.patch.object(training.RowExamples, "batches", clock.around_each("batches", training.RowExamples.batches)),
         mock.patch.object(training._Best, "consider", clock.around("best epoch", training._Best.consider)),
         mock.patch.object(torch.Tensor, "backward", clock.around("backward", torch.Tensor.backward)),
         mock.patch.object(Adam, "step", clock.around("optimiser", Adam.step)),

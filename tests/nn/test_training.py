@@ -12,7 +12,7 @@ from xmckit import store
 from xmckit.nn import FeatureTable, Targets, binary_cross_entropy
 from xmckit.nn.batches import as_batch, as_inputs
 from xmckit.nn.threads import Threads
-from xmckit.nn.training import Rows, Schedule, train
+from xmckit.nn.training import RowExamples, Schedule, best_epoch, train
 from xmckit.testing.problems import small_problem
 
 
@@ -30,7 +30,7 @@ def nothing(network, step):
 
 
 def trained(context, *, X=None, scores=None, loss_factor=always_one, before_step=nothing, **changes):
-    """(network, its weights after each epoch, the outcome) of a linear model; `scores` stand in for a validation.
+    """(network, its weights after each epoch, the epochs) of a linear model; `scores` stand in for a validation.
 
     80 rows in batches of 30 make 3 steps an epoch. Steps count from 1.
     """
@@ -48,40 +48,40 @@ def trained(context, *, X=None, scores=None, loss_factor=always_one, before_step
         return next(scored)
 
     schedule = Schedule(**{"epochs": 4, "batch": 30, "learning_rate": 0.1, "weight_decay": 0, "patience": 9} | changes)
-    outcome = train(
-        network, Rows(X, small_problem().Y), loss, schedule=schedule, validate=validate if scores else None,
+    history = train(
+        network, RowExamples(X, small_problem().Y), loss, schedule=schedule, validate=validate if scores else None,
         context=context, threads=Threads(), device=torch.device("cpu"),
     )  # fmt: skip
-    return network, epochs, outcome
+    return network, epochs, history
 
 
 def test_history_has_every_epoch(context):
     logged: list[str] = []
-    _, _, outcome = trained(context.using(log=logged.append), scores=[0.3, 0.5, 0.4, 0.2])
-    assert [epoch.number for epoch in outcome.history] == [1, 2, 3, 4]
-    assert [epoch.score for epoch in outcome.history] == [0.3, 0.5, 0.4, 0.2]
-    losses, seconds = ([epoch[place] for epoch in outcome.history] for place in (1, 3))
+    _, _, history = trained(context.using(log=logged.append), scores=[0.3, 0.5, 0.4, 0.2])
+    assert [epoch.number for epoch in history] == [1, 2, 3, 4]
+    assert [epoch.score for epoch in history] == [0.3, 0.5, 0.4, 0.2]
+    losses, seconds = ([epoch[place] for epoch in history] for place in (1, 3))
     assert losses == sorted(losses, reverse=True)
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
-    assert (outcome.epochs, outcome.best_epoch, outcome.score) == (4, 2, 0.5)
+    assert best_epoch(history) == 2
     assert [float(line.split("loss ")[1].split(",")[0]) for line in logged] == pytest.approx(losses, rel=1e-4)
 
 
 def test_loss_in_the_history_is_the_mean_over_batches(context):
     """With a learning rate of nearly nothing all batches see the same weights."""
     data = small_problem()
-    network, _, outcome = trained(context, epochs=1, learning_rate=1e-12, batch=20)
+    network, _, history = trained(context, epochs=1, learning_rate=1e-12, batch=20)
     with torch.no_grad():
         whole = binary_cross_entropy(network(as_batch(data.matrix)), Targets.from_csr(data.Y, None))
-    assert outcome.history[0].loss == pytest.approx(whole.item(), rel=1e-5)
-    assert outcome.history[0].score is None
-    assert (outcome.epochs, outcome.best_epoch, outcome.score) == (1, 1, None)
+    assert history[0].loss == pytest.approx(whole.item(), rel=1e-5)
+    assert history[0].score is None
+    assert (len(history), best_epoch(history)) == (1, 1)
 
 
 def test_best_epochs_weights_stay_and_patience_ends_training(context):
-    network, epochs, outcome = trained(context, scores=[0.3, 0.5, 0.4, 0.5, 0.2, 0.9], epochs=9, patience=3)
-    assert (outcome.epochs, outcome.best_epoch) == (5, 2)
+    network, epochs, history = trained(context, scores=[0.3, 0.5, 0.4, 0.5, 0.2, 0.9], epochs=9, patience=3)
+    assert (len(history), best_epoch(history)) == (5, 2)
     assert all(torch.equal(tensor, epochs[1][name]) for name, tensor in network.state_dict().items())
     assert not torch.equal(network.table, epochs[4]["table"])
 
@@ -137,6 +137,6 @@ def test_a_weight_that_is_no_longer_finite_is_found_after_the_epoch(context):
         if step == 6:
             network.table.data[3, 0] = math.inf
 
-    message = r"epoch 2: a weight is no longer finite, at a loss of \d.*epoch 1 were good, but there is no folder"
+    message = r"epoch 2: a weight is no longer finite, at a loss of \d.*epoch 1 were good, but this context has no folder"
     with pytest.raises(xmckit.XmckitError, match=message):
         trained(context.using(folder=None), X=csr_matrix((80, 9), dtype=np.float32), before_step=break_unused)

@@ -1,4 +1,8 @@
-"""Small neural heads over sparse features: the base class, encoders, batches, losses. Importing this imports torch."""
+"""Neural heads over sparse features: the base class TorchHead, encoders, batches, losses and threads.
+
+It may import components, data, sparse and the root modules below them; importing it imports torch. The names in
+`__all__` are public: plugins derive their heads from TorchHead.
+"""
 
 from __future__ import annotations
 

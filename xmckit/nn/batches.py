@@ -1,4 +1,4 @@
-"""Mini-batches straight from CSR rows: what encoders take as input and losses take as truth."""
+"""Mini-batches from CSR rows: the inputs of encoders and the true labels for losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xmckit.sparse.topk import csr_pattern
 
 @dataclass(frozen=True)
 class SparseBatch:
-    """CSR rows as `torch.nn.functional.embedding_bag` takes them: `offsets` has one entry more than there are rows."""
+    """CSR rows in the form of `torch.nn.functional.embedding_bag`: `offsets` has one entry more than rows."""
 
     indices: torch.Tensor
     offsets: torch.Tensor
@@ -60,7 +60,7 @@ class Targets:
         )
 
     def of_rows(self, part: slice) -> Targets:
-        """The pairs of the rows from `part.start` to `part.stop`, which are then rows 0, 1, …"""
+        """Return the pairs of the rows from `part.start` to `part.stop`, numbered from 0."""
         bounds = torch.tensor([part.start, part.stop], device=self.rows.device)
         first, last = torch.searchsorted(self.rows, bounds).tolist()
         weights = None if self.weights is None else self.weights[first:last]
@@ -69,10 +69,10 @@ class Targets:
 
 
 def as_inputs(X: Matrix) -> Matrix:
-    """X as canonical CSR float32 or as a dense float32 array, all finite; the argument is never changed."""
+    """Return X as canonical CSR float32 or as a dense float32 array, all finite; the argument does not change."""
     if getattr(X, "format", "") == "csr":
-        csr_pattern(X, "the feature matrix")  # a broken one must be found before scipy's own code walks through it
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        csr_pattern(X, "the feature matrix")  # scipy's code must not run on a broken matrix
+    with np.errstate(over="ignore"):  # values too large for float32 become infinite and raise below
         inputs: Any = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
     if inputs.ndim != 2:
         raise DataError(f"features must have two dimensions, rows × features, found {inputs.ndim}")
@@ -86,8 +86,8 @@ def as_inputs(X: Matrix) -> Matrix:
 
 
 def as_batch(X: Matrix, device: torch.device | None = None) -> Batch:
-    """Rows of `as_inputs(X)` for an encoder."""
+    """Return rows of `as_inputs(X)` in the form that encoders take."""
     if issparse(X):
         return SparseBatch.from_csr(X, device)
-    # torch cannot share memory that numpy holds as read-only, and must not write to what it shares
+    # torch cannot share memory that numpy marks as read-only.
     return torch.from_numpy(np.require(X, requirements=["C", "W"]) if X.flags.writeable else X.copy()).to(device)

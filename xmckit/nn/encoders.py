@@ -29,7 +29,7 @@ class MLPParams(EncoderParams):
 
 
 class TorchEncoder(Configured, torch.nn.Module, ABC):
-    """A torch module whose parameters come as keywords. A subclass creates its weights in `prepare`."""
+    """Base of encoders: a torch module with `Params`. A subclass creates its weights in `prepare`."""
 
     Params: ClassVar[type[Params]] = EncoderParams
 
@@ -47,11 +47,11 @@ class TorchEncoder(Configured, torch.nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> torch.Tensor:
-        """Rows × width."""
+        """Return rows × width."""
 
 
 class FeatureTable(torch.nn.Module):
-    """X·T + b with one row of T per feature. Sparse batches give sparse gradients: only rows they use are touched."""
+    """X·T + b with one row of T per feature. The gradient of a sparse batch has only the rows that the batch uses."""
 
     def __init__(self, inputs: int, width: int, generator: torch.Generator):
         super().__init__()
@@ -78,7 +78,7 @@ class SparseLinear(TorchEncoder):
 class SparseMLP(TorchEncoder):
     """A linear layer over the features, ReLU, and a second linear layer.
 
-    It is never wider than its hidden layer: more entries would be sums of those, and fill no larger space.
+    It is never wider than its hidden layer: more outputs would be linear combinations that fill no larger space.
     """
 
     Params: ClassVar[type[Params]] = MLPParams
@@ -98,8 +98,8 @@ class SparseMLP(TorchEncoder):
 
 
 def initialised_linear(inputs: int, outputs: int, generator: torch.Generator) -> torch.nn.Linear:
-    """A linear layer that keeps the variance of its input, drawn from `generator` and not from torch's own."""
-    layer = torch.nn.Linear(inputs, outputs, device="meta")  # draws nothing; torch's skip_init imports half a second
+    """Return a linear layer that keeps the variance of its input, drawn from `generator`."""
+    layer = torch.nn.Linear(inputs, outputs, device="meta")  # draws no numbers; torch's skip_init takes 0.5 s to import
     layer.weight = torch.nn.Parameter(torch.empty(outputs, inputs).normal_(0.0, inputs**-0.5, generator=generator))
     layer.bias = torch.nn.Parameter(torch.zeros(outputs))
     return layer

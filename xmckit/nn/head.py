@@ -352,7 +352,7 @@ class TorchHead(Configured, ABC):
             return drop_out(vectors, self.params.dropout, noise)
 
         plan = self._refit_plan
-        outcome = train(
+        history = train(
             network,
             examples,
             lambda batch, targets: self.batch_loss(network, batch, targets, drop, pool),
@@ -370,9 +370,10 @@ class TorchHead(Configured, ABC):
             threads=pool,
             device=self._device,
         )
-        self.history = plan.history if plan else outcome.history
-        best = "" if outcome.score is None else f", best nDCG@5 {outcome.score:.4f} in epoch {outcome.best_epoch}"
-        context.log(f"trained for {outcome.epochs} epochs{best}")
+        self.history = plan.history if plan else history
+        best = history[best_epoch(history) - 1]
+        score = "" if best.score is None else f", best nDCG@5 {best.score:.4f} in epoch {best.number}"
+        context.log(f"trained for {len(history)} epochs{score}")
 
     def _shortlisted(self, rows: Any, context: Context) -> ShortlistedRows:
         """Return training rows whose batches come with candidates."""

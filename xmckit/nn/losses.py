@@ -1,12 +1,14 @@
-"""Losses over all labels that never form a dense target matrix, and the linear layer that they sit on.
+"""Losses over all labels that never form a dense target matrix, and the linear layer below them.
 
-The fused ones compute loss and gradients at once, piece by piece, so that a batch of rows × labels logits need not
-exist. Binary cross-entropy treats labels one by one: its work is cut into stripes of labels (see `threads`). A loss
-that compares the labels of a row with each other is cut into chunks of rows.
+The fused functions compute loss and gradients together, piece by piece, so that the rows × labels logits of a batch
+never exist as a whole. Binary cross-entropy treats each label alone: its pieces are stripes of labels (see `threads`).
+A loss that compares the labels of a row has chunks of rows as pieces.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,17 +20,17 @@ from xmckit.nn.batches import Targets
 from xmckit.nn.threads import Threads, slices, stripes
 
 TILE = 1024
-# Logits that a chunk of rows may have, and those on which a loss works at a time, in cache.
+# Most logits in a chunk of rows, and in a piece that a loss works on, which fits in cache.
 CHUNK = 1 << 22
 PIECE = 1 << 18
-# Parameter gradients of chunks that may wait to be added up, in entries.
+# Most entries of parameter gradients that wait for their sum.
 WAITING = 1 << 24
 
 
 def binary_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """Σ over the labels of a row of −log σ(±z), mean over rows: Σ softplus(z) − Σ_{positive} z.
+    """Return the mean over rows of Σ −log σ(±z) over the labels of a row: Σ softplus(z) − Σ_{positive} z.
 
-    A pair's weight multiplies its term: w·(softplus(z) − z) stands in place of softplus(z) − z.
+    A pair's weight multiplies its term: w·(softplus(z) − z) replaces softplus(z) − z.
     """
     positive = logits[targets.rows, targets.labels]
     total = softplus(logits).sum()
@@ -41,12 +43,12 @@ def binary_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor
 
 
 def binary_cross_entropy_and_slope(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """The sum over rows of `binary_cross_entropy`; `logits` becomes its derivative in place."""
+    """Return the sum over rows of `binary_cross_entropy`, and turn `logits` into its derivative in place."""
     return _loss_and_slope(logits, targets.rows, targets.labels, targets.weights)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, threads: Threads) -> torch.Tensor:
-    """x·Wᵀ + b on threads, with the same bits whatever their number."""
+    """Return x·Wᵀ + b, computed on threads; the bits do not depend on their number."""
     result: torch.Tensor = _Linear.apply(x, weight, bias, threads)
     return result
 
@@ -54,17 +56,17 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, threads: T
 def linear_binary_cross_entropy(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, targets: Targets, threads: Threads
 ) -> torch.Tensor:
-    """`binary_cross_entropy(linear(x, W, b), targets)` without the logits in memory: forward and backward at once."""
+    """Return `binary_cross_entropy(linear(x, W, b), targets)`; forward and backward together, a tile at a time."""
     scale = 1.0 / max(1, targets.shape[0])
     weight_gradient, bias_gradient = torch.empty_like(weight), torch.empty_like(bias)
-    by_label = _ByLabel(targets)
+    pairs = _PairsByLabel(targets)
 
     def stripe(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
             x_gradient, loss = torch.zeros_like(x), x.new_zeros((), dtype=torch.float64)
             for tile in slices(part.start, part.stop, TILE):
                 logits = torch.addmm(bias[tile], x, weight[tile].T)
-                loss += _loss_and_slope(logits, *by_label.within(tile))
+                loss += _loss_and_slope(logits, *pairs.within(tile))
                 slope = logits.mul_(scale)
                 x_gradient.addmm_(slope, weight[tile])
                 torch.mm(slope.T, x, out=weight_gradient[tile])
@@ -72,8 +74,8 @@ def linear_binary_cross_entropy(
             return x_gradient, loss
 
     parts = threads.map(stripe, stripes(len(weight)))
-    loss, x_gradient = _in_order([loss for _, loss in parts]), _in_order([gradient for gradient, _ in parts])
-    return _known(loss * scale, [(x, x_gradient), (weight, weight_gradient), (bias, bias_gradient)])
+    loss, x_gradient = _sum_in_order([loss for _, loss in parts]), _sum_in_order([gradient for gradient, _ in parts])
+    return _with_gradients(loss * scale, [(x, x_gradient), (weight, weight_gradient), (bias, bias_gradient)])
 
 
 def linear_loss(
@@ -84,13 +86,13 @@ def linear_loss(
     threads: Threads,
     loss_and_slope: Callable[[torch.Tensor, Targets], torch.Tensor | float],
 ) -> torch.Tensor:
-    """The mean over rows of a loss of `linear(x, W, b)`, forward and backward at once, with one chunk of logits.
+    """Return the mean over rows of a loss of `linear(x, W, b)`; forward and backward together, a chunk at a time.
 
-    `loss_and_slope(logits, targets)` gets some whole rows; it returns the sum of their losses and turns the logits into
-    that sum's derivative in place.
+    `loss_and_slope(logits, targets)` gets whole rows; it returns the sum of their losses and turns the logits into that
+    sum's derivative in place.
     """
     rows, labels = targets.shape
-    # A chunk passes over W and its gradient, which only pays when it has rows enough; its logits are no larger than W.
+    # Each chunk reads W and its gradient once, which pays only with enough rows; its logits are no larger than W.
     size = max(CHUNK // labels, min(weight.shape[1], 64))
     logits = x.new_empty(min(size, rows), labels)
     x_gradient, weight_gradient, bias_gradient = (torch.zeros_like(tensor) for tensor in (x, weight, bias))
@@ -103,23 +105,23 @@ def linear_loss(
             torch.addmm(bias[part], here, weight[part].T, out=z[:, part])
 
         @torch.no_grad()
-        def judge(part: slice) -> torch.Tensor:
+        def compute_loss(part: slice) -> torch.Tensor:
             return torch.as_tensor(loss_and_slope(z[part], true.of_rows(part)), dtype=torch.float64, device=x.device)
 
         @torch.no_grad()
-        def pull(part: slice) -> torch.Tensor:
+        def push_back(part: slice) -> torch.Tensor:
             weight_gradient[part].addmm_(z[:, part].T, here, alpha=1 / rows)
             bias_gradient[part].add_(z[:, part].sum(0), alpha=1 / rows)
             return z[:, part] @ weight[part]
 
         threads.map(fill, stripes(labels))
-        losses = threads.map(judge, slices(0, len(here), max(1, PIECE // labels)))
-        x_gradient[chunk] = _in_order(threads.map(pull, stripes(labels))) / rows
-        return _in_order(losses)
+        losses = threads.map(compute_loss, slices(0, len(here), max(1, PIECE // labels)))
+        x_gradient[chunk] = _sum_in_order(threads.map(push_back, stripes(labels))) / rows
+        return _sum_in_order(losses)
 
     losses = [chunk_loss(chunk) / rows for chunk in slices(0, rows, size)]
-    loss = _in_order([x.new_zeros((), dtype=torch.float64), *losses])
-    return _known(loss, [(x, x_gradient), (weight, weight_gradient), (bias, bias_gradient)])
+    loss = _sum_in_order([x.new_zeros((), dtype=torch.float64), *losses])
+    return _with_gradients(loss, [(x, x_gradient), (weight, weight_gradient), (bias, bias_gradient)])
 
 
 def in_row_chunks(
@@ -129,10 +131,10 @@ def in_row_chunks(
     parameters: Sequence[torch.Tensor],
     threads: Threads,
 ) -> torch.Tensor:
-    """The mean over rows of any loss that autograd understands, forward and backward at once, on chunks of rows.
+    """Return the mean over rows of any loss that autograd supports; forward and backward together, a chunk at a time.
 
-    `function(x, targets)` gets some whole rows and returns the sum of their losses. It must depend on nothing that
-    needs a gradient but those rows and `parameters`, and draw no random numbers.
+    `function(x, targets)` gets whole rows and returns the sum of their losses. Only those rows and `parameters` may
+    need a gradient in it, and it must not draw random numbers.
     """
     rows, labels = targets.shape
     leaves = [tensor for tensor in parameters if tensor.requires_grad]
@@ -142,22 +144,22 @@ def in_row_chunks(
         with torch.set_grad_enabled(learning):
             here = x.detach()[chunk].requires_grad_(learning)
             loss = function(here, targets.of_rows(chunk)) / rows
-            # a loss of rows without any label may be a plain 0
-            found = torch.autograd.grad(loss, [here, *leaves], allow_unused=True) if loss.requires_grad else ()
-            return loss.detach().double(), found
+            # The loss of rows without labels may be a constant 0.
+            gradients = torch.autograd.grad(loss, [here, *leaves], allow_unused=True) if loss.requires_grad else ()
+            return loss.detach().double(), gradients
 
     loss, x_gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)
-    gradients = [torch.zeros_like(tensor) for tensor in leaves]
-    # logits that stay in cache, but rows enough for a product with the classifier's matrix to be worth its passing by
+    leaf_gradients = [torch.zeros_like(tensor) for tensor in leaves]
+    # The logits of a chunk stay in cache, but it has enough rows to make reading the classifier's matrix worth it.
     chunks = slices(0, rows, max(1, PIECE // labels, min(64, CHUNK // labels)))
     at_once = min(16, max(2, WAITING // max(1, sum(tensor.numel() for tensor in leaves))))
     for wave in slices(0, len(chunks), at_once):
-        for chunk, (part, found) in zip(chunks[wave], threads.map(chunk_loss, chunks[wave]), strict=True):
+        for chunk, (part, gradients) in zip(chunks[wave], threads.map(chunk_loss, chunks[wave]), strict=True):
             loss += part
-            for gradient, more in zip([x_gradient[chunk], *gradients], found, strict=False):
-                if more is not None:
-                    gradient += more
-    return _known(loss, [(x, x_gradient), *zip(leaves, gradients, strict=True)])
+            for total, gradient in zip([x_gradient[chunk], *leaf_gradients], gradients, strict=False):
+                if gradient is not None:
+                    total += gradient
+    return _with_gradients(loss, [(x, x_gradient), *zip(leaves, leaf_gradients, strict=True)])
 
 
 class _Linear(torch.autograd.Function):
@@ -180,25 +182,25 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         weight_gradient = torch.empty_like(weight)
 
-        def pull(part: slice) -> torch.Tensor:
+        def push_back(part: slice) -> torch.Tensor:
             with torch.no_grad():
                 torch.mm(slope[:, part].T, x, out=weight_gradient[part])
                 return slope[:, part] @ weight[part]
 
-        x_gradient = _in_order(ctx.threads.map(pull, stripes(len(weight))))
+        x_gradient = _sum_in_order(ctx.threads.map(push_back, stripes(len(weight))))
         return x_gradient, weight_gradient, slope.sum(0), None
 
 
-def _known(loss: torch.Tensor, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """The loss, in the type of the first tensor, as a function of tensors whose gradients are already there."""
+def _with_gradients(loss: torch.Tensor, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Return the loss, in the type of the first tensor, as a function of tensors with precomputed gradients."""
     tensors = [tensor for tensor, _ in gradients]
-    result: torch.Tensor = _Known.apply(
+    result: torch.Tensor = _PrecomputedGradients.apply(
         loss.detach().to(tensors[0].dtype), [gradient for _, gradient in gradients], *tensors
     )
     return result
 
 
-class _Known(torch.autograd.Function):
+class _PrecomputedGradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loss: torch.Tensor, gradients: list[torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
         ctx.gradients = gradients
@@ -207,26 +209,26 @@ class _Known(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (slope,) = slopes
-        # given away, not kept: autograd copies a gradient that somebody else holds
+        # Drop the reference: autograd copies a gradient that somebody else holds.
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
-            raise RuntimeError("the gradients of this loss were used up by its first backward pass: compute it anew")
+            raise RuntimeError("the first backward pass of this loss used up its gradients: compute the loss again")
         if slope.item() != 1.0:
             gradients = [gradient.mul_(slope) for gradient in gradients]
         return (None, None, *gradients)
 
 
-class _ByLabel:
-    """The true pairs sorted by label, so that a tile of labels finds its own."""
+class _PairsByLabel:
+    """The true pairs sorted by label, to look up those of a tile of labels."""
 
     def __init__(self, targets: Targets):
         order = torch.argsort(targets.labels, stable=True)
         self.rows, self.labels = targets.rows[order], targets.labels[order]
         self.weights = None if targets.weights is None else targets.weights[order]
-        self._labels_here = self.labels.cpu().numpy()
+        self._labels_on_cpu = self.labels.cpu().numpy()
 
     def within(self, tile: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        first, last = (int(place) for place in np.searchsorted(self._labels_here, (tile.start, tile.stop)))
+        first, last = (int(position) for position in np.searchsorted(self._labels_on_cpu, (tile.start, tile.stop)))
         weights = None if self.weights is None else self.weights[first:last]
         return self.rows[first:last], self.labels[first:last] - tile.start, weights
 
@@ -234,9 +236,9 @@ class _ByLabel:
 def _loss_and_slope(
     logits: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None
 ) -> torch.Tensor:
-    """The sum of the tile's terms; `logits` becomes its derivative σ(z) − y in place."""
+    """Return the sum of the tile's terms, and turn `logits` into its derivative σ(z) − y in place."""
     positive = logits[rows, labels]
-    # softplus(z) = max(z, 0) − log σ(|z|); torch sums a row in pairs, exact enough in its own type, and faster
+    # softplus(z) = max(z, 0) − log σ(|z|). Row sums in their own type are pairwise: exact enough, and faster.
     by_row = logits.clamp(min=0).sum(1) - logits.abs().sigmoid_().log_().sum(1)
     total = by_row.sum(dtype=torch.float64)
     logits.sigmoid_()
@@ -249,8 +251,5 @@ def _loss_and_slope(
     return total + terms.sum(dtype=torch.float64)
 
 
-def _in_order(parts: list[torch.Tensor]) -> torch.Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _sum_in_order(parts: list[torch.Tensor]) -> torch.Tensor:
+    return functools.reduce(operator.add, parts)

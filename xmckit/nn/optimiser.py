@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay that touches only the rows a sparse gradient names."""
+"""Adam with decoupled weight decay that updates only the rows of a sparse gradient."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from xmckit.sparse.lanes import fetch
 
 FIRST, SECOND, TINY = 0.9, 0.999, 1e-8
 CHUNK = 1 << 16
-AHEAD = 4  # rows between asking for one and using it
+AHEAD = 4  # rows between the prefetch of a row and its use
 
 
 class Adam:
     """Dense gradients update every entry; sparse ones (rows of an embedding) only their rows and those rows' moments.
 
-    Entries are worked on in chunks, on the given threads. Every entry's arithmetic is its own, so neither the chunks
-    nor the threads change a bit.
+    Threads update chunks of entries. Entries are independent, so neither chunks nor threads change a bit.
     """
 
     def __init__(
@@ -34,10 +33,10 @@ class Adam:
         slower: Collection[torch.nn.Parameter] = (),
         slowness: float = 1.0,
     ):
-        """`slower` parameters learn at the learning rate times `slowness`."""
+        """Prepare the moments; `slower` parameters learn at the learning rate times `slowness`."""
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
-        chosen = {id(parameter) for parameter in slower}
-        self.factors = [slowness if id(parameter) in chosen else 1.0 for parameter in self.parameters]
+        slower_ids = {id(parameter) for parameter in slower}
+        self.factors = [slowness if id(parameter) in slower_ids else 1.0 for parameter in self.parameters]
         self.moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in self.parameters]
         self.weight_decay, self.threads = weight_decay, threads
         self.steps = 0
@@ -93,7 +92,7 @@ class Adam:
 
 
 class _Step(NamedTuple):
-    """The numbers of one step: both bias corrections are folded into its size and the denominator's root."""
+    """The constants of one step; the bias corrections are part of its size and of the denominator's root."""
 
     kept: float
     size: float
@@ -109,12 +108,12 @@ def _has_kernel(tensor: torch.Tensor) -> bool:
 
 
 def _numbers(now: _Step, parameter: torch.Tensor) -> np.ndarray:
-    """What the kernels take, in the parameter's own type: a wider one would make them slower."""
+    """Return the constants of the kernels in the parameter's own type; a wider type would make them slower."""
     return np.array([*now, 1 - FIRST, SECOND, 1 - SECOND, TINY], dtype=parameter.detach().numpy().dtype)
 
 
 def _update(now: _Step, value: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor) -> None:
-    """A step in place, on any device."""
+    """Make a step in place, on any device."""
     first.lerp_(gradient, 1 - FIRST)
     second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
     value.mul_(now.kept).addcdiv_(first, second.sqrt().div_(now.root).add_(TINY), value=-now.size)
@@ -124,7 +123,7 @@ def _update(now: _Step, value: torch.Tensor, first: torch.Tensor, second: torch.
 def _update_entries(
     numbers: np.ndarray, value: np.ndarray, first: np.ndarray, second: np.ndarray, gradient: np.ndarray
 ) -> None:
-    """`_update` in one pass over memory."""
+    """Do the same as `_update` in one pass over memory."""
     kept, size, root, new_first, old_second, new_second, tiny = numbers
     for place in range(len(value)):
         slope = gradient[place]
@@ -142,7 +141,7 @@ def _update_rows(
     second: np.ndarray,
     gradient: np.ndarray,
 ) -> None:
-    """`_update_entries` of the rows at `places`, whose gradients come one after the other."""
+    """Call `_update_entries` on the rows at `places`; `gradient` has one row for each."""
     width = value.shape[1]
     for nth, row in enumerate(places):
         if nth + AHEAD < len(places):
@@ -154,7 +153,7 @@ def _update_rows(
 
 
 def _unique_rows(gradient: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row ids, gradient rows) with every id once; `SparseLinear` already gives them so, and pays no second sort."""
+    """Return (row ids, gradient rows) with unique ids; gradients of `SparseLinear` are unique and not sorted again."""
     assert gradient is not None
     rows = gradient._indices()[0]
     if not bool((rows[1:] > rows[:-1]).all()):

@@ -1,13 +1,13 @@
 """Losses that compare the labels of a row with each other: softmax cross-entropy and the truncated top-k entropy.
 
-Each has a plain form for autograd and a form `…_and_slope` for training, which returns the sum over rows and turns
+Each has a plain form for autograd and a form `…_and_slope` for training. The latter returns the sum over rows and turns
 the logits into that sum's derivative in place, so that a batch never holds two matrices of rows × labels.
 
-With y the true labels of a row and J the labels they are compared with, the truncated top-k entropy is
+With y the true labels of a row and J the labels that they are compared with, the truncated top-k entropy is
 Σ_{p∈y} log(1 + Σ_{j∈J} exp(x_j − x_p)) (appendices A and B of Amos et al. 2019, after Lapin et al. 2016). J holds the
-m − k smallest of the m − |y| labels that are not true, so that the k − |y| largest of them are left out: true labels
-that are all among the k first cost nothing for what stands above them. With one true label, k − 1 are left out and
-k = 1 is cross-entropy; with k or more true labels nothing is left out.
+m − k smallest of the m − |y| labels that are not true; the k − |y| largest are left out. If all true labels are among
+the first k, the labels above them therefore cost nothing. With one true label, k − 1 are left out and k = 1 is
+cross-entropy; with k or more true labels nothing is left out.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from torch.nn.functional import softplus
 from xmckit.errors import UsageError
 from xmckit.nn.batches import Targets
 
-# Logits are compared with the smallest of the largest so far in blocks of this many, by a few vector instructions; only
-# a block that holds a larger one is looked at one by one.
+# Vector instructions compare a block of this many logits with the smallest of the largest so far; only a block with a
+# larger logit is then searched entry by entry.
 _BLOCK = 64
 
 
 def softmax_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """−Σ_{true} log softmax(x)_p, mean over rows; a pair's weight multiplies its term."""
+    """Return the mean over rows of −Σ_{true} log softmax(x)_p; a pair's weight multiplies its term."""
     terms = -torch.log_softmax(logits, 1)[targets.rows, targets.labels]
     return _weighted(terms, targets).sum() / max(1, targets.shape[0])
 
 
 def truncated_topk_entropy(logits: torch.Tensor, targets: Targets, k: int) -> torch.Tensor:
-    """Σ_{true} log(1 + Σ_J exp(x_j − x_p)), mean over rows; a pair's weight multiplies its term."""
+    """Return the mean over rows of Σ_{true} log(1 + Σ_J exp(x_j − x_p)); a pair's weight multiplies its term."""
     rest = logits.detach().clone(memory_format=torch.contiguous_format)
     _leave_out(rest, targets, k)
     others = logits.masked_fill(rest == -torch.inf, -torch.inf)
     largest = _largest(rest)
-    # a row that is compared with nothing has a derivative of 0, which autograd would make of −inf − (−inf)
+    # For a row with an empty J, autograd would make NaN of −inf − (−inf); its derivative is 0.
     log_sum = torch.where(rest.isneginf().all(1), -torch.inf, (others - largest).exp().sum(1).log())
     positive = logits[targets.rows, targets.labels]
     gaps = log_sum[targets.rows] + (largest[targets.rows, 0] - positive)
@@ -45,7 +45,7 @@ def truncated_topk_entropy(logits: torch.Tensor, targets: Targets, k: int) -> to
 
 
 def softmax_cross_entropy_and_slope(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """The sum over rows of `softmax_cross_entropy`; `logits` becomes its derivative in place."""
+    """Return the sum over rows of `softmax_cross_entropy`, and turn `logits` into its derivative in place."""
     positive = logits[targets.rows, targets.labels]
     largest, sums = _exponentials(logits)
     terms = sums.log()[targets.rows] + (largest[targets.rows] - positive)
@@ -56,13 +56,13 @@ def softmax_cross_entropy_and_slope(logits: torch.Tensor, targets: Targets) -> t
 
 
 def truncated_topk_entropy_and_slope(logits: torch.Tensor, targets: Targets, k: int) -> torch.Tensor:
-    """The sum over rows of `truncated_topk_entropy`; `logits` becomes its derivative in place."""
+    """Return the sum over rows of `truncated_topk_entropy`, and turn `logits` into its derivative in place."""
     positive = logits[targets.rows, targets.labels]
     _leave_out(logits, targets, k)
     largest, sums = _exponentials(logits)
     gaps = sums.log()[targets.rows] + (largest[targets.rows] - positive)
     slopes = _weighted(torch.sigmoid(gaps), targets)
-    # where nothing is left to compare with, the sum is 0 and so are the slopes
+    # If J is empty, the sum is 0 and so are the slopes.
     logits.mul_((_by_row(slopes, targets) / sums.clamp(min=1))[:, None])
     logits[targets.rows, targets.labels] = -slopes
     return _weighted(softplus(gaps), targets).sum(dtype=torch.float64)
@@ -77,13 +77,13 @@ def _by_row(terms: torch.Tensor, targets: Targets) -> torch.Tensor:
 
 
 def _largest(logits: torch.Tensor) -> torch.Tensor:
-    """Rows × 1, and 0 where everything is −inf."""
+    """Return the largest logit of each row, rows × 1; 0 for a row of −inf only."""
     largest = logits.amax(1, keepdim=True)
     return largest.masked_fill_(largest == -torch.inf, 0.0)
 
 
 def _exponentials(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`logits` becomes exp(x − largest of its row) in place; (the largest, the sums) of the rows."""
+    """Turn `logits` into exp(x − largest of its row) in place, and return each row's largest logit and sum."""
     largest = _largest(logits)
     logits.sub_(largest).exp_()
     return largest[:, 0], logits.sum(1)
@@ -118,7 +118,7 @@ def _has_kernel(tensor: torch.Tensor) -> bool:
 
 @njit(cache=True, nogil=True)
 def _hide_largest(logits: np.ndarray, counts: np.ndarray, room: np.ndarray) -> None:
-    """`room` has places for the largest of the counts, or for a whole row if that is less."""
+    """Do the same as `hide_largest`; `room` is as long as the largest count, or as a row if that is less."""
     for row in range(len(logits)):
         if counts[row] > 0:
             heap = room[: counts[row]]
@@ -128,7 +128,7 @@ def _hide_largest(logits: np.ndarray, counts: np.ndarray, room: np.ndarray) -> N
 
 @njit(cache=True, nogil=True)
 def _fill(heap: np.ndarray, entries: np.ndarray) -> None:
-    """The largest entries, as many as the heap has places, the smallest of them at its root."""
+    """Fill the heap with the largest entries; the smallest of them is at its root."""
     for place in range(len(heap)):
         heap[place] = -np.inf
     for start in range(0, len(entries), _BLOCK):
@@ -141,7 +141,7 @@ def _fill(heap: np.ndarray, entries: np.ndarray) -> None:
 
 @njit(cache=True, nogil=True)
 def _ties(heap: np.ndarray) -> int:
-    """How many entries equal the root."""
+    """Return how many entries equal the root."""
     ties = 0
     for place in range(len(heap)):
         ties += heap[place] == heap[0]
@@ -150,7 +150,7 @@ def _ties(heap: np.ndarray) -> int:
 
 @njit(cache=True, nogil=True)
 def _replace_smallest(heap: np.ndarray, entry: float) -> None:
-    """Put `entry` in place of the root, and restore the heap."""
+    """Replace the root by `entry`, and restore the heap."""
     place, child = 0, 1
     while child < len(heap):
         if child + 1 < len(heap) and heap[child + 1] < heap[child]:
@@ -179,15 +179,15 @@ def _hide(entries: np.ndarray, limit: float, ties: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _any_above(entries: np.ndarray, limit: float) -> bool:
-    found = False
+    result = False
     for place in range(len(entries)):
-        found |= entries[place] > limit
-    return found
+        result |= entries[place] > limit
+    return result
 
 
 @njit(cache=True, nogil=True)
 def _any_from(entries: np.ndarray, limit: float) -> bool:
-    found = False
+    result = False
     for place in range(len(entries)):
-        found |= entries[place] >= limit
-    return found
+        result |= entries[place] >= limit
+    return result

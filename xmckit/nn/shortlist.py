@@ -1,14 +1,14 @@
-"""Training and prediction on shortlists: for more labels than a row can have logits.
+"""Training and prediction on shortlists, for label spaces too large to compute all logits of a row.
 
-A batch's loss is taken over its candidates: the labels that its rows have, those that the indexes find for its rows,
-and some that are drawn uniformly from all the others. All rows are judged against all candidates of the batch, which is
-one dense product. A drawn label stands for as many as there are others per label drawn; in e^z that factor is an
-addition to the logit, its logarithm. So a softmax sums to what all labels would sum to, on average, and so do the small
-probabilities of a sigmoid and of the LML layer: the logits mean what they mean after training on all labels, and a
-label that is drawn with a large logit by chance is not multiplied up.
+The loss of a batch covers its candidates: the true labels of its rows, the labels that the indexes find for its rows,
+and labels drawn uniformly from all others. Every row is compared with all candidates of the batch, which is one dense
+product. A drawn label represents (number of others) / (number drawn) labels; the logarithm of this factor is added to
+its logit. On average, a softmax then has the same sum as over all labels, and so have the small probabilities of a
+sigmoid and of the LML layer. Logits therefore mean the same as after training on all labels, and a drawn label that has
+a large logit by chance is not multiplied up.
 
-Only the rows of the candidates move, their optimiser state included. Prediction scores the candidates that the indexes
-find for a row, and nothing else is ever output.
+Only the candidates' rows and their optimiser state change. Prediction scores the candidates that the indexes find for a
+row, and outputs no other label.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import PluginError, attribute_errors_to
 from xmckit.nn.batches import Batch, Targets, as_batch
 from xmckit.nn.threads import Threads, slices
-from xmckit.nn.training import Rows
+from xmckit.nn.training import RowExamples
 from xmckit.protocols import LabelIndex
 from xmckit.sparse.lanes import fetch
 
-AHEAD = 8  # candidates between asking for a label's weights and using them
+AHEAD = 8  # candidates between the prefetch of a label's weights and their use
 
 
 class Indexes:
-    """The shortlists of several indexes together.
+    """Several indexes as one: a shortlist is the union of theirs.
 
-    An index that could not take labels which came later goes on listing those before them: `known` says for each index
-    how many labels, from the first, it has; all of them if it is not given.
+    An index that cannot take labels that were added later keeps listing the earlier ones: `known` counts for each index
+    the labels, from the first, that it knows; by default all.
     """
 
     def __init__(self, indexes: Sequence[LabelIndex], labels: int, known: Sequence[int] | None = None):
@@ -46,66 +46,66 @@ class Indexes:
         self.known = tuple(known) if known is not None else (labels,) * len(self.all)
         for index in self.all:
             if index.query_space == "head" and not callable(getattr(index, "rebuild", None)):
-                with _blaming(index):
+                with _errors_of(index):
                     raise PluginError(f"the index {type(index).__name__} is in head space but lacks rebuild()")
 
     @property
     def in_head_space(self) -> bool:
-        """Whether some index depends on what the head has learned."""
+        """Whether an index depends on the head's weights."""
         return any(index.query_space == "head" for index in self.all)
 
     @property
     def can_add(self) -> bool:
-        """Whether some index can list labels that were not there when it was built."""
+        """Whether an index can list labels that were added after it was built."""
         return any(map(_takes_labels, self.all))
 
     def with_labels(self, X: Matrix, Y: csr_matrix) -> Indexes:
-        """The indexes with more labels, from rows that have them (`Y`: rows × new labels); see also `rebuild`."""
+        """Add labels from rows that have them (`Y`: rows × new labels); indexes in head space get them by `rebuild`."""
         labels = self.labels + int(Y.shape[1])
         known = [labels if _takes_labels(index) else known for index, known in zip(self.all, self.known, strict=True)]
         for index in self.all:
             if _takes_labels(index) and index.query_space != "head":
-                with _blaming(index):
+                with _errors_of(index):
                     index.add_labels(X, Y)  # type: ignore[attr-defined]
         return Indexes(self.all, labels, known)
 
     def beside(self, index: LabelIndex) -> Indexes:
-        """These and one more, which knows all labels."""
+        """Return these indexes and one more, which knows all labels."""
         return Indexes([*self.all, index], self.labels, [*self.known, self.labels])
 
     def rebuild(self, label_vectors: Callable[[], np.ndarray]) -> None:
-        """Tell the indexes in head space what the labels' vectors are now."""
+        """Give the current label vectors to the indexes in head space."""
         for index in self.all:
             if index.query_space == "head":
                 vectors = label_vectors()
-                with _blaming(index):
+                with _errors_of(index):
                     index.rebuild(vectors)  # type: ignore[attr-defined]
 
     def find(self, X: Matrix, vectors: Callable[[], np.ndarray], k: int) -> csr_matrix:
-        """Rows × labels with a 1 for each label that some index has among its best `k`."""
-        united = csr_matrix((X.shape[0], self.labels), dtype=np.float32)
+        """Return rows × labels with a 1 for each label that an index has among its best `k`."""
+        union = csr_matrix((X.shape[0], self.labels), dtype=np.float32)
         for index, known in zip(self.all, self.known, strict=True) if k else ():
             Q = vectors() if index.query_space == "head" else X
-            with _blaming(index):
-                listed = _listed(index.shortlist(Q, min(k, known)), (X.shape[0], known), type(index).__name__)
-            listed.resize(united.shape)
-            united = _ones(united + listed if united.nnz else listed)
-        return united
+            with _errors_of(index):
+                listed = _checked(index.shortlist(Q, min(k, known)), (X.shape[0], known), type(index).__name__)
+            listed.resize(union.shape)
+            union = _ones(union + listed if union.nnz else listed)
+        return union
 
 
 def _takes_labels(index: LabelIndex) -> bool:
     return index.query_space == "head" or hasattr(index, "add_labels")
 
 
-def _blaming(index: LabelIndex) -> contextlib.AbstractContextManager[None]:
-    """For the work of an index, which says by `indexer` what built it where that is known."""
+def _errors_of(index: LabelIndex) -> contextlib.AbstractContextManager[None]:
+    """Attribute errors to the component that built the index, if the index names it as `indexer`."""
     name = getattr(index, "indexer", None)
     return contextlib.nullcontext() if name is None else attribute_errors_to("indexer", name)
 
 
 @dataclass(frozen=True)
 class Shortlisted:
-    """A batch and its candidates: label ids in increasing order, and what is added to the logit of each."""
+    """A batch and its candidates: label ids in increasing order, and the shift of each label's logit."""
 
     rows: Batch
     labels: torch.Tensor
@@ -114,11 +114,12 @@ class Shortlisted:
 
 @dataclass
 class ShortlistedRows:
-    """Training rows whose batches come with candidates. `find` gives each row's hard ones, anew each `refresh` epochs
-    where it says something new.
+    """Training rows that come in batches with candidates.
+
+    `find` returns the hard labels of each row. It is called again every `refresh` epochs, or never if that is None.
     """
 
-    rows: Rows
+    rows: RowExamples
     find: Callable[[], csr_matrix]
     uniform: int
     refresh: int | None
@@ -149,28 +150,28 @@ class ShortlistedRows:
 def batch_candidates(
     true: csr_matrix, hard: csr_matrix, uniform: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(label ids in increasing order, what is added to their logits) of a batch with these labels and hard ones."""
+    """Return the candidates of a batch, in increasing order, and the shifts of their logits."""
     count = true.shape[1]
-    sure = np.unique(np.concatenate([true.indices, hard.indices]))
-    left = count - len(sure)
+    certain = np.unique(np.concatenate([true.indices, hard.indices]))
+    left = count - len(certain)
     if left <= uniform:
         return np.arange(count, dtype=np.int64), np.zeros(count, dtype=np.float32)
-    drawn = _others(sure, rng.choice(left, uniform, replace=False, shuffle=False) if uniform else np.empty(0, int))
-    labels = np.concatenate([sure, drawn])
+    drawn = _others(certain, rng.choice(left, uniform, replace=False, shuffle=False) if uniform else np.empty(0, int))
+    labels = np.concatenate([certain, drawn])
     shift = np.zeros(len(labels), dtype=np.float32)
-    shift[len(sure) :] = np.log(left / max(1, uniform))
+    shift[len(certain) :] = np.log(left / max(1, uniform))
     order = np.argsort(labels, kind="stable")
     return labels[order].astype(np.int64), shift[order]
 
 
-def _others(sure: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """The labels at these ranks among all that are not in `sure`, which is in increasing order."""
-    # before the i-th sure label there are sure[i] − i others
-    return ranks + np.searchsorted(sure - np.arange(len(sure)), ranks, side="right")
+def _others(certain: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return the labels at these ranks among all labels that are not in `certain`, which is in increasing order."""
+    # certain[i] − i other labels come before the i-th certain label
+    return ranks + np.searchsorted(certain - np.arange(len(certain)), ranks, side="right")
 
 
 class Chosen:
-    """W·x + b for some of the labels: what a loss needs of a linear classifier. Gradients are sparse rows."""
+    """W·x + b for some of the labels, in the form that a loss takes a linear classifier. Gradients are sparse rows."""
 
     def __init__(self, W: torch.Tensor, b: torch.Tensor):
         self.W, self.b = W, b
@@ -180,7 +181,7 @@ class Chosen:
 
 
 def rows_of(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """table[places], no place twice; the table's gradient is sparse."""
+    """Return table[places] for different places; the table's gradient is sparse."""
     result: torch.Tensor = _RowsOf.apply(table, places)
     return result
 
@@ -201,7 +202,7 @@ class _RowsOf(torch.autograd.Function):
 def pair_logits(
     vectors: np.ndarray, W: np.ndarray, b: np.ndarray, candidates: csr_matrix, threads: Threads
 ) -> csr_matrix:
-    """W·x + b of the candidates of each row x, as CSR with their pattern."""
+    """Return W·x + b of the candidates of each row x, in CSR with the same pattern."""
     logits = np.empty(candidates.nnz, dtype=np.float32)
     indptr, labels = candidates.indptr.astype(np.int64), candidates.indices.astype(np.int32, copy=False)
     W = np.ascontiguousarray(W)
@@ -228,22 +229,22 @@ def _dots(  # type: ignore[no-untyped-def]
 
 
 def all_labels(rows: int, labels: int) -> csr_matrix:
-    """Every label as a candidate of every row."""
+    """Return rows × labels with every label as a candidate of every row."""
     indices = np.tile(np.arange(labels, dtype=np.int32), rows)
     return csr_matrix((np.ones(rows * labels, np.float32), indices, np.arange(rows + 1) * labels), (rows, labels))
 
 
-def _listed(found: Any, shape: tuple[int, int], index: str) -> csr_matrix:
-    """The labels that an index named, each once, with values above 0; PluginError if that is not what it gave.
+def _checked(shortlists: Any, shape: tuple[int, int], index: str) -> csr_matrix:
+    """Return the labels that an index listed, each once, with values above 0; PluginError if the matrix is wrong.
 
-    A score of −inf says that a label is no candidate, as in `topk_csr`.
+    A label with a score of −inf is no candidate, as in `topk_csr`.
     """
-    if not issparse(found):
-        raise PluginError(f"the index {index} gave a {type(found).__name__}, expected shortlists as a CSR matrix")
-    if found.shape != shape:
-        raise PluginError(f"the index {index} gave shortlists of size {found.shape}, expected {shape}")
+    if not issparse(shortlists):
+        raise PluginError(f"the index {index} gave a {type(shortlists).__name__}, expected shortlists as a CSR matrix")
+    if shortlists.shape != shape:
+        raise PluginError(f"the index {index} gave shortlists of size {shortlists.shape}, expected {shape}")
     try:
-        listed = csr_matrix(found)
+        listed = csr_matrix(shortlists)
         listed.check_format(full_check=True)
     except ValueError as error:
         raise PluginError(f"the index {index} gave shortlists that are not a sound CSR matrix: {error}") from None
@@ -254,5 +255,5 @@ def _listed(found: Any, shape: tuple[int, int], index: str) -> csr_matrix:
 
 def _ones(matrix: csr_matrix) -> csr_matrix:
     ones = csr_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
-    ones.has_canonical_format = True  # as sums of such matrices are
+    ones.has_canonical_format = True  # sums of canonical matrices are canonical
     return ones

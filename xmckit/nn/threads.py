@@ -1,8 +1,8 @@
-"""Threads over fixed pieces of work, so that results have the same bits whatever the number of threads.
+"""Threads over fixed pieces of work, so that the bits of a result do not depend on the number of threads.
 
-A matrix product that the BLAS library spreads over its own threads sums in an order that depends on their number.
-Here torch works with one thread inside each piece, pieces are cut without regard to the number of threads, and what
-they return is combined in the order of the pieces.
+A BLAS library that spreads a matrix product over its own threads sums in an order that depends on their number. Here
+torch uses one thread inside each piece, the pieces do not depend on the number of threads, and their results are
+combined in the order of the pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _threads_outside = 1
 
 
 class Threads:
-    """`map` over pieces, by the calling thread and those of a pool, or without one by the calling thread alone."""
+    """Map functions over pieces, on the calling thread and those of a pool, or without a pool on the caller alone."""
 
     def __init__(self, pool: ThreadPoolExecutor | None = None, workers: int = 1):
         self._pool, self._workers = pool, workers
@@ -46,7 +46,7 @@ class Threads:
             work()
         finally:
             _current.reset(token)
-            # a thread that has not woken up by now finds nothing left to do
+            # A thread that has not started yet has nothing left to do.
             started = [other for other in others if not other.cancel()]
             wait(started)
         for other in started:
@@ -58,19 +58,19 @@ _current: ContextVar[Threads] = ContextVar("threads", default=Threads())  # noqa
 
 
 def current_threads() -> Threads:
-    """Those of the innermost `threads` block; none inside a piece of work, which must not wait for the others."""
+    """Return the threads of the innermost `threads` block; inside a piece, one that runs on the caller alone."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def threads(workers: int) -> Iterator[Threads]:
-    """Threads for the time of a `with` block, in which torch itself uses one."""
+    """Provide threads inside a `with` block; torch itself uses one thread there."""
     with _torch_single_threaded():
         if workers <= 1:
             yield Threads()
         else:
-            # MKL keeps its number of threads per thread: without this, a product that is the first thing a new thread
-            # of the pool does would still be spread.
+            # MKL has a number of threads per thread. Without the initializer, the first product of a new pool thread
+            # would still be spread.
             with ThreadPoolExecutor(workers - 1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
                 token = _current.set(Threads(pool, workers))
                 try:
@@ -81,12 +81,12 @@ def threads(workers: int) -> Iterator[Threads]:
 
 @contextlib.contextmanager
 def _torch_single_threaded() -> Iterator[None]:
-    """torch's thread count belongs to the process: the first to enter sets it, the last to leave restores it."""
+    """Make torch use one thread. Its count belongs to the process: the last block to end restores it."""
     global _users, _threads_outside
     with _lock:
         if _users == 0:
             _threads_outside = torch.get_num_threads()
-        torch.set_num_threads(1)  # MKL's number belongs to the thread, so that everyone who enters has to set it
+        torch.set_num_threads(1)  # MKL's number belongs to the thread, so every block has to set it
         _users += 1
     try:
         yield
@@ -98,7 +98,7 @@ def _torch_single_threaded() -> Iterator[None]:
 
 
 def stripes(length: int, *, least: int = 1024, most: int = 16) -> list[slice]:
-    """`range(length)` in at most `most` contiguous parts of at least `least`; depends on nothing but `length`."""
+    """Cut `range(length)` into at most `most` contiguous parts of at least `least`, independent of the threads."""
     return slices(0, length, max(least, -(-length // most)))
 
 

@@ -1,4 +1,4 @@
-"""The training loop: seeded mini-batches, early stopping on the validation share, the best epoch's weights kept."""
+"""The training loop: seeded mini-batches and early stopping, which keeps the weights of the best epoch."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ DrawnOut = TypeVar("DrawnOut", covariant=True)
 
 
 class Examples(Protocol[DrawnOut]):
-    """What the loop counts, shuffles and draws batches from: rows, or anything else that has labels."""
+    """What the loop counts, shuffles and draws batches from: rows, or anything else with labels."""
 
     def __len__(self) -> int: ...
 
     def batches(self, order: np.ndarray, size: int, device: torch.device) -> Iterator[tuple[DrawnOut, Targets]]:
-        """The examples in this order, `size` at a time."""
+        """Yield the examples in this order, `size` at a time."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Training rows as the loop takes them: features in the form of `as_inputs`, labels, and weights of pairs."""
+class RowExamples:
+    """Training rows as examples: features in the form of `as_inputs`, labels, and weights of pairs."""
 
     X: Matrix
     Y: csr_matrix
@@ -52,7 +52,7 @@ class Rows:
 
 
 def without_stored_zeros(train: Split) -> Split:
-    """Labels in canonical form. Weights share their pattern, and may be 0 themselves: pairs leave both together."""
+    """Return the split with labels in canonical form. A removed pair also loses its weight, which may itself be 0."""
     if train.weights is None:
         return replace(train, Y=as_csr(train.Y))
     train.check("train")
@@ -67,8 +67,8 @@ def without_stored_zeros(train: Split) -> Split:
     return replace(train, Y=Y, weights=weights)
 
 
-def training_rows(train: Split) -> Rows:
-    """What `train` takes of a split, or DataError."""
+def training_rows(train: Split) -> RowExamples:
+    """Return the rows of a split as examples; DataError if they have nothing to learn from."""
     X = as_inputs(train.matrix)
     train.check("train")
     if not train.rows or not X.shape[1] or not train.Y.nnz:
@@ -76,7 +76,7 @@ def training_rows(train: Split) -> Rows:
             f"nothing to learn from: {train.rows} training rows with {X.shape[1]} features and "
             f"{train.Y.nnz} labels among them"
         )
-    return Rows(X, train.Y, train.weights)
+    return RowExamples(X, train.Y, train.weights)
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,9 @@ class Epoch(NamedTuple):
 
 
 def best_epoch(history: Sequence[Epoch]) -> int:
-    """The number of the epoch that validation scored best; the last one where nothing was there to validate on."""
+    """Return the number of the epoch with the best validation score; without scores, of the last epoch."""
     scores = [(epoch.score, -epoch.number) for epoch in history if epoch.score is not None]
     return -max(scores)[1] if scores else len(history)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What training came to: epochs are counted from 1; `score` is None where nothing was there to validate on."""
-
-    epochs: int
-    best_epoch: int
-    score: float | None
-    history: tuple[Epoch, ...]
 
 
 def train(
@@ -127,10 +117,10 @@ def train(
     context: Context,
     threads: Threads,
     device: torch.device,
-) -> Outcome:
-    """Minimise `loss` over `examples`; `network` ends with the weights of the epoch that `validate` scored best.
+) -> tuple[Epoch, ...]:
+    """Minimise `loss` over `examples` and return the epochs; `network` gets the weights of the best epoch.
 
-    Without `validate` all epochs run and the last weights stay.
+    Without `validate`, all epochs run and the last weights stay.
     """
     optimiser = Adam(
         network.parameters(),
@@ -154,7 +144,7 @@ def train(
                     raise _diverged(epoch, f"the loss became {losses[-1]}", schedule, best, context)
                 value.backward()
                 optimiser.step(schedule.learning_rate)
-                bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.shown())
+                bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.latest_score())
             if not all(math.isfinite(parameter.detach().sum()) for parameter in network.parameters()):
                 what = f"a weight is no longer finite, at a loss of {np.mean(losses):.5g}"
                 raise _diverged(epoch, what, schedule, best, context)
@@ -167,11 +157,11 @@ def train(
                 break
         if best.epoch != epoch:
             network.load_state_dict(best.weights)
-    return Outcome(epoch, best.epoch, best.score, tuple(history))
+    return tuple(history)
 
 
 class _Best:
-    """The best epoch so far, which is the latest where there are no scores, and a copy of its weights."""
+    """The best epoch so far, or the latest without scores, and a copy of its weights."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -185,28 +175,29 @@ class _Best:
         if score is None or self.score is None or score > self.score:
             self.epoch, self.score = epoch, score
             state = network.state_dict()
-            # into the same memory each time: fresh memory costs more than the copy
+            # Reuse the memory: allocating costs more than the copy.
             self.weights = self.weights or {name: torch.empty_like(tensor) for name, tensor in state.items()}
             for name, tensor in state.items():
                 self.weights[name].copy_(tensor)
 
-    def shown(self) -> dict[str, str]:
+    def latest_score(self) -> dict[str, str]:
+        """Return the latest score for the progress bar; nothing before the first validation."""
         return {} if self.score is None else {"nDCG@5": f"{self.latest:.4f}"}
 
 
 def _diverged(epoch: int, what: str, schedule: Schedule, best: _Best, context: Context) -> XmckitError:
     return XmckitError(
         f"training diverged in epoch {epoch}: {what}. Try a learning_rate below {schedule.learning_rate:g}, and check "
-        f"that no feature is far larger than the others. {_kept(best, context)}"
+        f"that no feature is far larger than the others. {_save_last_good(best, context)}"
     )
 
 
-def _kept(best: _Best, context: Context) -> str:
-    """Store the last good weights; what became of them."""
+def _save_last_good(best: _Best, context: Context) -> str:
+    """Store the last good weights, and return a sentence that says where they are."""
     if not best.epoch:
-        return "No epoch was completed before, so that there are no good weights to keep."
+        return "No epoch was completed before, so there are no good weights to keep."
     if context.folder is None:
-        return f"The weights of epoch {best.epoch} were good, but there is no folder to keep them in."
+        return f"The weights of epoch {best.epoch} were good, but this context has no folder to keep them in."
     path = context.folder / "last-good.safetensors"
     store.write_tensors(path, best.weights)
     return f"The weights of epoch {best.epoch} are in {path}."
