@@ -43,7 +43,7 @@ Missing = Odd
 NEEDY = """
 import xmckit
 from pydantic import Field
-from xmckit.components.executors import Serial
+from xmckit.components.executors import SerialExecutor
 
 
 class Some(xmckit.Configured):
@@ -64,7 +64,7 @@ def xmckit_datasets():
 
 @xmckit.hookimpl
 def xmckit_executors():
-    yield xmckit.Component("some", f"{__name__}:Serial")
+    yield xmckit.Component("some", f"{__name__}:SerialExecutor")
 """
 
 

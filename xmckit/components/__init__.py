@@ -1,4 +1,5 @@
-"""The core's own components: featurizers, metrics, the popularity baseline, executors; and the rules of ensembles.
+"""The core's own components: featurizers, metrics, the popularity baseline, executors, and the rules of ensembles.
 
-They are registered in `xmckit.registry.builtin` like a plugin's. Imports data, sparse and the contracts.
+It may import data, sparse and the root modules below them, and no torch. Components reach other code through the
+registry (`registry/builtin.py` lists them); `metrics` and `ensembles` also offer functions to the rest of the core.
 """

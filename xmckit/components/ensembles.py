@@ -1,15 +1,15 @@
-"""Several models as one: their rankings and their label sets combined, row by row.
+"""Combine the rankings and the label sets of several models, the members of an ensemble, row by row.
 
-The candidates of a row are all labels that at least one member lists. What a member says about a candidate is, by rule:
+The candidates of a row are all labels that at least one member lists. Each member gives a candidate a value:
 
-- `average`: the probability σ(score); 0 where it does not list the label.
-- `softmax`: the label's share in a softmax over the scores that the member lists; 0 where it does not list the label.
-- `rank`: the place in the member's list, from 1; the place behind its last one where it does not list the label, so
-  that a member with a short list, or none, does not say more about what it leaves out than about what it lists last.
+- `average`: the probability σ(score), or 0 if the member does not list the label.
+- `softmax`: the label's share in a softmax over the scores that the member lists, or 0 if it does not list the label.
+- `rank`: the rank in the member's list, from 1. A label that the member does not list gets the rank after its last one,
+  so that a short or empty list counts no more against the labels that it lacks than against its own last one.
 
-Candidates are ordered by the mean over the members. Their scores are the logits of the mean, so that an average of one
-member is that member, or for `rank` minus the mean place. Among equal means the label with the highest score that any
-member gives it comes first, then the lower label id.
+Candidates are ordered by the mean over the members. Their scores are the logits of the mean, so that the average of one
+member is that member; for `rank`, they are minus the mean rank. Among equal means, the label with the highest score by
+any member comes first, then the lower label id.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from xmckit.errors import DataError
 from xmckit.records import Combining, TopK
 from xmckit.sparse.topk import slots_for
 
-BLOCK = 1 << 14  # rows whose lists stand beside each other at a time
+BLOCK = 1 << 14  # rows that are combined at a time
 _AVERAGE, _RANK, _SOFTMAX = range(3)
 _CODES = dict(zip(get_args(Combining), (_AVERAGE, _RANK, _SOFTMAX), strict=True))
-_LARGEST = 1e30  # so that a score of inf, minus another, stays a number
+_LARGEST = 1e30  # limit of scores, so that differences with inf stay numbers
 _TINY = float(np.finfo(np.float64).tiny)
-# What is known of a candidate: its highest score, what speaks for and against it, how many members list it.
+# Columns of `facts` per candidate: highest score, sum of values, sum of their complements, members that list it.
 _HIGHEST, _FOR, _AGAINST, _LISTS = range(4)
 
 
 def combine_rankings(rankings: Sequence[TopK], k: int, rule: Combining = "average") -> TopK:
-    """The best `k` labels of each row by all `rankings` together; lists may have different lengths."""
+    """Return the best `k` labels of each row by all `rankings` together; lists may have different lengths."""
     rows = rankings[0].rows
     for ranking in rankings:
         if ranking.rows != rows:
@@ -47,13 +47,13 @@ def combine_rankings(rankings: Sequence[TopK], k: int, rule: Combining = "averag
     for start in range(0, rows, BLOCK):
         part = slice(start, start + BLOCK)
         labels = np.concatenate([ranking.indices[part] for ranking in rankings], axis=1)
-        said = np.concatenate([ranking.scores[part] for ranking in rankings], axis=1)
-        _combine(labels, said, starts, _CODES[rule], indices[part], scores[part])
+        member_scores = np.concatenate([ranking.scores[part] for ranking in rankings], axis=1)
+        _combine(labels, member_scores, starts, _CODES[rule], indices[part], scores[part])
     return TopK(indices, scores)
 
 
 def combine_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
-    """The labels that more than half of the members output."""
+    """Return the labels that more than half of the members output."""
     votes = csr_matrix(sum(one.astype(bool).astype(np.float32) for one in sets))
     votes.data = (votes.data > len(sets) / 2).astype(np.float32)
     votes.eliminate_zeros()
@@ -69,7 +69,7 @@ def _combine(
     out_labels: np.ndarray,
     out_scores: np.ndarray,
 ) -> None:
-    """Fill the result. The list of member m is in the columns from `starts[m]` to `starts[m + 1]`."""
+    """Fill `out_labels` and `out_scores`. Columns `starts[m]` to `starts[m + 1]` hold the list of member m."""
     rows, width = labels.shape
     members = len(starts) - 1
     listed, facts = np.empty(width, np.int64), np.empty((width, 4))
@@ -79,34 +79,35 @@ def _combine(
         count = 0
         for member in range(members):
             here = slice(starts[member], starts[member + 1])
-            count += _hear(labels[row, here], scores[row, here], rule, listed[count:], facts[count:])
-        behind = count + members  # the places behind the last ones of all members, added up
-        found = _merge(listed[:count], facts[:count], row, table, places)
-        for place in range(found):
+            count += _read_member(labels[row, here], scores[row, here], rule, listed[count:], facts[count:])
+        after_last = count + members  # sum over the members of the rank after their last one
+        candidates = _merge(listed[:count], facts[:count], row, table, places)
+        for place in range(candidates):
             heap[place] = place
             if rule == _RANK:
-                means[place] = -(facts[place, _FOR] + behind) / members
+                means[place] = -(facts[place, _FOR] + after_last) / members
             else:
                 against = facts[place, _AGAINST] + (members - facts[place, _LISTS])
                 means[place] = _log(facts[place, _FOR]) - _log(against)
-        for place in range(found // 2 - 1, -1, -1):
-            _sift(heap[:found], place, means, facts, listed)
-        for place in range(min(found, out_labels.shape[1])):
+        for place in range(candidates // 2 - 1, -1, -1):
+            _sift(heap[:candidates], place, means, facts, listed)
+        for place in range(min(candidates, out_labels.shape[1])):
             out_labels[row, place], out_scores[row, place] = listed[heap[0]], means[heap[0]]
-            left = found - place - 1
+            left = candidates - place - 1
             heap[0] = heap[left]
             _sift(heap[:left], 0, means, facts, listed)
 
 
 @njit(cache=True, nogil=True)
-def _hear(labels: np.ndarray, scores: np.ndarray, rule: int, listed: np.ndarray, facts: np.ndarray) -> int:
-    """Write down what one member says about each label of its list; the list's length. By rank that is the place less
-    the one behind the last, which is 0 for what the member does not list.
+def _read_member(labels: np.ndarray, scores: np.ndarray, rule: int, listed: np.ndarray, facts: np.ndarray) -> int:
+    """Write the facts of each label in one member's list, and return the list's length.
+
+    For `rank`, the value is the rank minus the rank after the last, so that a label outside the list has the value 0.
     """
     size = 0
     while size < len(labels) and labels[size] >= 0:
         size += 1
-    rest = 0.0  # of the softmax's sum, in which the first label counts 1
+    rest = 0.0  # the softmax's sum without the first label, which counts 1
     for place in range(size):
         listed[place] = labels[place]
         facts[place, _HIGHEST] = min(max(np.float64(scores[place]), -_LARGEST), _LARGEST)
@@ -129,12 +130,12 @@ def _hear(labels: np.ndarray, scores: np.ndarray, rule: int, listed: np.ndarray,
 
 @njit(cache=True, nogil=True)
 def _merge(listed: np.ndarray, facts: np.ndarray, row: int, table: np.ndarray, places: np.ndarray) -> int:
-    """Add up what was said about the same label, in place; the number of labels.
+    """Add up the facts of the same label in place, and return the number of different labels.
 
-    `table` is a hash table of labels, and `places` says where each stands. An entry is (row + 1) · 2³² + label, so that
-    those of other rows count as empty and nothing is cleared.
+    `table` is a hash table of labels, and `places` holds the position of each label. An entry is (row + 1) · 2³² +
+    label: entries of other rows count as empty, so the table need not be cleared.
     """
-    mask, found = len(table) - 1, 0
+    mask, count = len(table) - 1, 0
     for place in range(len(listed)):
         label = listed[place]
         entry = (np.int64(row + 1) << 32) | label
@@ -147,15 +148,15 @@ def _merge(listed: np.ndarray, facts: np.ndarray, row: int, table: np.ndarray, p
             facts[first] += facts[place]
             facts[first, _HIGHEST] = highest
         else:
-            table[slot], places[slot] = entry, found
-            listed[found], facts[found] = label, facts[place]
-            found += 1
-    return found
+            table[slot], places[slot] = entry, count
+            listed[count], facts[count] = label, facts[place]
+            count += 1
+    return count
 
 
 @njit(cache=True, nogil=True)
 def _sift(heap: np.ndarray, place: int, means: np.ndarray, facts: np.ndarray, listed: np.ndarray) -> None:
-    """Restore a heap of candidates whose root is the best, except at `place`."""
+    """Restore the heap of candidates, with the best at its root, after a change at `place`."""
     while 2 * place + 1 < len(heap):
         child = 2 * place + 1
         if child + 1 < len(heap) and _before(heap[child + 1], heap[child], means, facts, listed):
@@ -177,5 +178,5 @@ def _before(one: int, other: int, means: np.ndarray, facts: np.ndarray, listed: 
 
 @njit(cache=True, nogil=True)
 def _log(value: float) -> float:
-    """Of 0 that of the smallest number, so that differences stay numbers."""
+    """Return the logarithm of a value, or of the smallest normal number if that is larger, so that it is finite."""
     return np.log(value if value > _TINY else _TINY)

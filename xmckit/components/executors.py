@@ -1,4 +1,4 @@
-"""Ways to spread independent work. Results come in the order of the items, whatever the number of workers."""
+"""Executors: they map a function over independent items, and return the results in the order of the items."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from xmckit.context import map_on_threads
 from xmckit.params import Configured
 
 
-class Serial(Configured):
+class SerialExecutor(Configured):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
         return [function(item) for item in items]
 
 
-class Threads(Configured):
+class ThreadExecutor(Configured):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
         return map_on_threads(function, items, workers=workers)
 
 
-class Processes(Configured):
+class ProcessExecutor(Configured):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
         if workers <= 1 or len(items) <= 1:
             return [function(item) for item in items]

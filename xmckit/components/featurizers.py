@@ -1,4 +1,4 @@
-"""Featurizers: what a split brings, texts or feature blocks, becomes the one float32 matrix that the rest sees."""
+"""Featurizers: they turn the texts or feature blocks of a split into one float32 matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS_AT_ONCE = 1 << 15
 
 
 class BlockParams(Params):
-    """How one block differs from the others; what is left out is as for all blocks."""
+    """Settings of one block; a setting that is left out is the same as for all blocks."""
 
     normalise: Normalise | None = Field(default=None, description='Scale its rows to length 1 ("l2") or not ("none").')
     weight: float = Field(default=1.0, gt=0, description="Factor of the block, after normalisation.")
@@ -42,9 +42,9 @@ class BlocksParams(Params):
 
 
 class Blocks(Configured):
-    """Feature blocks side by side, in their order, each weighted and normalised; dense only if all of them are.
+    """Put feature blocks side by side, in their order, each weighted and normalised; dense only if all of them are.
 
-    A matrix that needs no change comes back as it is. Rows without features stay so.
+    A matrix that needs no change is returned as it is. Rows without features stay empty.
     """
 
     Params: ClassVar[type[Params]] = BlocksParams
@@ -67,7 +67,7 @@ class Blocks(Configured):
     def transform(self, split: Split, *, context: Context) -> Matrix:
         if self._widths is None:
             raise UsageError("blocks: transform was called before fit")
-        blocks = _fitting_blocks(split, self._widths)
+        blocks = _matching_blocks(split, self._widths)
         return side_by_side([self._transform_block(name, block, context) for name, block in blocks.items()])
 
     def save(self, folder: Path) -> None:
@@ -91,7 +91,7 @@ class Blocks(Configured):
     def _transform_block(self, name: str, block: Matrix, context: Context) -> Matrix:
         own = self.params.blocks.get(name, BlockParams())
         unit = (own.normalise or self.params.normalise) == "l2"
-        # weights that were learned from sparse rows are for dense ones too
+        # Weights that were learned from sparse rows apply to dense rows too.
         matrix = _float32(csr_matrix(block) if name in self._idf else block, name)
         if not unit and own.weight == 1 and name not in self._idf:
             return matrix
@@ -134,13 +134,13 @@ class TfidfParams(Params):
     ngrams: int = Field(1, ge=1, lt=2**31, description="Also take sequences of up to this many words as features.")
     shortest: int = Field(1, ge=1, description="Leave out sequences of fewer words, or characters, than this.")
     lowercase: bool = Field(True, description="Treat upper and lower case as equal.")
-    stop_words: tuple[str, ...] = Field((), description="Words that are left out.")
+    stop_words: tuple[str, ...] = Field((), description="Words to leave out.")
     buckets: Annotated[int, Field(ge=1, lt=2**31)] | None = Field(
         None,
-        description="Keep no words, but as many columns as this: a word's hash says which one is its. "
-        "min_count, max_share and max_features then have no say.",
+        description="Keep no words, but this many columns; the hash of a word chooses its column. "
+        "min_count, max_share and max_features are then ignored.",
     )
-    with_blocks: bool = Field(False, description="Put the feature blocks of the data, as they come, beside the words.")
+    with_blocks: bool = Field(False, description="Put the feature blocks of the data, unchanged, beside the words.")
 
     @model_validator(mode="after")
     def _lengths(self) -> TfidfParams:
@@ -150,14 +150,15 @@ class TfidfParams(Params):
             raise ValueError("stop_words are for words, not for characters")
         return self
 
-    def cutting(self) -> Terms:
+    def term_rules(self) -> Terms:
+        """Return the rules that cut a text into terms."""
         return Terms(self.terms == "characters", self.shortest, self.ngrams, self.lowercase, self.stop_words)
 
 
 class Tfidf(Configured):
     """Words, or sequences of words or of characters, weighted by tf-idf; rows have length 1.
 
-    `xmckit.sparse.text` says what a word is, in any script. A text without a known word is a row of zeros.
+    `xmckit.sparse.text` defines words for all scripts. A text without a known word becomes a row of zeros.
     """
 
     Params: ClassVar[type[Params]] = TfidfParams
@@ -174,20 +175,20 @@ class Tfidf(Configured):
         if train.X is not None and not self.params.with_blocks:
             context.log("tfidf: the data also has feature blocks; they are not used (with_blocks = false)")
         self._widths = _widths(_named_blocks(train)) if self.params.with_blocks else None
-        spread = _spreading(context, "counting words")
+        spread = _map_with_progress(context, "counting words")
         if self.params.buckets is not None:
-            counted = count_terms(texts, self.params.cutting(), self.params.buckets, spread=spread)
+            counted = count_terms(texts, self.params.term_rules(), self.params.buckets, spread=spread)
         else:
             self._words, counted = learn_terms(
                 texts,
-                self.params.cutting(),
+                self.params.term_rules(),
                 min_documents=self.params.min_count,
                 max_documents=self.params.max_share * len(texts),
                 max_terms=self.params.max_features,
                 spread=spread,
             )
             if not len(self._words):
-                raise DataError(self._no_words(len(texts)))
+                raise DataError(self._no_words_message(len(texts)))
         self._idf = np.log((1 + len(texts)) / (1 + counted.documents())) + 1
         self._fitted_on = texts, counted
 
@@ -197,11 +198,11 @@ class Tfidf(Configured):
         words = self._counted(_texts(split), context).weighted(self._idf, sublinear=self.params.sublinear)
         if self._widths is None:
             return words
-        blocks = _fitting_blocks(split, self._widths)
+        blocks = _matching_blocks(split, self._widths)
         return side_by_side([words, *(_float32(block, name) for name, block in blocks.items())])
 
     def words(self) -> list[str]:
-        """The fitted words, column by column; none where they are hashed."""
+        """Return the fitted words, column by column; none if they are hashed."""
         return [] if self._words is None else self._words.terms()
 
     def save(self, folder: Path) -> None:
@@ -228,16 +229,16 @@ class Tfidf(Configured):
         return tfidf
 
     def _counted(self, texts: Sequence[str], context: Context) -> Counted:
-        """The terms of texts. Those that were fitted on were counted then, and are usually asked for first."""
+        """Count the terms of texts. `fit` keeps the counts of its texts for the first call, which usually has them."""
         if self._fitted_on is not None:
             fitted, counted = self._fitted_on
             self._fitted_on = None
             if fitted is texts:
                 return counted
         known = self._words if self._words is not None else self.params.buckets
-        return count_terms(texts, self.params.cutting(), known, spread=_spreading(context, "counting words"))
+        return count_terms(texts, self.params.term_rules(), known, spread=_map_with_progress(context, "counting words"))
 
-    def _no_words(self, texts: int) -> str:
+    def _no_words_message(self, texts: int) -> str:
         share = f" and in at most {self.params.max_share:.0%}" if self.params.max_share < 1 else ""
         change = "lower features.min_count, raise features.max_share" if share else "lower features.min_count"
         what = "word" if self.params.terms == "words" else "sequence of characters"
@@ -247,30 +248,30 @@ class Tfidf(Configured):
         )
 
 
-def _spreading(context: Context, what: str) -> Spread:
-    """Chunks of texts on the context's workers. Threads, whatever the executor: chunks fill shared arrays."""
+def _map_with_progress(context: Context, what: str) -> Spread:
+    """Return a map over chunks of texts on threads. Chunks fill shared arrays, so no executor can be used."""
 
     def spread(function: Callable[[Any], Any], items: list) -> list:
         with context.progress(what, total=len(items)) as bar:
 
-            def done(item: Any) -> Any:
+            def call(item: Any) -> Any:
                 result = function(item)
                 bar.advance()
                 return result
 
-            return map_on_threads(done, items, workers=context.workers)
+            return map_on_threads(call, items, workers=context.workers)
 
     return spread
 
 
 def inverse_document_frequency(matrix: csr_matrix) -> np.ndarray:
-    """ln((1 + rows) / (1 + rows with the column)) + 1 for each column: never 0, and finite for unseen columns."""
+    """Return ln((1 + rows) / (1 + rows with the column)) + 1 per column: never 0, and finite for unseen columns."""
     seen = np.bincount(matrix.indices, minlength=matrix.shape[1])
     return np.log((1 + matrix.shape[0]) / (1 + seen)) + 1
 
 
 def side_by_side(blocks: Sequence[Matrix]) -> Matrix:
-    """One matrix: sparse if any block is, and the block itself if there is only one."""
+    """Return one matrix: sparse if any block is, and the block itself if it is the only one."""
     if len(blocks) == 1:
         return blocks[0]
     if any(issparse(block) for block in blocks):
@@ -288,7 +289,7 @@ def _weighted_dense(rows: np.ndarray, unit: bool, weight: float) -> np.ndarray:
 
 
 def _float32(block: Matrix, name: str) -> Matrix:
-    """The block in float32, sparse ones in canonical form; the same object if it already is like that."""
+    """Return the block in float32, a sparse one in canonical form; the same object if nothing has to change."""
     if isinstance(block, csr_matrix) and block.dtype == np.float32 and block.has_canonical_format and block.data.all():
         return block
     with np.errstate(over="ignore"):
@@ -301,8 +302,8 @@ def _float32(block: Matrix, name: str) -> Matrix:
 def _check_finite(matrix: Any, name: str) -> None:
     bad = np.argwhere(~np.isfinite(matrix.data if issparse(matrix) else matrix))
     if len(bad):
-        place = int(bad[0][0])
-        row = int(np.searchsorted(matrix.indptr, place, side="right")) - 1 if issparse(matrix) else place
+        first = int(bad[0][0])
+        row = int(np.searchsorted(matrix.indptr, first, side="right")) - 1 if issparse(matrix) else first
         raise DataError(f"features {name} have a value that is not finite or too large for 32-bit floats", row=row)
 
 
@@ -329,12 +330,12 @@ def _texts(split: Split) -> Sequence[str]:
     return split.texts
 
 
-def _fitting_blocks(split: Split, fitted: Mapping[str, int]) -> dict[str, Matrix]:
-    """The blocks in the order that was fitted, if they are the same."""
+def _matching_blocks(split: Split, fitted: Mapping[str, int]) -> dict[str, Matrix]:
+    """Return the blocks in the fitted order; DataError if they are not those that were fitted."""
     blocks = _named_blocks(split)
     if _widths(blocks) != fitted:
         raise DataError(
-            f"the features were fitted on {_described(fitted)}, but these rows have {_described(_widths(blocks))}"
+            f"the features were fitted on {_describe(fitted)}, but these rows have {_describe(_widths(blocks))}"
         )
     return {name: blocks[name] for name in fitted}
 
@@ -343,7 +344,7 @@ def _widths(blocks: Mapping[str, Matrix]) -> dict[str, int]:
     return {name: int(block.shape[1]) for name, block in blocks.items()}
 
 
-def _described(widths: Mapping[str, int]) -> str:
+def _describe(widths: Mapping[str, int]) -> str:
     return ", ".join(f"{name} with {width} columns" for name, width in widths.items())
 
 
@@ -357,7 +358,7 @@ def _read_widths(path: Path) -> dict[str, int] | None:
 
 
 def _read_weights(path: Path, key: str, columns: int) -> np.ndarray:
-    """The weight of each column: kernels read them without looking at their number."""
+    """Return the weight of each column, checked because kernels do not check their number."""
     weights: np.ndarray = store.read_arrays(path, key)[key]
     if weights.shape != (columns,) or weights.dtype.kind != "f":
         raise store.damaged(path, f"{columns} columns, but weights of {weights.dtype} and shape {weights.shape}")
@@ -367,5 +368,5 @@ def _read_weights(path: Path, key: str, columns: int) -> np.ndarray:
 
 
 def _idf_key(name: str, widths: Mapping[str, int] | None) -> str:
-    """A block's name may be anything, so its arrays are stored under its position."""
+    """Return the stored name of a block's weights: its position, because its own name may be any text."""
     return f"block{list(widths or ()).index(name)}"

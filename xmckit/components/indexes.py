@@ -1,4 +1,4 @@
-"""Label indexes as heads and commands receive them: checked, and with the name of the component that built them."""
+"""Check label indexes before heads and commands receive them, and name the component that built them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from xmckit.errors import PluginError
 
 
 def named_index(index: Any, use: str) -> Any:
-    """Check that `index` can shortlist and be saved, and set `indexer` to `use`, the component that can load it."""
-    for promised in ("shortlist", "save"):
-        if not callable(getattr(index, promised, None)):
-            raise PluginError(f"indexer {use} built a {type(index).__name__}, which lacks {promised}()")
+    """Check that `index` has `shortlist` and `save`, and set its `indexer` to `use`, the component that can load it."""
+    for method in ("shortlist", "save"):
+        if not callable(getattr(index, method, None)):
+            raise PluginError(f"indexer {use} built a {type(index).__name__}, which lacks {method}()")
     try:
         index.indexer = use
     except AttributeError:
-        raise PluginError(f"indexer {use} built a {type(index).__name__} that cannot be told its name") from None
+        raise PluginError(f"indexer {use} built a {type(index).__name__} that takes no attribute `indexer`") from None
     return index

@@ -1,6 +1,6 @@
-"""Scores of rankings and of label sets. `docs/metrics.md` has the definitions and the rules for odd rows.
+"""Metrics of rankings and of label sets. `docs/metrics.md` has the definitions and the rules for special rows.
 
-All values are shares between 0 and 1, except the propensity constants that go with them.
+All values are shares between 0 and 1.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RankingMetrics(params.Configured):
 
 
 class SetMetrics(params.Configured):
-    """Micro and macro F1 of the label sets; nothing for a head that has no rule to output sets."""
+    """Micro and macro F1 of the label sets; none for a head that outputs no sets."""
 
     def compute(self, evaluation: Evaluation) -> Mapping[str, float]:
         if evaluation.sets is None:
@@ -57,7 +57,7 @@ class SetMetrics(params.Configured):
 
 
 def propensity_constants(family: str | Sequence[float] | None) -> tuple[float, float]:
-    """(A, B) of a family ("wikipedia", "amazon", "other"), of a pair as it is given, or of "other" for None."""
+    """Return (A, B) for a family ("wikipedia", "amazon", "other"), for a pair of numbers, or for None ("other")."""
     if family is None:
         return PROPENSITY_FAMILIES["other"]
     if isinstance(family, str):
@@ -74,9 +74,9 @@ def propensity_constants(family: str | Sequence[float] | None) -> tuple[float, f
 
 
 def inverse_propensity(train_counts: np.ndarray, train_rows: int, A: float, B: float) -> np.ndarray:
-    """1 + C(n + B)^−A with C = (ln N − 1)(B + 1)^A, for labels seen n times in N training rows (Jain et al. 2016).
+    """Return 1 + C(n + B)^−A with C = (ln N − 1)(B + 1)^A, for labels with n of N training rows (Jain et al. 2016).
 
-    Below 3 rows ln N − 1 is negative and the model has no meaning: every label then counts the same.
+    Below 3 rows, ln N − 1 is negative and the model has no meaning: every label then counts the same.
     """
     counts = np.asarray(train_counts, dtype=np.float64)
     if train_rows < 1:
@@ -97,17 +97,17 @@ def rank_metrics(
     filtered: csr_matrix | None = None,
     workers: int = 1,
 ) -> dict[str, float]:
-    """Scores by name ("P@1", "nDCG@3", …) of rankings, or of a CSR matrix with scores as values.
+    """Return metrics by name ("P@1", "nDCG@3", …) of rankings, or of a CSR matrix with scores as values.
 
-    PSP and PSnDCG come when `inverse_propensity` (one number per label) is given. `filtered` pairs do not count.
-    `workers` threads share the work; the numbers have the same bits whatever their number.
+    PSP and PSnDCG need `inverse_propensity` (one number per label). `filtered` pairs do not count. `workers` threads
+    share the work; the bits of the results do not depend on their number.
     """
     ks = _cutoffs(ks)
     weights = _label_weights(inverse_propensity, truth.shape[1])
-    ranked = _Ranked.of(predictions, truth, filtered, deepest=ks[-1], workers=workers)
+    ranked = _RankedTruth.from_predictions(predictions, truth, filtered, deepest=ks[-1], workers=workers)
     if not len(ranked.labels):
         raise DataError("no row of the truth has a label to score")
-    # Nothing is ranked beyond the widest row, so that a huge k costs nothing.
+    # No rank lies beyond the widest row, so a huge k costs nothing.
     deepest = max(ranked.width, int(np.diff(ranked.indptr).max()))
     sums = scoring.ranking_sums(ranked.indptr, ranked.labels, ranked.ranks, weights, np.minimum(ks, deepest), workers)
     precision, recall = sums.hits / (ranked.rows * np.asarray(ks)), sums.recall / ranked.rows
@@ -126,8 +126,8 @@ def rank_metrics(
 
 
 def set_metrics(sets: csr_matrix, truth: csr_matrix, *, filtered: csr_matrix | None = None) -> dict[str, float]:
-    """Micro-F1 over all pairs and macro-F1 over the labels that occur in `truth`; values other than 0 do not matter."""
-    _same_shape(sets, truth, "the matrix of label sets")
+    """Return micro-F1 over all pairs and macro-F1 over the labels in `truth`; values other than 0 count the same."""
+    _check_shape(sets, truth, "the matrix of label sets")
     pairs = [
         _remaining(matrix, filtered, what)
         for matrix, what in ((sets, "the matrix of label sets"), (truth, "the truth"))
@@ -145,8 +145,10 @@ def set_metrics(sets: csr_matrix, truth: csr_matrix, *, filtered: csr_matrix | N
 
 
 class RowScores(NamedTuple):
-    """What every row adds to P, nDCG and PSP at each k: a metric is the sum of its column of `parts` divided by that of
-    `norms`, which are rows × names and depend on the truth only.
+    """The share of every row in P, nDCG and PSP at each k.
+
+    `parts` and `norms` are rows × names; a metric is the sum of its column of `parts` divided by that of `norms`.
+    `norms` depend on the truth only.
     """
 
     names: tuple[str, ...]
@@ -167,15 +169,15 @@ def row_scores(
     ks: Sequence[int] = (1, 3, 5),
     filtered: csr_matrix | None = None,
 ) -> RowScores:
-    """The scores of every row, for paired comparisons of models by P, nDCG and PSP."""
+    """Return the scores of every row, for paired comparisons of models by P, nDCG and PSP."""
     ks = _cutoffs(ks)
     weights = _label_weights(inverse_propensity, truth.shape[1])
-    ranked = _Ranked.of(predictions, truth, filtered, deepest=ks[-1])
+    ranked = _RankedTruth.from_predictions(predictions, truth, filtered, deepest=ks[-1])
     sizes = np.diff(ranked.indptr)
     row_of = np.repeat(np.arange(ranked.rows), sizes)
     weight = weights[ranked.labels]
-    heaviest = np.lexsort((-weight, row_of))  # by rows, as the labels are, and the heaviest labels of each first
-    place = np.arange(len(row_of)) - np.repeat(ranked.indptr[:-1], sizes)
+    heaviest = np.lexsort((-weight, row_of))  # row by row, the heaviest labels of each first
+    position = np.arange(len(row_of)) - np.repeat(ranked.indptr[:-1], sizes)
     gained = 1 / np.log2(np.minimum(ranked.ranks, ks[-1]) + 2.0)
     ideal = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, min(ks[-1], sizes.max(initial=0)) + 2))))
 
@@ -190,13 +192,13 @@ def row_scores(
         best = ideal[np.minimum(sizes, k).clip(max=len(ideal) - 1)]
         columns[f"nDCG@{k}"] = _ratio(sums(gained * (ranked.ranks < k)), best), always
     for k in ks:
-        columns[f"PSP@{k}"] = sums(weight * (ranked.ranks < k)), sums(weight[heaviest] * (place < k))
+        columns[f"PSP@{k}"] = sums(weight * (ranked.ranks < k)), sums(weight[heaviest] * (position < k))
     parts, norms = (np.stack(column, axis=1) for column in zip(*columns.values(), strict=True))
     return RowScores(tuple(columns), parts, norms)
 
 
-class _Ranked(NamedTuple):
-    """The true pairs (CSR) that count, and the rank of each among `width` predictions."""
+class _RankedTruth(NamedTuple):
+    """The true pairs (CSR) that count, and the rank of each pair among `width` predictions."""
 
     indptr: np.ndarray
     labels: np.ndarray
@@ -208,17 +210,17 @@ class _Ranked(NamedTuple):
         return len(self.indptr) - 1
 
     @staticmethod
-    def of(
+    def from_predictions(
         predictions: TopK | csr_matrix,
         truth: csr_matrix,
         filtered: csr_matrix | None,
         *,
         deepest: int,
         workers: int = 1,
-    ) -> _Ranked:
+    ) -> _RankedTruth:
         dropped = np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
         if filtered is not None:
-            _same_shape(filtered, truth, "the filter")
+            _check_shape(filtered, truth, "the filter")
             dropped = _sorted_pattern(filtered, "the filter")
         topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped[0]).max(initial=0)))
         indptr, labels = _remaining(truth, filtered, "the truth")
@@ -228,7 +230,7 @@ class _Ranked(NamedTuple):
         )
         if wrong != scoring.SOUND:
             raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
-        return _Ranked(indptr, labels, ranks, topk.k)
+        return _RankedTruth(indptr, labels, ranks, topk.k)
 
 
 def _wrong_ranking(wrong: int, predicted: np.ndarray, scores: np.ndarray, row: int, labels: int) -> DataError:
@@ -245,8 +247,8 @@ def _wrong_ranking(wrong: int, predicted: np.ndarray, scores: np.ndarray, row: i
         message = "a predicted score is not a number (NaN)"
     else:
         rank = int(np.argmax(np.diff(scores) > 0)) + 1
-        found = f"{scores[rank - 1]:g} at rank {rank} and {scores[rank]:g} at rank {rank + 1}"
-        message = f"the predicted scores are {found}, expected the best label first"
+        pair = f"{scores[rank - 1]:g} at rank {rank} and {scores[rank]:g} at rank {rank + 1}"
+        message = f"the predicted scores are {pair}, expected the best label first"
     return DataError(message, row=row)
 
 
@@ -254,7 +256,7 @@ def _as_topk(predictions: TopK | csr_matrix, truth: csr_matrix, deepest: int) ->
     if truth.shape[0] == 0:
         raise DataError("there are no rows to score")
     if not isinstance(predictions, TopK):
-        _same_shape(predictions, truth, "the predictions")
+        _check_shape(predictions, truth, "the predictions")
         longest = int(np.diff(predictions.indptr).max())
         return topk_csr(predictions, max(1, min(deepest, longest)))
     if predictions.indices.ndim != 2 or predictions.indices.shape != predictions.scores.shape:
@@ -286,13 +288,13 @@ def _remaining(matrix: csr_matrix, filtered: csr_matrix | None, what: str) -> tu
 
 
 def _sorted_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
-    indptr, labels = csr_pattern(matrix, what)  # a broken one must be found before scipy's own code walks through it
+    indptr, labels = csr_pattern(matrix, what)  # scipy's code must not run on a broken matrix
     if scoring.rises_in_rows(indptr, labels) and matrix.data.all():
         return indptr, labels
     return csr_pattern(as_csr(matrix), what)
 
 
-def _same_shape(matrix: csr_matrix, truth: csr_matrix, what: str) -> None:
+def _check_shape(matrix: csr_matrix, truth: csr_matrix, what: str) -> None:
     if matrix.shape != truth.shape:
         raise DataError(
             f"{what} has {matrix.shape[0]} rows × {matrix.shape[1]} labels "

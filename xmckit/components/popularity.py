@@ -1,4 +1,4 @@
-"""The baseline of every table: the same, most frequent labels for every row."""
+"""The popularity baseline: it predicts the most frequent labels for every row."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FILE = "counts.npz"
 
 
 class PopularityHead(Configured):
-    """Scores a label by the log-odds of its frequency, log((n + ½) / (N − n + ½)) for n of N training rows.
+    """Score a label by the log-odds of its frequency, log((n + ½) / (N − n + ½)) for n of N training rows.
 
-    The output is constant: no features, nothing to verify. Weights of training labels do not count.
+    The output does not depend on the features, so there is nothing to verify. Weights of training labels are ignored.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -50,12 +50,12 @@ class PopularityHead(Configured):
         return None
 
     def labels(self, X: Matrix) -> csr_matrix:
-        """The labels of more than half of the training rows: those with a positive score."""
+        """Return the labels of more than half of the training rows, which are those with a positive score."""
         counts, rows = self._fitted(), X.shape[0]
-        usual = np.flatnonzero(2 * counts > self._rows).astype(np.int32)
-        indptr = np.arange(rows + 1) * len(usual)
-        values = np.ones(rows * len(usual), dtype=np.float32)
-        return csr_matrix((values, np.tile(usual, rows), indptr), shape=(rows, len(counts)))
+        frequent = np.flatnonzero(2 * counts > self._rows).astype(np.int32)
+        indptr = np.arange(rows + 1) * len(frequent)
+        values = np.ones(rows * len(frequent), dtype=np.float32)
+        return csr_matrix((values, np.tile(frequent, rows), indptr), shape=(rows, len(counts)))
 
     def decision(self) -> LinearDecision | None:
         return None

@@ -86,15 +86,17 @@ def xmckit_metrics() -> Iterator[Component]:
 @hookimpl
 def xmckit_executors() -> Iterator[Component]:
     yield Component(
-        "serial", "xmckit.components.executors:Serial", summary="One item after the other, in this process."
+        "serial", "xmckit.components.executors:SerialExecutor", summary="One item after the other, in this process."
     )
     yield Component(
         "threads",
-        "xmckit.components.executors:Threads",
+        "xmckit.components.executors:ThreadExecutor",
         summary="Threads of this process; numba and torch release the GIL.",
     )
     yield Component(
-        "processes", "xmckit.components.executors:Processes", summary="Processes of this machine, for pure Python work."
+        "processes",
+        "xmckit.components.executors:ProcessExecutor",
+        summary="Processes of this machine, for pure Python work.",
     )
 
 
