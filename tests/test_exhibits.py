@@ -98,5 +98,5 @@ def test_leaves_of_any_clusters() -> None:
     (found,) = exhibits.stored_all(exhibits.leaf_exhibits(clusters, label_of), "toy")
     assert dict(zip(found["edges"], found["counts"], strict=False)) == {1: 1, 2: 0, 3: 1}
     assert found["note"] == (
-        "2 leaves, the smallest with 1 labels, the largest with 3. 1 labels stand in several leaves."
+        "2 leaves, the smallest with 1 labels, the largest with 3. 1 labels are in several leaves."
     )

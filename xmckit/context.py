@@ -1,4 +1,4 @@
-"""What a component is given besides its data: seed, workers, progress, a folder, a way to build other components."""
+"""The context of a component: seed, workers, progress, folder, and a way to build other components."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Bar(Protocol):
     """One line of progress."""
 
     def advance(self, steps: float = 1, **facts: object) -> None:
-        """Count `steps` as done; `facts` (loss=…, epoch=…) are shown behind the bar."""
+        """Count `steps` as done; `facts` (loss=…, epoch=…) appear after the bar."""
 
 
 class Progress(Protocol):
-    """Makes bars: `with context.progress("training", total=10) as bar: bar.advance()`."""
+    """Make progress bars: `with context.progress("training", total=10) as bar: bar.advance()`."""
 
     def __call__(self, what: str, total: float | None = None) -> contextlib.AbstractContextManager[Bar]: ...
 
@@ -38,7 +38,7 @@ class _Silent:
 
 @contextlib.contextmanager
 def silent(what: str, total: float | None = None) -> Iterator[Bar]:
-    """Progress that shows nothing."""
+    """Show no progress."""
     yield _Silent()
 
 
@@ -50,13 +50,13 @@ def _no_registry(kind: str, name: str) -> type:
 
 @dataclass(frozen=True)
 class Context:
-    """Handed to every component. Components read nothing global: what they need is here.
+    """Everything that a component needs besides its data. Components read no global state.
 
-    `validation` holds the rows carved out of train, for early stopping, thresholds and calibration. `label_names`, for
-    indexers and heads, are those of the data, for files that people write; None where labels have none. `label_rows`,
-    for the same, gives a feature row for each label: the data's own label features where they are as wide as rows, or
-    the labels' names as the featurizer sees them; None where there is neither. `folder` is the component's own scratch
-    folder, which is found again when a stage is gone on with after a kill; what must last goes through `save`.
+    `validation` holds rows taken from train, for early stopping, thresholds and calibration. `label_names` and
+    `label_rows` are for indexers and heads. `label_names` are those of the data, for files that people write; None if
+    labels have no names. `label_rows` returns a feature row per label: the data's label features if they are as wide as
+    rows, or else the labels' names as the featurizer transforms them; None if the data has neither. `folder` is the
+    component's scratch folder, which it gets back if a killed stage resumes; `save` stores what must last.
     """
 
     seed: int = 0
@@ -72,33 +72,34 @@ class Context:
     log: Callable[[str], None] = field(default=lambda message: None, repr=False)
 
     def build(self, kind: str, spec: Spec | Mapping[str, Any]) -> Any:
-        """The component that `spec` names, with its parameters: `context.build("encoder", params.encoder)`."""
+        """Build the component that `spec` names, with its parameters: `context.build("encoder", params.encoder)`."""
         options = dict(spec) if isinstance(spec, Mapping) else {"use": spec.use, **spec.options}
         return self.resolve(kind, options.pop("use"))(**options)
 
     def load(self, kind: str, name: str, folder: Path) -> Any:
-        """The component that was saved in `folder`."""
+        """Load the component that was saved in `folder`."""
         return self.resolve(kind, name).load(folder, context=self)
 
     def seed_for(self, *names: object) -> int:
-        """A seed of its own for each purpose: independent of order, equal for equal (seed, names)."""
+        """Return a seed for one purpose: it depends on (seed, names) only, not on the order of calls."""
         text = "\0".join(str(name) for name in (self.seed, *names))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
     def rng(self, *names: object) -> np.random.Generator:
+        """Return a generator with the seed of `seed_for`."""
         import numpy as np
 
         return np.random.default_rng(self.seed_for(*names))
 
     def map(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
-        """`function` over `items` on the workers; results in the order of `items`, whatever the number of workers."""
+        """Call `function` on each item, on the executor's workers; return the results in the order of the items."""
         items = list(items)
         if self.executor is None:
             return [function(item) for item in items]
         return self.executor.map(function, items, workers=self.workers)
 
     def using(self, **changes: Any) -> Context:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
 
@@ -113,7 +114,7 @@ def map_on_threads(function: Callable[[Any], Any], items: Sequence[Any], *, work
 
 
 def cpu_count() -> int:
-    """The processors this process may use (not the machine's), at least 1."""
+    """Return the number of processors that this process may use, at least 1."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return max(1, os.cpu_count() or 1)

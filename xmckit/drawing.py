@@ -1,4 +1,4 @@
-"""What every picture shares: colours, and a figure as SVG text that is the same each time."""
+"""Colours of all charts, and figures as reproducible SVG text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by readers who do not see all colours.
+# Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PINK, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 COLOURS = [BLUE, VERMILION, GREEN, PINK, ORANGE, SKY]
 GREY = "#8A8A8A"
 
 
 def as_svg(figure: Figure) -> str:
+    """Return a figure as SVG; equal figures give equal text."""
     from matplotlib import rc_context
 
     buffer = io.StringIO()

@@ -1,8 +1,8 @@
-"""What a component shows in the report besides its facts: tables, histograms and outlines.
+"""Exhibits: tables, histograms and outlines that a component adds to the report besides its facts.
 
-A label preprocessor, a LabelIndex or a head may offer `exhibits()`, which returns a few of these after `apply`, `build`
-or `fit`. They hold plain values. A label is named by its number, as `Label(7)`: the report writes its name. What is
-long is cut when it is stored, and the report says how much is left out, so that no exhibit makes a report large.
+A label preprocessor, a LabelIndex or a head may have `exhibits()`, which returns some after `apply`, `build` or `fit`.
+They hold plain values. `Label(7)` stands for the label with number 7; the report writes its name. Long exhibits
+are cut when they are stored, and the report says how much is left out, so that no exhibit makes a report large.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from xmckit.errors import PluginError
+from xmckit.errors import PluginError, shorten
 
 MOST_ROWS = 120
 MOST_BINS = 200
@@ -28,7 +28,7 @@ LONGEST_TEXT = 300
 
 @dataclass(frozen=True)
 class Label:
-    """A label by its number, wherever a cell of a table may be a text."""
+    """A label by its number, for a cell of a table."""
 
     number: int
 
@@ -38,7 +38,7 @@ Cell: TypeAlias = "str | float | int | Label | Sequence[Label] | None"
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under names of columns. `of`: how many rows there would be, where these are only some of them."""
+    """Rows under named columns. `of` is the number of all rows if `rows` holds only some of them."""
 
     title: str
     columns: Sequence[str]
@@ -49,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Histogram:
-    """`counts[i]` of `what` lie from `edges[i]` to `edges[i + 1]`; `axis` says what the edges measure."""
+    """`counts[i]` of `what` lie between `edges[i]` and `edges[i + 1]`; `axis` names the quantity of the edges."""
 
     title: str
     edges: Sequence[float]
@@ -61,7 +61,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Branch:
-    """A node of an outline: some labels of it, of `size`, and the nodes below, of `of` where these are only some."""
+    """A node of an outline, with some of its `size` labels. `of` counts all nodes below if `branches` has only some."""
 
     title: str
     size: int
@@ -72,7 +72,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Outline:
-    """A tree that a reader unfolds."""
+    """A tree that the reader of a report can unfold."""
 
     title: str
     branches: Sequence[Branch]
@@ -83,33 +83,33 @@ Exhibit: TypeAlias = "Table | Histogram | Outline"
 
 
 def stored(component: Any, name: str) -> list[dict[str, Any]]:
-    """What `component` shows, as JSON holds it, cut to size; nothing where it does not offer `exhibits`."""
+    """Return the exhibits of a component as JSON values, cut to size; none if it has no `exhibits`."""
     if not hasattr(component, "exhibits"):
         return []
-    given = component.exhibits()
-    if not isinstance(given, Sequence):
-        raise PluginError(f"exhibits() of {name} gave a {type(given).__name__}, expected a list")
-    return stored_all(given, name)
+    exhibits = component.exhibits()
+    if not isinstance(exhibits, Sequence):
+        raise PluginError(f"exhibits() of {name} gave a {type(exhibits).__name__}, expected a list")
+    return stored_all(exhibits, name)
 
 
-def stored_all(given: Sequence[Exhibit], name: str) -> list[dict[str, Any]]:
-    """Exhibits as JSON holds them, or PluginError that names whose they are."""
-    return [_stored(exhibit, name) for exhibit in given]
+def stored_all(exhibits: Sequence[Exhibit], name: str) -> list[dict[str, Any]]:
+    """Return exhibits as JSON values, cut to size; errors blame the component `name`."""
+    return [_stored(exhibit, name) for exhibit in exhibits]
 
 
 def leaf_exhibits(clusters: csr_matrix, label_of: np.ndarray) -> list[Exhibit]:
-    """The sizes of the clusters (pseudo-labels × clusters, one non-zero a row) that an index sorts labels into."""
+    """Return a histogram of leaf sizes; `clusters` is pseudo-labels × leaves with one non-zero per row."""
     sizes = np.bincount(clusters.indices, minlength=clusters.shape[1])
     copies = np.bincount(label_of, minlength=1)
     least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
     note = f"{len(sizes):,} leaves, the smallest with {least:,} labels, the largest with {most:,}."
     if (several := int((copies > 1).sum())) > 0:
-        note += f" {several:,} labels stand in several leaves."
+        note += f" {several:,} labels are in several leaves."
     return [histogram("Labels in a leaf", sizes, "labels", "leaves", note)]
 
 
 def histogram(title: str, values: np.ndarray, axis: str, what: str, note: str = "", bins: int = 40) -> Histogram:
-    """Of any values in bins of equal width; integers that are few get a bin each."""
+    """Count values in bins of equal width; a few different integers get a bin each."""
     values = np.asarray(values)
     if not len(values):
         return Histogram(title, [0, 1], [0], axis, what, note)
@@ -154,13 +154,13 @@ def _named(kind: str, exhibit: Exhibit) -> dict[str, Any]:
 
 
 def _branches(branches: Sequence[Branch], left: list[int]) -> list[dict[str, Any]]:
-    """As JSON; `left` counts down how many nodes may still be stored."""
-    found = []
+    """Return branches as JSON values; `left` holds the number of nodes that may still be stored."""
+    values = []
     for branch in branches:
         if left[0] <= 0:
             break
         left[0] -= 1
-        found.append(
+        values.append(
             {
                 "title": _text(branch.title),
                 "size": int(branch.size),
@@ -169,7 +169,7 @@ def _branches(branches: Sequence[Branch], left: list[int]) -> list[dict[str, Any
                 "of": max(len(branch.branches), branch.of or 0),
             }
         )
-    return found
+    return values
 
 
 def _cell(cell: Any, name: str) -> Any:
@@ -193,5 +193,4 @@ def _number(value: Any) -> int | float | None:
 
 
 def _text(text: Any) -> str:
-    text = str(text)
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    return shorten(str(text), LONGEST_TEXT)

@@ -1,4 +1,4 @@
-"""Parameters of components: pydantic models that reject unknown keys, and the base class that carries them."""
+"""Parameters of components: pydantic models that reject unknown keys, and the base class of configured components."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Params(BaseModel):
-    """Base of every component's parameters. Give each field a `Field(default, description=…)`: people read it."""
+    """Base of every component's parameters. Give each field a `Field(default, description=…)`: users read it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
@@ -35,16 +35,16 @@ class Spec(BaseModel):
 
 @dataclass(frozen=True)
 class KindOf:
-    """Marks a `Spec` field with the kind it names, so that a recipe's check reaches the nested parameters."""
+    """Mark the kind of component that a `Spec` field names, so that recipe checks cover the nested parameters."""
 
     kind: str
 
 
 @dataclass(frozen=True)
 class InputPath:
-    """Marks a path that a recipe may give relative to its own file, to the working folder or to a data folder.
+    """Mark a path that a recipe may give relative to its own file, to the working folder or to a data folder.
 
-    `missing` says, for what was written and the data folders, what to do about a path that is in none of them.
+    `missing(text, data folders)` returns advice for a path that is in none of them.
     """
 
     missing: Callable[[str, Sequence[Path]], str] | None = None
@@ -63,7 +63,7 @@ PARAMS = "params.json"
 
 
 class Configured:
-    """A component with parameters: `Thing(width=3)` checks them, `.params` holds them, `save` stores them.
+    """Base of components with parameters: `Thing(width=3)` checks them, `.params` holds them, `save` stores them.
 
     A subclass with fitted state extends `save` and `load`; both use `xmckit.store`, never pickle.
     """
@@ -74,12 +74,12 @@ class Configured:
         self.params: Any = self.Params(**params)
 
     def save(self, folder: Path) -> None:
-        """Write everything `load` needs into the existing, empty `folder`."""
+        """Write everything that `load` needs into the existing, empty `folder`."""
         store.write_json(folder / PARAMS, self.params.model_dump(mode="json"))
 
     @classmethod
     def load(cls: type[Self], folder: Path, *, context: Context) -> Self:
-        """The component as `save` left it. `context` builds components that are named inside its parameters."""
+        """Load what `save` stored. `context` builds the components that the parameters name."""
         params = store.read_json(folder / PARAMS)
         if not isinstance(params, Mapping):
             raise store.damaged(folder / PARAMS, "expected an object with parameters")
@@ -90,5 +90,5 @@ class Configured:
 
 
 def reasons(error: ValidationError) -> str:
-    """What is wrong with parameters, in one line."""
+    """Return the mistakes in parameters, in one line."""
     return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     from scipy.sparse import csr_matrix
 
-# How the rankings of several heads, or of several runs, become one.
+# Rules to combine the rankings of several heads or runs.
 Combining: TypeAlias = Literal["average", "rank", "softmax"]
 
 
@@ -21,7 +21,7 @@ Combining: TypeAlias = Literal["average", "rank", "softmax"]
 class TopK:
     """The best labels of each row, best first: `indices` int32 and `scores` float32, rows × k, padded with −1.
 
-    Scores are logits unless the head says that it is calibrated; a padded place has score −inf.
+    Scores are logits unless the head is calibrated; padding has the score −inf.
     """
 
     indices: np.ndarray
@@ -29,7 +29,7 @@ class TopK:
 
     @classmethod
     def of_blocks(cls, blocks: Sequence[TopK]) -> TopK:
-        """One ranking of the rows of all `blocks`, which have the same k."""
+        """Join the rankings of blocks of rows, which have the same k."""
         import numpy as np
 
         return cls(np.concatenate([one.indices for one in blocks]), np.concatenate([one.scores for one in blocks]))
@@ -45,9 +45,11 @@ class TopK:
 
 @dataclass(frozen=True)
 class Alternating:
-    """Rows of W are points on a curve of which any hyperplane meets at most 2·degree points (the Gr⁺ family; DFT is
-    one). Labels in `order` (cyclic positions of label ids) with at most `degree` runs of active labels are
-    argmaxable by construction, whatever the bias; with `slack` = 0 and one bias for all labels, no other set is.
+    """The structure of a W with rows on a curve that any hyperplane meets in at most 2·degree points (the Gr⁺ family).
+
+    The DFT layer is one. `order` arranges the label ids in a cycle. A label set that forms at most `degree` arcs of
+    active labels in it is argmaxable by construction, for any bias; with `slack` = 0 and one bias for all labels, no
+    other set is.
     """
 
     degree: int
@@ -57,14 +59,14 @@ class Alternating:
 
 @dataclass(frozen=True)
 class LinearDecision:
-    """How a head tells the truth about itself: the matrix its prediction really uses.
+    """The decision of a head: the layer that its prediction really uses, and its rule.
 
-    `W` is labels × d with rows in label-id order, always; `b` has one entry per label or is None. Rule `sign`: a
-    label is output when W·x + b > 0. Rule `topk`: some input ranks exactly the active labels first. The space is the
-    widest one that the head can really fill (see `Head.features`). `replay` runs vectors of that space through the
-    head's own scorer (its float32, its FFT) and returns the label sets it outputs; for `topk` it also takes the
-    number of labels to output per row. `inputs`: how many features the vectors are made of, where a head knows; fewer
-    than d means that some vectors belong to no row.
+    `W` is labels × d with rows in label-id order; `b` has one entry per label or is None. Rule `sign`: a label is
+    output if W·x + b > 0. Rule `topk`: the labels with the largest W·x + b are output, so a label set is argmaxable if
+    some x ranks exactly its labels first. The space of x is the widest one that the head can fill (see
+    `Head.features`). `replay` runs vectors x through the head's own scorer (its float32, its FFT) and returns the label
+    sets; for `topk` it also takes the number of labels to output per row. `inputs` is the number of features that
+    vectors are computed from, if the head knows it; if it is less than d, some vectors belong to no row.
     """
 
     W: np.ndarray
@@ -81,14 +83,14 @@ STATUSES = (ARGMAXABLE, UNARGMAXABLE, UNRESOLVED)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer for one assignment and its proof.
+    """The answer for one assignment, and its proof.
 
-    *argmaxable*: proved for some feature vector (`witness`), not for some document. *unargmaxable*: proved for every
-    input, by `certificate` = (label ids, multipliers) of a Gordan combination. `replayed`: the witness, run through
-    the head's own scorer, gave the assignment. `margin` is the witness's; `radius` bounds the Chebyshev radius. `ideal`
-    is the answer for the layer as defined (a structure's own proof), `eps` the one for the paper's tolerance and box;
-    the status is about the stored matrix. Of an argmaxable set the certificate bounds the radius, by weak duality.
-    `missed`: active labels outside the candidates.
+    *argmaxable* is proved for a feature vector (`witness`), not for a document. *unargmaxable* is proved for every
+    input, by `certificate` = (label ids, multipliers) of a Gordan combination. The status is about the stored matrix.
+    `replayed`: the head's own scorer output the assignment for the witness. `margin` is that of the witness. `radius`
+    bounds the Chebyshev radius; for an argmaxable set the certificate proves the upper bound, by weak duality. `ideal`
+    is the answer for the layer as defined (from its structure), `eps` the one for the paper's tolerance and box.
+    `missed` are active labels outside the candidates.
     """
 
     status: str
@@ -122,10 +124,10 @@ class Verdicts:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a metric sees: the ranking, the label sets, the truth, and the training labels' frequencies.
+    """The input of a metric: the ranking, the label sets, the truth, and the label frequencies in training.
 
-    `sets` is what the decision rule outputs (None when the head has no rule); `filtered` pairs do not count.
-    `train_counts` and `train_rows` are taken before any label stage; `propensity` is (A, B).
+    `sets` are the outputs of the decision rule, None if the head has no rule. `filtered` pairs do not count.
+    `train_counts` and `train_rows` are from before the label stage; `propensity` is (A, B).
     """
 
     topk: TopK

@@ -1,7 +1,7 @@
 """Arrays, strings and parameters on disk: npz, safetensors and JSON, written atomically, never pickled.
 
-Every write goes to a temporary name in the same folder and is renamed, so that a file is either the old one, the
-new one, or not there. Every read of a damaged file names the file.
+Every write goes to a temporary name in the same folder and is then renamed, so that readers see the old file, the new
+file, or none. Every error about a damaged file names the file.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 TEMPORARY = ".tmp-"
-# A zip that claims to be encrypted, or packed in a way that Python lacks, is a RuntimeError.
+# zipfile raises RuntimeError for encrypted files and unknown compression.
 _UNREADABLE = (
     ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile
 )  # fmt: skip
-_HOST = re.sub(r"\W", "", platform.node()) or "host"  # a folder may be shared by machines
+_HOST = re.sub(r"\W", "", platform.node()) or "host"  # machines may share a folder
 
 
 def damaged(path: Path, why: str) -> StorageError:
-    """The error for a stored file that is not what was written; the way out is always the same."""
+    """Return the error for a stored file with wrong content; it tells the user to delete the folder."""
     return StorageError(
         f"{path}: this file is damaged or not xmckit's ({why}). Delete the folder and run again; "
         "for a run also empty the cache that it shares, with `xmckit runs clean`."
@@ -43,13 +43,13 @@ def damaged(path: Path, why: str) -> StorageError:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that no other process uses; it carries host and process id for `remove_stale`."""
+    """Return a unique name in the same folder; it contains host and process id for `remove_stale`."""
     return path.with_name(f"{TEMPORARY}{_HOST}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path`; on success it becomes `path`, on any error it is gone."""
+    """Open a temporary file beside `path`; on success it becomes `path`, on any error it is removed."""
     temporary = temporary_beside(path)
     try:
         with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
@@ -64,10 +64,10 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success it becomes `path`, on any error it is gone.
+    """Yield a temporary folder beside `path`; on success it becomes `path`, on any error it is removed.
 
-    If somebody else completed `path` meanwhile, theirs stays: equal names mean equal content. Where they do not,
-    `exclusive` makes that a FileExistsError.
+    If another process has completed `path` meanwhile, its folder stays, because equal names mean equal content. If they
+    do not, `exclusive` raises FileExistsError instead.
     """
     temporary = temporary_beside(path)
     temporary.mkdir(parents=True)
@@ -87,16 +87,16 @@ def atomic_folder(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove what killed processes of this machine left half-written in `folder`."""
+    """Remove the half-written files of killed processes of this machine from `folder`."""
     for entry in folder.glob(f"{TEMPORARY}{_HOST}-*"):
         process = entry.name.removeprefix(f"{TEMPORARY}{_HOST}-").split("-", 1)[0]
         if process.isdigit() and not process_alive(int(process)):
-            # Another process may be removing the same leftovers at this moment.
+            # Another process may be removing the same files.
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
 def process_alive(process: int) -> bool:
-    """Whether a process with this id exists now."""
+    """Return whether a process with this id exists."""
     if process <= 0:
         return False
     try:
@@ -129,10 +129,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Named arrays of numbers as an uncompressed npz."""
+    """Write named arrays of numbers as an uncompressed npz."""
     import numpy as np
 
-    # numpy.savez would pickle arrays of objects, and complains from a destructor when the disk is full.
+    # numpy.savez would pickle arrays of objects, and fails in a destructor when the disk is full.
     with atomic_file(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -140,11 +140,11 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """The arrays of an npz; `names`, when given, must all be there."""
+    """Read the arrays of an npz, or only those called `names`, which must exist."""
     import numpy as np
 
     try:
-        # numpy leaves a file open that it cannot read; this one is ours to close.
+        # Open the file here: numpy does not close a file that it cannot read.
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in (names or archive.files)}
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
 
 
 def write_matrix(path: Path, matrix: csr_matrix | np.ndarray) -> None:
-    """A CSR matrix or a dense array; `read_matrix` knows which it was."""
+    """Write a CSR matrix or a dense array; `read_matrix` restores the same type."""
     if hasattr(matrix, "indptr"):
         write_csr(path, matrix)
     else:
@@ -199,7 +199,7 @@ def read_matrix(path: Path) -> csr_matrix | np.ndarray:
 
 
 def write_strings(path: Path, strings: Sequence[str]) -> None:
-    """Strings as one UTF-8 buffer and offsets: millions of texts load in one read."""
+    """Write strings as one UTF-8 buffer and offsets, so that millions of texts load in one read."""
     import numpy as np
 
     encoded = [string.encode("utf-8", "surrogatepass") for string in strings]
@@ -225,7 +225,7 @@ def read_strings(path: Path) -> list[str]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
-    """Torch tensors as safetensors."""
+    """Write torch tensors as safetensors."""
     from safetensors.torch import save
 
     content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
@@ -246,7 +246,7 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 def file_sha256(path: Path, advance: Callable[[int], None] | None = None) -> str:
-    """SHA-256 of a file's content; `advance` hears the number of bytes read as they come."""
+    """Return the SHA-256 of a file's content; `advance` is called with the number of bytes of each read."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as stream:
         while block := stream.read(1 << 22):
@@ -257,28 +257,29 @@ def file_sha256(path: Path, advance: Callable[[int], None] | None = None) -> str
 
 
 def canonical_sha256(value: Any) -> str:
-    """SHA-256 of a JSON value, the same for equal values whatever the order of their keys."""
+    """Return the SHA-256 of a JSON value; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """A second name for every file below `source`: a hard link, or a copy where the file system has none.
+    """Link every file below `source` into `target`, or copy it if the file system has no hard links.
 
-    Files are replaced, never rewritten in place, so the two trees cannot disturb each other.
+    Files are replaced, never rewritten in place, so changes in one tree do not affect the other.
     """
 
-    def missing(error: OSError) -> None:
+    def fail(error: OSError) -> None:
         raise error
 
-    for folder, _, names in os.walk(source, onerror=missing):
-        here = target / Path(folder).relative_to(source)
-        here.mkdir(parents=True, exist_ok=True)
+    for folder, _, names in os.walk(source, onerror=fail):
+        target_folder = target / Path(folder).relative_to(source)
+        target_folder.mkdir(parents=True, exist_ok=True)
         for name in names:
-            link_file(Path(folder, name), here / name)
+            link_file(Path(folder, name), target_folder / name)
 
 
 def link_file(source: Path, target: Path) -> None:
+    """Make `target` a hard link to `source`, or a copy."""
     temporary = temporary_beside(target)
     try:
         try:
@@ -287,7 +288,7 @@ def link_file(source: Path, target: Path) -> None:
             shutil.copy2(source, temporary)
         os.replace(temporary, target)
     finally:
-        # Replacing a name by another name of the same file does nothing and leaves both.
+        # os.replace does nothing, and leaves both names, if they already are links to the same file.
         temporary.unlink(missing_ok=True)
 
 
