@@ -157,15 +157,8 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
 def write_csr(path: Path, matrix: csr_matrix) -> None:
     import numpy as np
 
-    write_arrays(
-        path,
-        {
-            "data": matrix.data,
-            "indices": matrix.indices,
-            "indptr": matrix.indptr,
-            "shape": np.asarray(matrix.shape, dtype=np.int64),
-        },
-    )
+    arrays = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    write_arrays(path, {**arrays, "shape": np.asarray(matrix.shape, dtype=np.int64)})
 
 
 def read_csr(path: Path) -> csr_matrix:

@@ -79,13 +79,10 @@ class Blocks(Configured):
     def load(cls, folder: Path, *, context: Context) -> Blocks:
         blocks = super().load(folder, context=context)
         blocks._widths = _read_widths(folder / "blocks.json")
-        stored = store.read_arrays(folder / "idf.npz").keys()
-        keys = {name: _idf_key(name, blocks._widths) for name in blocks._widths or {}}
-        blocks._idf = {
-            name: _read_weights(folder / "idf.npz", key, (blocks._widths or {})[name])
-            for name, key in keys.items()
-            if key in stored
-        }
+        stored = store.read_arrays(folder / "idf.npz")
+        for name, width in (blocks._widths or {}).items():
+            if (key := _idf_key(name, blocks._widths)) in stored:
+                blocks._idf[name] = _checked_weights(stored[key], folder / "idf.npz", width)
         return blocks
 
     def _transform_block(self, name: str, block: Matrix, context: Context) -> Matrix:
@@ -225,7 +222,8 @@ class Tfidf(Configured):
                 raise store.damaged(folder / "words.npz", "expected different words, and at least one")
             tfidf._words = Vocabulary.of(words)
         tfidf._widths = _read_widths(folder / "blocks.json")
-        tfidf._idf = _read_weights(folder / "idf.npz", "idf", columns)
+        weights = store.read_arrays(folder / "idf.npz", "idf")["idf"]
+        tfidf._idf = _checked_weights(weights, folder / "idf.npz", columns)
         return tfidf
 
     def _counted(self, texts: Sequence[str], context: Context) -> Counted:
@@ -357,9 +355,8 @@ def _read_widths(path: Path) -> dict[str, int] | None:
     return widths
 
 
-def _read_weights(path: Path, key: str, columns: int) -> np.ndarray:
-    """Return the weight of each column, checked because kernels do not check their number."""
-    weights: np.ndarray = store.read_arrays(path, key)[key]
+def _checked_weights(weights: np.ndarray, path: Path, columns: int) -> np.ndarray:
+    """Return the weights read from `path`; StorageError if they are not one per column, which kernels do not check."""
     if weights.shape != (columns,) or weights.dtype.kind != "f":
         raise store.damaged(path, f"{columns} columns, but weights of {weights.dtype} and shape {weights.shape}")
     if not (np.isfinite(weights) & (weights > 0)).all():

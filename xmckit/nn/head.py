@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -201,15 +202,10 @@ class TorchHead(Configured, ABC):
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
-        X = self._checked(X)
-        with threads(self._workers) as pool:
-            return outputs.join([outputs.best(scores, k) for _, scores in self._predictor.logits(X, pool)], k)
+        return outputs.join(self._map_logits(X, lambda scores: outputs.best(scores, k)), k)
 
     def labels(self, X: Matrix) -> csr_matrix:
-        X = self._checked(X)
-        with threads(self._workers) as pool:
-            sets = [self._label_sets(scores) for _, scores in self._predictor.logits(X, pool)]
-        return outputs.stack_rows(sets, self.sizes["labels"])
+        return outputs.stack_rows(self._map_logits(X, self._label_sets), self.sizes["labels"])
 
     def rank_and_label(self, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
         """Return `predict(X, k)` and `labels(X)` from the same logits."""
@@ -218,11 +214,7 @@ class TorchHead(Configured, ABC):
             return self.predict(X, k), self.labels(X)
         if k < 1:
             raise UsageError(f"rank_and_label needs k of at least 1, not {k}")
-        X = self._checked(X)
-        with threads(self._workers) as pool:
-            pairs = [
-                (outputs.best(scores, k), self._label_sets(scores)) for _, scores in self._predictor.logits(X, pool)
-            ]
+        pairs = self._map_logits(X, lambda scores: (outputs.best(scores, k), self._label_sets(scores)))
         ranking = outputs.join([best for best, _ in pairs], k)
         return ranking, outputs.stack_rows([sets for _, sets in pairs], self.sizes["labels"])
 
@@ -347,10 +339,7 @@ class TorchHead(Configured, ABC):
         self, network: Network, examples: Examples[Any], validation: Validation | None, context: Context, pool: Threads
     ) -> None:
         noise = torch.Generator(self._device).manual_seed(context.seed_for("dropout"))
-
-        def drop(vectors: torch.Tensor) -> torch.Tensor:
-            return drop_out(vectors, self.params.dropout, noise)
-
+        drop = partial(drop_out, share=self.params.dropout, noise=noise)
         plan = self._refit_plan
         history = train(
             network,
@@ -431,6 +420,12 @@ class TorchHead(Configured, ABC):
     def _predictor(self) -> Predictor:
         network, labels, candidates = self._fitted(), self.sizes["labels"], self.params.candidates
         return Predictor(network, self._indexes, labels, candidates, self._device, self.logits)
+
+    def _map_logits(self, X: Matrix, function: Callable[[Any], Any]) -> list[Any]:
+        """Call `function` on the logits of each block of rows, and return its results."""
+        X = self._checked(X)
+        with threads(self._workers) as pool:
+            return [function(scores) for _, scores in self._predictor.logits(X, pool)]
 
     def _label_sets(self, scores: Any, counts: np.ndarray | None = None) -> csr_matrix:
         """Apply the decision rule to logits; `counts` sets how many labels a ranking head outputs for each row."""

@@ -51,7 +51,7 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             # The backward pass needs it. It comes second, so that another thread takes it while this one multiplies.
             tasks.insert(1, transpose)
-        threads.map(_run, tasks)
+        threads.map(lambda task: task(), tasks)
         return torch.from_numpy(out)
 
     @staticmethod
@@ -60,7 +60,7 @@ class _Product(torch.autograd.Function):
         gradient, tasks = _product(
             entries.pointers, entries.rows, entries.values, np.ascontiguousarray(slopes[0].numpy())
         )
-        ctx.threads.map(_run, tasks)
+        ctx.threads.map(lambda task: task(), tasks)
         sparse = torch.sparse_coo_tensor(
             torch.from_numpy(entries.columns)[None],
             torch.from_numpy(gradient),
@@ -80,10 +80,6 @@ def _product(
         partial(multiply, pointers, indices, values, dense, zero, out, part.start, part.stop)
         for part in _pieces(len(out), len(indices) * dense.shape[1])
     ]
-
-
-def _run(task: Callable[[], None]) -> None:
-    task()
 
 
 def _pieces(length: int, work: int) -> list[slice]:
