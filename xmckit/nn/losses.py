@@ -98,11 +98,11 @@ def linear_loss(
     x_gradient, weight_gradient, bias_gradient = (torch.zeros_like(tensor) for tensor in (x, weight, bias))
 
     def chunk_loss(chunk: slice) -> torch.Tensor:
-        here, true, z = x.detach()[chunk], targets.of_rows(chunk), logits[: chunk.stop - chunk.start]
+        x_chunk, true, z = x.detach()[chunk], targets.of_rows(chunk), logits[: chunk.stop - chunk.start]
 
         @torch.no_grad()
         def fill(part: slice) -> None:
-            torch.addmm(bias[part], here, weight[part].T, out=z[:, part])
+            torch.addmm(bias[part], x_chunk, weight[part].T, out=z[:, part])
 
         @torch.no_grad()
         def compute_loss(part: slice) -> torch.Tensor:
@@ -110,12 +110,12 @@ def linear_loss(
 
         @torch.no_grad()
         def push_back(part: slice) -> torch.Tensor:
-            weight_gradient[part].addmm_(z[:, part].T, here, alpha=1 / rows)
+            weight_gradient[part].addmm_(z[:, part].T, x_chunk, alpha=1 / rows)
             bias_gradient[part].add_(z[:, part].sum(0), alpha=1 / rows)
             return z[:, part] @ weight[part]
 
         threads.map(fill, stripes(labels))
-        losses = threads.map(compute_loss, slices(0, len(here), max(1, PIECE // labels)))
+        losses = threads.map(compute_loss, slices(0, len(x_chunk), max(1, PIECE // labels)))
         x_gradient[chunk] = _sum_in_order(threads.map(push_back, stripes(labels))) / rows
         return _sum_in_order(losses)
 
@@ -142,10 +142,10 @@ def in_row_chunks(
 
     def chunk_loss(chunk: slice) -> tuple[torch.Tensor, Sequence[torch.Tensor | None]]:
         with torch.set_grad_enabled(learning):
-            here = x.detach()[chunk].requires_grad_(learning)
-            loss = function(here, targets.of_rows(chunk)) / rows
+            x_chunk = x.detach()[chunk].requires_grad_(learning)
+            loss = function(x_chunk, targets.of_rows(chunk)) / rows
             # The loss of rows without labels may be a constant 0.
-            gradients = torch.autograd.grad(loss, [here, *leaves], allow_unused=True) if loss.requires_grad else ()
+            gradients = torch.autograd.grad(loss, [x_chunk, *leaves], allow_unused=True) if loss.requires_grad else ()
             return loss.detach().double(), gradients
 
     loss, x_gradient = x.new_zeros((), dtype=torch.float64), torch.zeros_like(x)

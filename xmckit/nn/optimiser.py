@@ -51,44 +51,46 @@ class Adam:
             if parameter.grad is None or not parameter.numel():
                 continue
             decay = self.weight_decay if parameter.dim() > 1 else 0.0
-            now = _Step.at(self.steps, factor * learning_rate, decay)
+            step = _Step.at(self.steps, factor * learning_rate, decay)
             if parameter.grad.is_sparse:
-                self._step_rows(parameter, moments, now)
+                self._step_rows(parameter, moments, step)
             else:
-                self._step_all(parameter, moments, now)
+                self._step_all(parameter, moments, step)
 
-    def _step_all(self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], now: _Step) -> None:
+    def _step_all(self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], step: _Step) -> None:
         assert parameter.grad is not None
         flat = [tensor.view(-1) for tensor in (parameter.data, *moments)]
         gradient = parameter.grad.reshape(-1).contiguous()
 
         def update(part: slice) -> None:
-            here = [tensor[part] for tensor in (*flat, gradient)]
+            tensors = [tensor[part] for tensor in (*flat, gradient)]
             if _has_kernel(parameter):
-                _update_entries(_numbers(now, parameter), *(tensor.numpy() for tensor in here))
+                _update_entries(_numbers(step, parameter), *(tensor.numpy() for tensor in tensors))
             else:
-                _update(now, *here)
+                _update(step, *tensors)
 
         self.threads.map(update, slices(0, len(gradient), CHUNK))
 
-    def _step_rows(self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], now: _Step) -> None:
-        places, gradient = _unique_rows(parameter.grad)
+    def _step_rows(
+        self, parameter: torch.nn.Parameter, moments: tuple[torch.Tensor, torch.Tensor], step: _Step
+    ) -> None:
+        rows, gradient = _unique_rows(parameter.grad)
         width = math.prod(parameter.shape[1:])
         tables = [tensor.view(-1, width) for tensor in (parameter.data, *moments)]
         gradient = gradient.reshape(-1, width).contiguous()
 
         def update(part: slice) -> None:
-            here = places[part]
+            part_rows = rows[part]
             if _has_kernel(parameter) and all(table.is_contiguous() for table in tables):
                 arrays = (tensor.numpy() for tensor in (*tables, gradient[part]))
-                _update_rows(_numbers(now, parameter), here.numpy(), *arrays)
+                _update_rows(_numbers(step, parameter), part_rows.numpy(), *arrays)
                 return
-            value, first, second = (table[here] for table in tables)
-            _update(now, value, first, second, gradient[part])
+            value, first, second = (table[part_rows] for table in tables)
+            _update(step, value, first, second, gradient[part])
             for table, new in zip(tables, (value, first, second), strict=True):
-                table[here] = new
+                table[part_rows] = new
 
-        self.threads.map(update, slices(0, len(places), max(1, CHUNK // width)))
+        self.threads.map(update, slices(0, len(rows), max(1, CHUNK // width)))
 
 
 class _Step(NamedTuple):
@@ -107,16 +109,18 @@ def _has_kernel(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
-def _numbers(now: _Step, parameter: torch.Tensor) -> np.ndarray:
+def _numbers(step: _Step, parameter: torch.Tensor) -> np.ndarray:
     """Return the constants of the kernels in the parameter's own type; a wider type would make them slower."""
-    return np.array([*now, 1 - FIRST, SECOND, 1 - SECOND, TINY], dtype=parameter.detach().numpy().dtype)
+    return np.array([*step, 1 - FIRST, SECOND, 1 - SECOND, TINY], dtype=parameter.detach().numpy().dtype)
 
 
-def _update(now: _Step, value: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor) -> None:
+def _update(
+    step: _Step, value: torch.Tensor, first: torch.Tensor, second: torch.Tensor, gradient: torch.Tensor
+) -> None:
     """Make a step in place, on any device."""
     first.lerp_(gradient, 1 - FIRST)
     second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
-    value.mul_(now.kept).addcdiv_(first, second.sqrt().div_(now.root).add_(TINY), value=-now.size)
+    value.mul_(step.kept).addcdiv_(first, second.sqrt().div_(step.root).add_(TINY), value=-step.size)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -135,17 +139,17 @@ def _update_entries(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _update_rows(
     numbers: np.ndarray,
-    places: np.ndarray,
+    rows: np.ndarray,
     value: np.ndarray,
     first: np.ndarray,
     second: np.ndarray,
     gradient: np.ndarray,
 ) -> None:
-    """Call `_update_entries` on the rows at `places`; `gradient` has one row for each."""
+    """Call `_update_entries` on some rows; `gradient` has one row for each of them."""
     width = value.shape[1]
-    for nth, row in enumerate(places):
-        if nth + AHEAD < len(places):
-            later = places[nth + AHEAD]
+    for nth, row in enumerate(rows):
+        if nth + AHEAD < len(rows):
+            later = rows[nth + AHEAD]
             fetch(value, later * width, (later + 1) * width)
             fetch(first, later * width, (later + 1) * width)
             fetch(second, later * width, (later + 1) * width)
