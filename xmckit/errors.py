@@ -70,7 +70,7 @@ class PluginError(XmckitError):
 
 
 class VerificationError(XmckitError):
-    """A statement that had to be proved is false."""
+    """The verification found a false statement."""
 
     exit_code = 5
 

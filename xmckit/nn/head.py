@@ -41,8 +41,8 @@ from xmckit.records import Alternating, LinearDecision, TopK
 from xmckit.sparse.topk import csr_pattern
 
 LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all epochs
-# Adam moves every entry of a matrix by about the learning rate, so a matrix whose entries act together on all rows, as
-# the projection's do, moves its output far more per step than the table of features or one label's row.
+# Adam moves every entry of a matrix by about the learning rate, so a matrix with entries that act together on all rows,
+# such as the projection's, moves its output far more per step than the table of features or one label's row.
 PROJECTION_RATE = 0.03
 
 
@@ -365,7 +365,7 @@ class TorchHead(Configured, ABC):
         context.log(f"trained for {len(history)} epochs{score}")
 
     def _shortlisted(self, rows: Any, context: Context) -> ShortlistedRows:
-        """Return training rows whose batches come with candidates."""
+        """Return training rows that come in batches with candidates."""
         network, indexes = self._fitted(), self._indexes
         assert indexes is not None
         if not hasattr(network.classifier, "rows"):

@@ -52,7 +52,7 @@ def save_head(
 
 
 def read_state(folder: Path, size_names: set[str]) -> HeadState:
-    """Read the state of a head whose sizes must include `size_names`."""
+    """Read the state of a head; its sizes must include `size_names`."""
     path = folder / STATE
     state = store.read_json(path)
     sizes = state.get("sizes") if isinstance(state, dict) else None
@@ -114,7 +114,7 @@ def load_network(
 
 
 def load_indexes(state: HeadState, folder: Path, context: Context) -> Indexes | None:
-    """Load the indexes that `save_head` saved; None if there are none."""
+    """Load the indexes that `save_head` saved; None for a head without indexes."""
     indexes = [
         named_index(context.load("indexer", use, folder / f"index-{number}"), use)
         for number, use in enumerate(state.indexes)
