@@ -84,13 +84,11 @@ def main() -> None:
 
 def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:
     import xmckit
-    from xmckit import store
-    from xmckit.data.saved import load_dataset
 
     result = xmckit.run(paths.HEADS_RECIPE, sets=cell.sets, root=runs, data_roots=[] if data is None else [data])
     (head,) = xmckit.load(result.path).heads
-    (facts,) = store.read_json(result.path / "facts.json")
-    test = load_dataset(result.run.stage_folder("data")).test.Y
+    (facts,) = result.run.head_facts()
+    test = result.run.dataset().test.Y
     metrics = result.metrics["results"][0]["metrics"]
     return {
         "metrics": {name: round(metrics[name], 5) for name in METRICS},

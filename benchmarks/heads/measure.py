@@ -88,7 +88,6 @@ def main() -> None:
 
 def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:
     import xmckit
-    from xmckit import store
     from xmckit.registry import Registry
 
     sets = [f"seed={cell.seed}", *cell.sets]
@@ -103,13 +102,12 @@ def run_cell(cell: Cell, data: Path | None, runs: Path) -> dict[str, Any]:
         registry=Registry(files=[PLUGIN]),
         data_roots=[] if data is None else [data],
     )
-    (head,) = store.read_json(result.path / "facts.json")
-    stages = result.run.manifest["stages"]
+    (head,) = result.run.head_facts()
     return {
         "metrics": {name: round_digits(value) for name, value in result.metrics["results"][0]["metrics"].items()},
         "facts": head["facts"],
         "training": [{key: round_digits(value) for key, value in epoch.items()} for epoch in head["training"]],
-        "peak_bytes": max(stage["peak_bytes"] for stage in stages if stage["name"].startswith("head")),
+        "peak_bytes": max(stage.peak_bytes for stage in result.run.head_stages),
     }
 
 

@@ -80,22 +80,17 @@ def run_cell(cell: Cell, data: Path | None, runs: Path, sender: Any) -> None:
         sets.append(f'data={{use="files", path="{cell.data}"}}')
     recipe, roots = paths.HEADS_RECIPE, [] if data is None else [data]
     result = xmckit.run(recipe, sets=sets, root=runs, data_roots=roots)
-    stages = {stage["name"]: stage for stage in result.run.manifest["stages"]}
-    (head,) = (stage for name, stage in stages.items() if name.startswith("head"))
+    (head,) = result.run.head_stages
     metrics = result.metrics["results"][0]["metrics"]
     sender.send(
         {
             "metrics": {name: round(metrics[name], 6) for name in METRICS},
             "labels": result.metrics["labels"],
-            "train_seconds": round(sum(stages[name]["seconds"] for name in stages if _trains(name)), 1),
-            "score_seconds": round(stages["score"]["seconds"], 1),
-            "peak_gib": round(head["peak_bytes"] / 2**30, 2),
+            "train_seconds": round(sum(stage.seconds for stage in result.run.stages if stage.is_model), 1),
+            "score_seconds": round(result.run.stage("score").seconds, 1),
+            "peak_gib": round(head.peak_bytes / 2**30, 2),
         }
     )
-
-
-def _trains(stage: str) -> bool:
-    return stage.startswith(("head", "index"))
 
 
 def table(cells: dict[str, Any]) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from xmckit.errors import PluginError, XmckitError, component_at_fault, is_machine_error
+from xmckit.errors import PluginError, XmckitError, component_at_fault, is_machine_error, one_line
 from xmckit.registry import Registry, place_of
-from xmckit.registry.locations import one_line
 
 
 @contextlib.contextmanager

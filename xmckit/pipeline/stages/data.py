@@ -12,7 +12,7 @@ from xmckit.context import Context
 from xmckit.data.describe import describe
 from xmckit.data.model import Dataset
 from xmckit.data.saved import load_dataset, save_dataset
-from xmckit.errors import DataError, attribute_errors_to
+from xmckit.errors import DataError
 from xmckit.pipeline.blame import component_errors_explained
 from xmckit.pipeline.output_checks import checked_dataset, checked_fingerprint
 from xmckit.pipeline.setup import Setup
@@ -32,7 +32,7 @@ class DataStage(Stage[Dataset]):
         """What the data depends on: input -> checksum."""
         # What the source resolves while it looks at its input, such as a format's reader, is behind its rows too.
         context = self.setup.context.using(seed=self.setup.data_seed, resolve=self._resolve)
-        with component_errors_explained(self.setup.registry), attribute_errors_to(self._section.kind, self._section.use):
+        with component_errors_explained(self.setup.registry), self._attributed():
             return checked_fingerprint(self._source.fingerprint(context=context), self._section.use)
 
     def _resolve(self, kind: str, name: str) -> Any:
