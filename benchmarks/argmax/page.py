@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from xmckit_argmax.pictures import ReachByDimension, reach_by_dimension
+from xmckit_argmax.figures import ReachByDimension, reach_by_dimension
 
 from benchmarks.common import paths
 from benchmarks.common.markdown import Cells, header, row, select, versions_text

@@ -30,12 +30,12 @@ import torch
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 from threadpoolctl import threadpool_limits
-from xmckit_argmax.answers import Answer, Question
-from xmckit_argmax.solver import Clock, Settings, Solver
+from xmckit_argmax.records import Assignment
+from xmckit_argmax.solver import Solver, SolverClock, SolverSettings
 from xmckit_argmax.system import make_system
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from xmckit import Dataset, LinearDecision, make_context
+from xmckit import Dataset, LinearDecision, Verdict, make_context
 from xmckit.context import Context
 
 LABELS = 8921
@@ -75,21 +75,21 @@ def random_layer(labels: int, dim: int) -> Layer:
     return Layer("random", np.random.default_rng(dim).standard_normal((labels, dim)).astype(np.float32), None)
 
 
-def draw_questions(sets: csr_matrix, count: int, rng: np.random.Generator) -> list[Question]:
+def draw_questions(sets: csr_matrix, count: int, rng: np.random.Generator) -> list[Assignment]:
     """Draw label sets with at least one label, without replacement."""
     rows = rng.permutation(np.flatnonzero(np.diff(sets.indptr)))[:count]
-    return [Question(np.sort(sets.indices[sets.indptr[row] : sets.indptr[row + 1]]).astype(np.int64)) for row in rows]
+    return [Assignment(np.sort(sets.indices[sets.indptr[row] : sets.indptr[row + 1]]).astype(np.int64)) for row in rows]
 
 
-def time_verifier(layer: Layer, label_sets: list[Question]) -> tuple[dict[str, Any], list[Answer]]:
+def time_verifier(layer: Layer, label_sets: list[Assignment]) -> tuple[dict[str, Any], list[Verdict]]:
     begin = time.process_time()
     W = layer.W.astype(np.float64)
-    solver = Solver(make_system(W, layer.b, "sign"), W, layer.b, Settings())
+    solver = Solver(make_system(W, layer.b, "sign"), W, layer.b, SolverSettings())
     prepared = time.process_time() - begin
     solver.solve(label_sets[:3])  # compile, and warm the memory
-    best: tuple[float, Clock, list[Answer]] | None = None
+    best: tuple[float, SolverClock, list[Verdict]] | None = None
     for _ in range(2):
-        clock, begin = Clock(), time.process_time()
+        clock, begin = SolverClock(), time.process_time()
         answers = solver.solve(label_sets, clock)
         seconds = time.process_time() - begin
         if best is None or seconds < best[0]:
@@ -108,7 +108,7 @@ def time_verifier(layer: Layer, label_sets: list[Question]) -> tuple[dict[str, A
     }, answers
 
 
-def solve_chebyshev(layer: Layer, question: Question) -> tuple[float, str]:
+def solve_chebyshev(layer: Layer, question: Assignment) -> tuple[float, str]:
     """Return (processor seconds, answer of the solver)."""
     n, d = layer.W.shape
     signs = np.full(n, -1.0)
@@ -131,7 +131,7 @@ def solve_chebyshev(layer: Layer, question: Question) -> tuple[float, str]:
     return seconds, "argmaxable" if solution.x[-1] > 1e-8 else "unargmaxable"
 
 
-def compare(layer: Layer, label_sets: list[Question], baseline: int) -> dict[str, Any]:
+def compare(layer: Layer, label_sets: list[Assignment], baseline: int) -> dict[str, Any]:
     fast, answers = time_verifier(layer, label_sets)
     slow: list[tuple[float, str]] = []
     for question in label_sets[:baseline]:
@@ -174,7 +174,7 @@ def verify_many(layer: Layer, sets: csr_matrix) -> dict[str, Any]:
 
 def measure_growth(labels: int, count: int) -> dict[str, Any]:
     rng = np.random.default_rng(labels)
-    label_sets = [Question(np.sort(rng.choice(labels, 6, replace=False))) for _ in range(count)]
+    label_sets = [Assignment(np.sort(rng.choice(labels, 6, replace=False))) for _ in range(count)]
     return {"labels": labels, "dim": MANY_DIM, **time_verifier(random_layer(labels, MANY_DIM), label_sets)[0]}
 
 

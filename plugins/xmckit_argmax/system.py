@@ -1,10 +1,10 @@
-"""The homogeneous form: which signs can the rows of one matrix have?
+"""The homogeneous linear system of a decision: which signs can the rows of one matrix take?
 
-A label's row is its row of W; the rule "topk" adds a column of ones, whose variable is a free threshold, and a bias
-adds the column b, whose variable t has to be positive: one more row says so. A label set asks for a vector v with
-s·row·v > 0 for every row, s = +1 for active labels and for the row of t, −1 for the others (Grivas et al. 2024,
-definition 1). Multiplying a row or the column of an auxiliary variable by a power of two changes neither the question
-nor a bit of the numbers, and puts rows of any scale on an equal footing.
+The row of a label is its row of W. The rule "topk" adds a column of ones, for a free threshold. A bias adds the column
+b, for a variable t that must be positive, and one more row that says so. An assignment requires a vector v with
+s·row·v > 0 for every row, where s = +1 for active labels and for the row of t, and s = −1 for the other labels (Grivas
+et al. 2024, definition 1). Scaling a row, or the column of an auxiliary variable, by a power of two changes neither the
+problem nor any mantissa, and makes rows of different scales comparable.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from scipy.sparse import csr_matrix
 from xmckit import DataError, LinearDecision
 from xmckit.data.model import as_csr
 
-ROWS_AT_ONCE = 4096  # are scaled, to bound the memory for it
-TYPICAL_ROWS = 1000  # are looked at for the scale of the columns
-NO_POWER, LOST = -(1 << 20), -2000  # exponents of zero, and of what is zero once it is scaled
-LONG = (np.int64, np.uint64)  # numpy casts them to float64 as if no bit could be lost
+ROWS_AT_ONCE = 4096  # rows scaled in one step, which bounds the memory
+TYPICAL_ROWS = 1000  # rows sampled to choose the scale of the columns
+NO_POWER, LOST = -(1 << 20), -2000  # the exponent of zero, and an exponent that scales any number to zero
+LONG = (np.int64, np.uint64)  # numpy allows the cast to float64, although it can lose bits
 LANES = 8  # rows are padded with zeros to a multiple of this, so that the kernels have no remainders
 
 
 @dataclass(frozen=True)
-class System:
-    """The rows of a decision, ready for the solver. Row `labels`, the last, is the one of t where there is a bias.
+class LinearSystem:
+    """The rows of a decision, ready for the solver. With a bias, row `labels` (the last one) is the row of t.
 
-    `rows` is float64 and padded; row i is the original one times 2^−exponents[i] with a length between 1 and 2, or
-    zero; `units32` has the rows at length 1. `columns` holds the powers of two that multiply the columns.
-    `lossless[i]`: not a bit of row i was lost.
+    `rows` is float64 and padded. Row i is the original row times 2^−exponents[i], so that its length is between 1 and
+    2, or zero. `units32` holds the rows with length 1. `columns` holds the exponents that scale the columns.
+    `lossless[i]` tells whether row i was scaled without losing a bit.
     """
 
     rows: np.ndarray
@@ -47,12 +47,16 @@ class System:
 
     @property
     def width(self) -> int:
-        """Variables: x, the threshold of "topk", and t."""
+        """The number of variables: x, the threshold of "topk", and t."""
         return self.dim + (self.rule == "topk") + self.biased
+
+    def signs(self, ids: np.ndarray, active: np.ndarray) -> np.ndarray:
+        """Return the sign that each of the rows `ids` must have for these active labels."""
+        return np.where(np.isin(ids, active) | (ids == self.labels), 1.0, -1.0)
 
 
 def checked_weights(decision: LinearDecision) -> tuple[np.ndarray, np.ndarray | None]:
-    """W and b as float64, or DataError with the row that is wrong."""
+    """Return W and b as float64, or raise DataError with the row that is wrong."""
     W = np.asarray(decision.W)
     if W.ndim != 2 or not _exact_in_float64(W):
         raise DataError(f"W is {W.dtype} of shape {W.shape}, expected numbers that float64 holds exactly, labels × d")
@@ -73,29 +77,31 @@ def _exact_in_float64(array: np.ndarray) -> bool:
 
 
 def _check_finite(matrix: np.ndarray, name: str) -> None:
-    wrong = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
+    wrong = np.argwhere(~np.isfinite(matrix))
     if len(wrong):
-        row = int(wrong[0])
-        found = matrix[row][~np.isfinite(matrix[row])][0]
-        raise DataError(f"{name} holds {found}, expected finite numbers", row=row)
+        row, column = wrong[0].tolist()
+        raise DataError(f"{name} holds {matrix[row, column]}, expected finite numbers", row=row)
 
 
 def checked_sets(sets: csr_matrix, labels: int, what: str) -> csr_matrix:
-    """Label sets in canonical form, or DataError unless they are over the labels of W."""
+    """Return label sets in canonical form, or raise DataError unless their columns are the labels of W."""
     if sets.shape[1] != labels:
         raise DataError(f"the {what} are over {sets.shape[1]} labels, but W has {labels} rows")
     return as_csr(sets)
 
 
-def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns: bool = False) -> System:
-    """`plain_columns` leaves the auxiliary columns as they are, for margins in the geometry of (x, threshold, t)."""
+def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns: bool = False) -> LinearSystem:
+    """Build the system of a decision.
+
+    `plain_columns` leaves the auxiliary columns unscaled, so that margins are those in the space (x, threshold, t).
+    """
     labels, dim = W.shape
     width, count = dim + (rule == "topk") + (b is not None), labels + (b is not None)
     columns = np.zeros(-(-max(width, 1) // LANES) * LANES, dtype=np.int64)
     if not plain_columns:
-        some = plain_rows(W, b, rule, np.arange(0, labels, max(1, labels // TYPICAL_ROWS)))
+        sample = plain_rows(W, b, rule, np.arange(0, labels, max(1, labels // TYPICAL_ROWS)))
         for column in range(dim, width):
-            columns[column] = _typical_exponent(some[:, :dim]) - _typical_exponent(some[:, column])
+            columns[column] = _typical_exponent(sample[:, :dim]) - _typical_exponent(sample[:, column])
     scaled = np.zeros((count, len(columns)))
     exponents, lossless = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
     for start in range(0, count, ROWS_AT_ONCE):
@@ -104,27 +110,17 @@ def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns
             plain_rows(W, b, rule, np.arange(part.start, part.stop)), columns[:width]
         )
     norms = np.linalg.norm(scaled, axis=1)
-    return System(
-        rows=scaled,
-        units32=units(scaled, norms),
-        norms=norms,
-        lossless=lossless,
-        exponents=exponents,
-        columns=columns,
-        labels=labels,
-        dim=dim,
-        rule=rule,
-        biased=b is not None,
-    )
+    units32 = unit_rows(scaled, norms)
+    return LinearSystem(scaled, units32, norms, lossless, exponents, columns, labels, dim, rule, b is not None)
 
 
-def units(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
-    """Rows at length 1 in single precision, or zero."""
+def unit_rows(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Return the rows with length 1 in single precision; zero rows stay zero."""
     return np.asarray(rows / np.where(norms > 0, norms, 1.0)[:, None], dtype=np.float32)
 
 
 def plain_rows(W: np.ndarray, b: np.ndarray | None, rule: str, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Rows of the homogeneous form without any scaling; with a bias, the one after the last label's is that of t."""
+    """Return rows of the homogeneous form without scaling; with a bias, id `len(W)` stands for the row of t."""
     labels = np.asarray(ids)[np.asarray(ids) < len(W)]
     parts = [W[labels]]
     if rule == "topk":
@@ -139,19 +135,19 @@ def plain_rows(W: np.ndarray, b: np.ndarray | None, rule: str, ids: Sequence[int
 
 
 def _typical_exponent(values: np.ndarray) -> int:
-    """Of the median of the non-zero magnitudes, as a power of two."""
+    """Return the binary exponent of the median magnitude of the non-zero values."""
     magnitudes = np.abs(values[values != 0])
     return int(np.frexp(np.median(magnitudes))[1]) if len(magnitudes) else 0
 
 
 def row_lengths(rows: np.ndarray) -> np.ndarray:
-    """‖row‖ for each, whatever its scale."""
+    """Return ‖row‖ for each row, without overflow or underflow of the squares."""
     powers = np.frexp(np.abs(rows).max(axis=1, initial=0.0))[1]
     return np.asarray(np.ldexp(np.linalg.norm(np.ldexp(rows, -powers[:, None]), axis=1), powers))
 
 
 def scaled_rows(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows times powers of two, so that their lengths are between 1 and 2; the exponents; where this was exact."""
+    """Scale rows by powers of two to lengths between 1 and 2; return them, the exponents, and where this was exact."""
     mantissas, powers = np.frexp(rows)
     zero = rows == 0
     powers = np.where(zero, NO_POWER, powers + columns)

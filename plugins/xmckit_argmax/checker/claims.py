@@ -1,12 +1,12 @@
-"""What a verdict claims beside its status, held against the files; part of the independent checker (see check.py).
+"""Check what a verdict claims beside its status against the files; part of the independent checker (see check.py).
 
 * *margin*: the smallest s_i·a_i·v/(‖a_i‖‖v‖) of the witness v = x, with a_i = w_i. A bias adds the entry 1 to v and b_i
-  to a_i, the rule "topk" −c and 1 for a threshold c; the best one is looked for here.
-* *radius* and *eps*, rule "sign": a ball of radius r around an x with entries up to `box` is inside the region when
+  to a_i; the rule "topk" adds −c and 1 for a threshold c, and the best c is searched here.
+* *radius* and *eps*, rule "sign": a ball of radius r around an x with entries up to `box` is inside the region if
   s_i·(w_i·x + b_i) ≥ r‖w_i‖ for every i; without biases x may be scaled to the box. For λ ≥ 0 no radius exceeds
-  (box·‖Σ λ_i s_i w_i‖₁ + Σ λ_i s_i b_i)/Σ λ_i‖w_i‖: the certificate of a set that is argmaxable is such a λ.
-* *ideal*: an alternating layer of degree k outputs every set with up to k runs of active labels around its order, and
-  no other if it has no slack and equal biases. That the layer is one is the head's word.
+  (box·‖Σ λ_i s_i w_i‖₁ + Σ λ_i s_i b_i)/Σ λ_i‖w_i‖: the certificate of an argmaxable set is such a λ.
+* *ideal*: an alternating layer of degree k outputs every set with up to k arcs (cyclic runs of active labels in its
+  order), and no other if it has no slack and equal biases. The head alone vouches that its layer is alternating.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import fmpq
 
-from xmckit_argmax.checker.proofs import Asked, Layer, rational
+from xmckit_argmax.checker.proofs import Evidence, StoredLayer, rational
 
-MOST_THIRDS = 2000  # (2/3)^2000 of an interval is nothing, whatever the scales of its ends
-CLOSE = 1e-6  # by this share a margin may differ from the one computed here, which rounds differently
+MOST_THIRDS = 2000  # (2/3)^2000 of an interval is negligible at any scale of its ends
+CLOSE = 1e-6  # a margin may differ by this share from the one computed here, which rounds differently
 
 
-class Terms(NamedTuple):
-    """What claims about a layer are made in: ‖w_i‖ and ‖a_i‖, the structure that it is said to have, box and eps."""
+class ClaimBasis(NamedTuple):
+    """What the claims about a layer refer to: ‖w_i‖ and ‖a_i‖, the claimed structure, box and eps."""
 
     norms: np.ndarray
     lengths: np.ndarray
@@ -33,32 +33,32 @@ class Terms(NamedTuple):
     eps: Any
 
 
-def read_terms(layer: Layer, stored: dict[str, np.ndarray], params: dict[str, Any]) -> Terms:
+def read_basis(layer: StoredLayer, stored: dict[str, np.ndarray], params: dict[str, Any]) -> ClaimBasis:
     norms = _lengths(layer.W)
     lengths = _lengths(np.stack([norms, np.full(len(norms), layer.rule == "topk"), layer.b], axis=1))
     structure = {name: array for name, array in stored.items() if name in ("degree", "slack", "order")}
     known = {"box", "eps"} <= params.keys()
-    return Terms(norms, lengths, structure, *(params[name] if known else None for name in ("box", "eps")))
+    return ClaimBasis(norms, lengths, structure, *(params[name] if known else None for name in ("box", "eps")))
 
 
 def _lengths(rows: np.ndarray) -> np.ndarray:
-    """‖row‖ for each, whatever its scale."""
+    """Return ‖row‖ for each row, without overflow or underflow of the squares."""
     largest = np.abs(rows).max(axis=1, initial=0.0)
     scale = np.where(largest > 0, largest, 1.0)
     return np.asarray(np.linalg.norm(rows / scale[:, None], axis=1) * scale)
 
 
-def _margin_holds(verdict: dict[str, Any], asked: Asked, terms: Terms) -> bool:
-    """Whether the witness has this margin."""
-    layer, x, claimed, counted = asked.layer, asked.x, verdict["margin"], asked.signs != 0
-    signs, lengths, topk = asked.signs[counted], terms.lengths[counted], layer.rule == "topk"
+def _margin_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
+    """Check that the witness has this margin."""
+    layer, x, claimed, counted = evidence.layer, evidence.x, verdict["margin"], evidence.signs != 0
+    signs, lengths, topk = evidence.signs[counted], basis.lengths[counted], layer.rule == "topk"
     if x is None or verdict["status"] != "argmaxable" or len(set(signs)) < 1 + topk:
         return False
     if not 0 <= claimed <= 1 + CLOSE:  # it is a cosine
         return False
     with np.errstate(all="ignore"):
-        middle, length = (asked.low + asked.high)[counted] / 2, math.hypot(*x, layer.biased)
-        room = float(((asked.high - asked.low)[counted] / lengths).max()) / length if length > 0 else np.nan
+        middle, length = (evidence.low + evidence.high)[counted] / 2, math.hypot(*x, layer.biased)
+        room = float(((evidence.high - evidence.low)[counted] / lengths).max()) / length if length > 0 else np.nan
         if not room < np.inf:
             return False
 
@@ -77,83 +77,83 @@ def _margin_holds(verdict: dict[str, Any], asked: Asked, terms: Terms) -> bool:
         return False
 
 
-def _radius_holds(verdict: dict[str, Any], asked: Asked, terms: Terms) -> bool:
-    """Whether the radius is between the two numbers."""
+def _radius_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
+    """Check that the radius is between the two numbers."""
     at_least, at_most = verdict["radius"]
     if not 0 <= at_least <= at_most:
         return False
-    trivial = terms.box * asked.layer.W.shape[1] ** 0.5
-    inside = at_least == 0 or _ball(asked, terms) >= at_least
-    return inside and (at_most >= trivial or _bounded(asked, terms, at_most)) and _has_radius(asked)
+    trivial = basis.box * evidence.layer.W.shape[1] ** 0.5
+    inside = at_least == 0 or _ball(evidence, basis) >= at_least
+    return inside and (at_most >= trivial or _bounded(evidence, basis, at_most)) and _has_radius(evidence)
 
 
-def _has_radius(asked: Asked) -> bool:
-    return asked.layer.rule == "sign" and not asked.layer.biased
+def _has_radius(evidence: Evidence) -> bool:
+    return evidence.layer.rule == "sign" and not evidence.layer.biased
 
 
-def _eps_holds(verdict: dict[str, Any], asked: Asked, terms: Terms) -> bool:
-    """Whether the answer at the tolerance is the one that the witness or the certificate proves."""
+def _eps_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
+    """Check that the witness or the certificate proves the answer at the tolerance."""
     if verdict["eps"] == "unargmaxable":
-        return verdict["status"] == "unargmaxable" or _bounded(asked, terms, terms.eps)
+        return verdict["status"] == "unargmaxable" or _bounded(evidence, basis, basis.eps)
     if verdict["eps"] == "argmaxable":
-        return not asked.missed and bool(_ball(asked, terms) > terms.eps)
+        return not evidence.missed and bool(_ball(evidence, basis) > basis.eps)
     return bool(verdict["eps"] == "unresolved")
 
 
-def _ball(asked: Asked, terms: Terms) -> float:
-    """A radius that a ball around the witness surely has, −inf where nothing is sure."""
-    layer, signs, x, box = asked.layer, asked.signs, asked.x, float(terms.box)
+def _ball(evidence: Evidence, basis: ClaimBasis) -> float:
+    """Return a proved radius of a ball around the witness, −inf if nothing is proved."""
+    layer, signs, x, box = evidence.layer, evidence.signs, evidence.x, float(basis.box)
     if layer.rule == "sign" and not signs.any():
         return np.inf
     if layer.rule != "sign" or x is None:
         return -np.inf
-    sloped = (signs != 0) & (terms.norms > 0)  # a label without slope, whose sign is proved, bounds no ball
-    with np.errstate(over="ignore"):  # beyond any box
-        distances = np.where(signs > 0, asked.low, -asked.high)[sloped] / terms.norms[sloped] * (1 - 1e-12)
+    sloped = (signs != 0) & (basis.norms > 0)  # a label without slope bounds no ball, and its sign is proved
+    with np.errstate(over="ignore"):  # such a distance exceeds any box
+        distances = np.where(signs > 0, evidence.low, -evidence.high)[sloped] / basis.norms[sloped] * (1 - 1e-12)
     largest, distance = float(np.abs(x).max(initial=0.0)), float(distances.min(initial=np.inf))
     if layer.biased:
         return distance if largest <= box else -np.inf
     return distance * (box / largest) if largest > 0 else -np.inf
 
 
-def _bounded(asked: Asked, terms: Terms, radius: float) -> bool:
-    """Whether the certificate's multipliers prove that no ball is larger; in rational numbers, but for lengths."""
-    (labels, multipliers), layer, signs = asked.certificate, asked.layer, asked.signs
-    used = np.concatenate([multipliers, terms.norms[signs != 0]])
+def _bounded(evidence: Evidence, basis: ClaimBasis, radius: float) -> bool:
+    """Check that the certificate's multipliers prove that no ball is larger; in rational numbers, but for lengths."""
+    (labels, multipliers), layer, signs = evidence.certificate, evidence.layer, evidence.signs
+    used = np.concatenate([multipliers, basis.norms[signs != 0]])
     if layer.rule != "sign" or not np.isin(labels, np.flatnonzero(signs)).all() or not np.isfinite(used).all():
         return False
     if not len(labels) or not (multipliers > 0).all():
         return False
     parts = [
-        rational(part) * int(signs[label]) * fmpq(2) ** int(layer.powers[label])  # multipliers are of stored rows
+        rational(part) * int(signs[label]) * fmpq(2) ** int(layer.powers[label])  # multipliers belong to stored rows
         for label, part in zip(labels, multipliers, strict=True)
     ]
     total = fmpq(0)
     for column in layer.W[labels].T:
         total += abs(sum((part * rational(w) for part, w in zip(parts, column, strict=True)), fmpq(0)))
     shift = sum((part * rational(layer.b[label]) for label, part in zip(labels, parts, strict=True)), fmpq(0))
-    lengths = [rational(terms.norms[label] * (1 - 1e-12)) for label in labels]
+    lengths = [rational(basis.norms[label] * (1 - 1e-12)) for label in labels]
     scale = sum((abs(part) * length for part, length in zip(parts, lengths, strict=True)), fmpq(0))
-    return bool(rational(terms.box) * total + shift <= rational(radius) * scale)
+    return bool(rational(basis.box) * total + shift <= rational(radius) * scale)
 
 
-def _ideal_holds(verdict: dict[str, Any], asked: Asked, terms: Terms) -> bool:
-    """Whether the runs of active labels around the circle give this answer."""
-    if asked.missed:
+def _ideal_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
+    """Check that the number of arcs gives this answer."""
+    if evidence.missed:
         return bool(verdict["ideal"] == "unargmaxable")
-    if terms.structure.keys() != {"degree", "slack", "order"}:
+    if basis.structure.keys() != {"degree", "slack", "order"}:
         return False
-    degree, slack, order = (terms.structure[name] for name in ("degree", "slack", "order"))
-    labels, columns = asked.layer.W.shape
+    degree, slack, order = (basis.structure[name] for name in ("degree", "slack", "order"))
+    labels, columns = evidence.layer.W.shape
     if not np.array_equal(np.sort(order), np.arange(labels)) or columns != 2 * degree + 1 + slack:
         return False
-    around = asked.signs[np.argsort(order)]
+    around = evidence.signs[np.argsort(order)]
     around = around[around != 0] > 0
-    runs = int((around & ~np.roll(around, 1)).sum())
-    b = np.ldexp(asked.layer.b, asked.layer.powers)
+    arcs = int((around & ~np.roll(around, 1)).sum())
+    b = np.ldexp(evidence.layer.b, evidence.layer.powers)
     equal = bool((b == b[:1]).all())
-    expected = "argmaxable" if runs <= degree else "unargmaxable" if slack == 0 and equal else None
+    expected = "argmaxable" if arcs <= degree else "unargmaxable" if slack == 0 and equal else None
     return bool(verdict["ideal"] == expected)
 
 
-HOLDS = {"margin": _margin_holds, "radius": _radius_holds, "eps": _eps_holds, "ideal": _ideal_holds}
+CLAIM_CHECKS = {"margin": _margin_holds, "radius": _radius_holds, "eps": _eps_holds, "ideal": _ideal_holds}

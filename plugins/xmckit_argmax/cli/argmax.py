@@ -9,14 +9,16 @@ from typing import Any
 
 import click
 
-from xmckit_argmax.cli.drawings import hasse, reach
+from xmckit_argmax.cli.common import JSON, PLOT
+from xmckit_argmax.cli.hasse import hasse
+from xmckit_argmax.cli.reach import reach
 
-MOST_DIGITS = 30  # of a count that is printed in full
+MOST_DIGITS = 30  # longer counts are printed as powers of ten
 
 
 @click.group()
 def argmax() -> None:
-    """Which label sets a linear output layer can produce at all."""
+    """Show which label sets a linear output layer can produce at all."""
 
 
 argmax.add_command(hasse)
@@ -26,17 +28,17 @@ argmax.add_command(reach)
 @argmax.command("count")
 @click.option("--labels", type=click.IntRange(min=0), required=True, help="Labels of the layer (rows of W).")
 @click.option("--dim", "dims", type=click.IntRange(min=0), required=True, multiple=True,
-              help="Dimensions of the layer (columns of W); may be given several times.")  # fmt: skip
-@click.option("--bias/--no-bias", default=False, show_default=True, help="Whether every label has a bias of its own.")
+              help="Dimensions of the layer (columns of W); can be repeated.")  # fmt: skip
+@click.option("--bias/--no-bias", default=False, show_default=True, help="Whether every label has its own bias.")
 @click.option("--rule", type=click.Choice(["sign", "topk"]), default="sign", show_default=True,
               help="sign: labels above 0 are output; topk: the labels ranked first.")  # fmt: skip
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg",
-              help="Draw the share of all label sets by dimension.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@PLOT
+@JSON
 def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path | None, as_json: bool) -> None:
-    """Count the label sets that N labels in D dimensions can output, whatever the weights (Cover's formula).
+    """Count the label sets that a layer of N labels in D dimensions can output at most (Cover's formula).
 
-    Weights in general position reach exactly this many of the 2^N label sets, others fewer.
+    Weights in general position reach exactly this many of the 2^N label sets, other weights fewer. --plot
+    draws this share by dimension.
     """
     from xmckit_argmax.paper.counting import share_curve
 
@@ -44,7 +46,7 @@ def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path 
     results = [_facts(labels, dim, float(share), bias, rule) for dim, share in zip(dims, shares, strict=True)]
     if plot is not None:
         from xmckit import store
-        from xmckit_argmax.pictures import share_of_all_curve
+        from xmckit_argmax.figures import share_of_all_curve
 
         store.write_text(plot, share_of_all_curve([labels], bias=bias, rule=rule, marked=dims))
     if as_json:

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from xmckit_argmax.cli.common import JSON, RUNS, find_verified_folders
+
 if TYPE_CHECKING:
+    import numpy as np
+
     from xmckit import LinearDecision
 
 MOST_SHOWN = 20
-NAMES = {
+CLAIM_NAMES = {
     "margin": "margins",
     "radius": "bounds on radii",
     "eps": "answers at eps",
     "ideal": "answers of the ideal layer",
     "replayed": "replays by the head (--model does)",
 }
-COPIES = ("verdicts.json", "certificates.npz")  # of the stage's files, at the top of the run
+COPIES = ("verdicts.json", "certificates.npz")  # files of the stage that are copied to the run folder
 
 
 @click.group()
@@ -29,21 +33,22 @@ def certificates() -> None:
 
 @certificates.command("check")
 @click.argument("run")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
+@RUNS
 @click.option("--model", "against_model", is_flag=True,
-              help="Also load the heads: is W theirs, and do they replay the witnesses as claimed?")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+              help="Also load the heads; check that W is theirs and their replays are as claimed.")  # fmt: skip
+@JSON
 def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
-    """Prove every verdict of RUN anew, by a program that shares no code with the verifier.
+    """Prove every verdict of RUN again, by a program that shares no code with the verifier.
 
     RUN is a run folder, its name, the name of a recipe for its newest verified run, or a folder with a verdicts.json.
-    It reads W, the label sets and the certificates from disk; certificates are checked in exact arithmetic, witnesses
-    with rigorous error bounds and in exact arithmetic where these do not decide. Margins, radii, the answers at eps
-    and of the ideal layer are checked too, and all counts; what is not checked is said. Exit code 5 if anything fails.
+    The program reads W, the label sets and the certificates from disk. It checks certificates in exact arithmetic, and
+    witnesses with rigorous error bounds, or in exact arithmetic if these do not decide. It also checks margins, radii,
+    the answers at eps and of the ideal layer, and all counts, and reports what it does not check. The exit code is 5
+    if a check fails.
     """
     from xmckit import VerificationError
 
-    results = [_checked(folder, against_model) for folder in verified_folders(run, Path(root))]
+    results = [_check_folder(folder, against_model) for folder in find_verified_folders(run, Path(root))]
     failures = [failure for result in results for failure in result["failures"]]
     if as_json:
         click.echo(json.dumps({"ok": not failures, "checks": results}, indent=2))
@@ -56,27 +61,7 @@ def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
         raise VerificationError("\n".join([f"{len(failures)} checks failed:", *shown]))
 
 
-def verified_folders(run: str, root: Path) -> list[Path]:
-    """The folders with a verdicts.json and its proofs: of the run's verify stage and of `xmckit verify`."""
-    from xmckit import StorageError
-    from xmckit.runs.extensions import is_extension
-
-    below = sorted(root.glob("*/*"), reverse=True)
-    runs = [path for path in below if path.parent.name == run and not is_extension(path)]
-    named = [path for path in below if path.name == run] or runs
-    for place in [Path(run), *named]:
-        if (place / "assignments.npz").is_file():
-            return [place]
-        found = [path.parent for part in ("stages", "verify") for path in sorted(place.glob(f"{part}/*/verdicts.json"))]
-        if whole := [folder for folder in found if not folder.name.startswith(".")]:
-            return whole
-    raise StorageError(
-        f"{run}: there are no verdicts here or below {root}. "
-        "`xmckit verify RUN` makes some, and so does [verify] in a recipe."
-    )
-
-
-def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
+def _check_folder(folder: Path, against_model: bool) -> dict[str, Any]:
     from xmckit_argmax.checker.check import check
 
     report = check(folder)
@@ -85,14 +70,12 @@ def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
         failures += _changed_copies(folder)
     unchecked = dict(report.unchecked)
     if against_model:
-        failures += _other_weights(folder)
+        failures += _compare_with_model(folder)
         unchecked.pop("replayed", None)
     return {
         "folder": str(folder),
         "proved": report.proved["argmaxable"] + report.proved["unargmaxable"],
-        "argmaxable": report.proved["argmaxable"],
-        "unargmaxable": report.proved["unargmaxable"],
-        "unresolved": report.proved["unresolved"],
+        **report.proved,
         "exact": report.exact,
         "claims": report.claims,
         "unchecked": unchecked,
@@ -102,7 +85,7 @@ def _checked(folder: Path, against_model: bool) -> dict[str, Any]:
 
 
 def _changed_copies(folder: Path) -> list[str]:
-    """What people read at the top of the run has to be what was checked."""
+    """Compare the copies in the run folder, which people read, with the files that were checked."""
     copies = [folder.parents[1] / name for name in COPIES]
     return [
         f"{copy} is not the file of the same name in {folder}"
@@ -111,8 +94,8 @@ def _changed_copies(folder: Path) -> list[str]:
     ]
 
 
-def _other_weights(folder: Path) -> list[str]:
-    """Heads of the run whose decision is not the one that was verified."""
+def _compare_with_model(folder: Path) -> list[str]:
+    """Compare the verified decisions and the replays with those of the run's heads."""
     import numpy as np
 
     import xmckit
@@ -121,59 +104,55 @@ def _other_weights(folder: Path) -> list[str]:
 
     run = folder.parents[1]
     trained = read_extension(run).run if is_extension(run) else xmckit.find_run(run, run.parent)
-    wrong = []
+    failures = []
     for name, head in zip(trained.head_names, xmckit.load(run).heads, strict=True):
         path = folder / f"decision-{name}.npz"
         decision = head.decision()
         if decision is None or not path.is_file():
             continue
         stored = store.read_arrays(path)
-        same_bias = np.array_equal(stored["b"], decision.b) if decision.b is not None else "b" not in stored
-        same = np.array_equal(stored["W"], decision.W) and same_bias and str(stored["rule"]) == decision.rule
-        if not (same and _same_structure(stored, decision)):
-            wrong.append(f"{path} is not the decision of the head {name} of {run}")
+        expected = {"W": decision.W, "b": decision.b, "rule": np.asarray(decision.rule)}
+        expected |= {part: getattr(decision.structure, part, None) for part in ("degree", "slack", "order")}
+        if all(_same_array(stored.get(part), array) for part, array in expected.items()):
+            failures += _compare_replays(folder, name, decision)
         else:
-            wrong += _other_replays(folder, name, decision)
-    return wrong
+            failures.append(f"{path} is not the decision of the head {name} of {run}")
+    return failures
 
 
-def _same_structure(stored: dict[str, Any], decision: LinearDecision) -> bool:
+def _same_array(stored: np.ndarray | None, expected: Any) -> bool:
     import numpy as np
 
-    names, structure = ("degree", "slack", "order"), decision.structure
-    if structure is None:
-        return not set(names) & stored.keys()
-    return all(name in stored and np.array_equal(stored[name], getattr(structure, name)) for name in names)
+    return stored is None if expected is None else stored is not None and np.array_equal(stored, expected)
 
 
-def _other_replays(folder: Path, head: str, decision: LinearDecision) -> list[str]:
-    """Witnesses of which the head's own scorer does not make what the verdicts say."""
+def _compare_replays(folder: Path, head: str, decision: LinearDecision) -> list[str]:
+    """Replay the witnesses by the head's own scorer, and compare with the verdicts."""
     import numpy as np
 
     from xmckit import store
 
     if decision.replay is None:
         return []
-    asked, proofs = store.read_csr(folder / "assignments.npz"), store.read_arrays(folder / "certificates.npz")
-    wrong = []
+    sets, proofs = store.read_csr(folder / "assignments.npz"), store.read_arrays(folder / "certificates.npz")
+    failures = []
     for result in store.read_json(folder / "verdicts.json")["results"]:
         if result["head"] != head or not result["verifiable"]:
             continue
         scope, rows = result["scope"], proofs[f"{head}/{result['scope']}/witness_of"]
         tried = [t for t, row in enumerate(rows) if result["verdicts"][row]["replayed"] is not None]
-        listed = store.read_csr(folder / f"candidates-{head}.npz") if scope == "shortlist" else None
-        counts = [np.diff(asked.indptr)[rows[tried]]] if decision.rule == "topk" else []
+        candidates = store.read_csr(folder / f"candidates-{head}.npz") if scope == "shortlist" else None
+        counts = [np.diff(sets.indptr)[rows[tried]]] if decision.rule == "topk" else []
         with np.errstate(over="ignore"):
             output = decision.replay(proofs[f"{head}/{scope}/witness"][tried], *counts)
-        for place, row in enumerate(rows[tried]):
-            found, active = set(output[place].indices), set(asked[row].indices)
-            if listed is not None:
-                found &= set(listed[row].indices)
-            if result["verdicts"][row]["replayed"] != (found == active):
-                wrong.append(
-                    f"{folder}: head {head}, {scope}, assignment {row}: the head replays its witness otherwise"
-                )
-    return wrong
+        for position, row in enumerate(rows[tried]):
+            labels = set(output[position].indices)
+            if candidates is not None:
+                labels &= set(candidates[row].indices)
+            if result["verdicts"][row]["replayed"] != (labels == set(sets[row].indices)):
+                where = f"{folder}: head {head}, {scope}, assignment {row}"
+                failures.append(f"{where}: the replay of its witness by the head differs from the verdict")
+    return failures
 
 
 def _sentence(result: dict[str, Any]) -> str:
@@ -188,4 +167,5 @@ def _sentence(result: dict[str, Any]) -> str:
 
 
 def _list(claims: dict[str, int]) -> str:
-    return ", ".join(f"{count} {NAMES[name]}" if name in NAMES else name for name, count in claims.items() if count)
+    held = [(name, count) for name, count in claims.items() if count]
+    return ", ".join(f"{count} {CLAIM_NAMES[name]}" if name in CLAIM_NAMES else name for name, count in held)

@@ -1,16 +1,17 @@
-"""What an alternating layer can output as it is defined, before its numbers are rounded: by counting runs.
+"""What an alternating layer can output as it is defined, before its numbers are rounded: a matter of counting arcs.
 
-The rows of such a layer are points on a curve, in a cyclic order, that a hyperplane meets at most 2·degree times and
-can meet anywhere it likes (Grivas et al. 2024, theorem 3; trigonometric polynomials of that degree are one case). So
-sign(W·x) changes at most 2·degree times around the circle, which is at most `degree` runs of active labels, and every
-set with so few runs is some sign(W·x). A set and its complement have equally many runs: −x serves for the other.
+An arc is a cyclic run of active labels in the label order. The rows of such a layer are points on a curve, in a cyclic
+order. A hyperplane meets the curve at most 2·degree times, and at any chosen 2·degree points (Grivas et al. 2024,
+theorem 3; trigonometric polynomials of that degree are one case). So sign(W·x) changes at most 2·degree times around
+the circle: it has at most `degree` arcs, and every set with at most `degree` arcs is sign(W·x) for some x. A set and
+its complement have equally many arcs: if x gives one of them, −x gives the other.
 
-- Slack columns: x may be zero there, so few runs are enough whatever they hold; many runs prove nothing.
-- Biases: a large multiple of x outweighs them, so few runs are enough. One bias for all labels is a multiple of the
-  constant that the curve has anyway, so that many runs stay out of reach; unequal biases prove nothing.
+- Slack columns: x may be zero there, so `degree` arcs are always possible; more arcs prove nothing.
+- Biases: a large multiple of x outweighs them, so `degree` arcs are possible. One bias for all labels is a multiple of
+  the curve's constant, so more arcs stay impossible; with unequal biases more arcs prove nothing.
 - Rule "topk": the active labels are above some threshold and the others below. A threshold is one more bias, equal for
-  all labels. So the answers are those of rule "sign": few runs can be ranked first, and with slack 0 and equal biases
-  many runs cannot.
+  all labels. So the statuses are those of the rule "sign": `degree` arcs can be ranked first, and with slack 0 and
+  equal biases more arcs cannot.
 
 These are statements about the ideal layer. A float32 copy of its matrix may not reach a set that the layer reaches.
 """
@@ -26,13 +27,13 @@ from xmckit.data.model import as_csr
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, Alternating
 
 
-def ideal_answers(
+def ideal_statuses(
     decision: LinearDecision, assignments: csr_matrix, candidates: csr_matrix | None = None
 ) -> list[str | None]:
-    """For each row of `assignments` the answer of the layer as defined; None where its structure proves nothing.
+    """Return the status of each assignment for the layer as defined; None if its structure proves nothing.
 
-    With `candidates` (a CSR row for each assignment) the answer is for these labels alone: some points of the curve
-    are an alternating layer too. An active label outside them is out of reach.
+    With `candidates` (a CSR row for each assignment) the status is for these labels alone, since some of the points of
+    the curve are an alternating layer too. An active label outside the candidates makes the set unargmaxable.
     """
     structure = decision.structure
     if structure is None:
@@ -40,41 +41,41 @@ def ideal_answers(
     _check(structure, decision.W, assignments)
     beyond = UNARGMAXABLE if structure.slack == 0 and _equal(decision.b) else None
     if candidates is None:
-        runs, missed = cyclic_runs(assignments, structure.order), np.zeros(assignments.shape[0], dtype=bool)
+        arcs, missed = cyclic_arcs(assignments, structure.order), np.zeros(assignments.shape[0], dtype=bool)
     else:
-        runs, missed = _runs_among(assignments, candidates, structure.order)
+        arcs, missed = _arcs_among(assignments, candidates, structure.order)
     return [
-        UNARGMAXABLE if out else ARGMAXABLE if count <= structure.degree else beyond
-        for count, out in zip(runs.tolist(), missed.tolist(), strict=True)
+        UNARGMAXABLE if misses else ARGMAXABLE if count <= structure.degree else beyond
+        for count, misses in zip(arcs.tolist(), missed.tolist(), strict=True)
     ]
 
 
-def cyclic_runs(assignments: csr_matrix, order: np.ndarray) -> np.ndarray:
-    """The runs of active labels of each row around the circle; 0 where no label or every label is active.
+def cyclic_arcs(assignments: csr_matrix, order: np.ndarray) -> np.ndarray:
+    """Count the arcs of each row around the circle; 0 if no label or every label is active.
 
-    `order` has the place of each label. The time is that of looking at the active labels once.
+    `order` holds the place of each label. The time is linear in the number of active labels.
     """
     Y = as_csr(assignments)
     places = _permutation(order, Y.shape[1])
-    return _count_runs(Y.indptr.astype(np.int64), Y.indices.astype(np.int64), places)
+    return _count_arcs(Y.indptr.astype(np.int64), Y.indices.astype(np.int64), places)
 
 
 @njit(cache=True, nogil=True)
-def _count_runs(indptr: np.ndarray, indices: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _count_arcs(indptr: np.ndarray, indices: np.ndarray, places: np.ndarray) -> np.ndarray:
     rows = len(indptr) - 1
-    runs = np.zeros(rows, dtype=np.int64)
+    arcs = np.zeros(rows, dtype=np.int64)
     last_row_at = np.full(len(places), -1, dtype=np.int64)
     for row in range(rows):
         for entry in range(indptr[row], indptr[row + 1]):
             last_row_at[places[indices[entry]]] = row
         for entry in range(indptr[row], indptr[row + 1]):
-            # place 0 comes after the last place: −1 is the last entry
-            runs[row] += last_row_at[places[indices[entry]] - 1] != row
-    return runs
+            # place 0 follows the last place: −1 is the last entry
+            arcs[row] += last_row_at[places[indices[entry]] - 1] != row
+    return arcs
 
 
-def _runs_among(assignments: csr_matrix, candidates: csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The runs of each row on a circle of its candidates alone, and whether an active label is not among them."""
+def _arcs_among(assignments: csr_matrix, candidates: csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count the arcs of each row on the circle of its candidates; also return whether they miss an active label."""
     if candidates.shape != assignments.shape:
         raise DataError(f"the candidates are {candidates.shape}, expected the shape of the assignments")
     rows, labels = assignments.shape
@@ -88,24 +89,24 @@ def _runs_among(assignments: csr_matrix, candidates: csr_matrix, order: np.ndarr
     before = np.arange(circle.nnz) - 1
     filled = np.flatnonzero(np.diff(circle.indptr))
     before[circle.indptr[filled]] = circle.indptr[filled + 1] - 1
-    runs = np.bincount(row_of[is_active & ~is_active[before]], minlength=rows)
-    found = np.bincount(row_of[is_active], minlength=rows)
-    return runs, found < np.diff(active.indptr)
+    arcs = np.bincount(row_of[is_active & ~is_active[before]], minlength=rows)
+    covered = np.bincount(row_of[is_active], minlength=rows)
+    return arcs, covered < np.diff(active.indptr)
 
 
 def _pattern(matrix: csr_matrix) -> csr_matrix:
-    """Ones at every stored place: a candidate whose score is 0 is still one."""
+    """Return ones at every stored position: a candidate with a score of 0 still counts."""
     return csr_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _check(structure: Alternating, W: np.ndarray, assignments: csr_matrix) -> None:
-    """DataError unless the structure can be true of this matrix, and the assignments are about its labels."""
+    """Raise DataError unless the structure is possible for this matrix and the assignments are about its labels."""
     labels, columns = W.shape
     if assignments.shape[1] != labels:
         raise DataError(f"the assignments have {assignments.shape[1]} labels, expected the {labels} rows of W")
     if structure.degree < 0 or structure.slack < 0:
         raise DataError(
-            f"an alternating structure of degree {structure.degree} with slack {structure.slack} cannot be: "
+            f"an alternating structure of degree {structure.degree} with slack {structure.slack} is impossible: "
             "expected 0 or more of both"
         )
     expected = 2 * structure.degree + 1 + structure.slack
@@ -118,7 +119,7 @@ def _check(structure: Alternating, W: np.ndarray, assignments: csr_matrix) -> No
 
 
 def _permutation(order: np.ndarray, labels: int) -> np.ndarray:
-    """`order` as int64, or DataError unless it has every place from 0 to labels − 1 once."""
+    """Return `order` as int64, or raise DataError unless it holds every place from 0 to labels − 1 once."""
     places = np.asarray(order)
     if places.shape != (labels,) or (labels and places.dtype.kind not in "iu"):
         raise DataError(

@@ -1,18 +1,18 @@
-"""The paper's linear program (Grivas et al. 2024, equations 3 and 36) by HiGHS, with every claim checked.
+"""The paper's linear program (Grivas et al. 2024, equations 3 and 36), solved by HiGHS, with every claim checked.
 
     maximise ε   subject to   s_i a_i·v ≥ ε‖a_i‖ for every label i,   −box ≤ v_j ≤ box,   ε ≥ 0
 
 where s_i = +1 for active and −1 for inactive labels. For the rule "sign" without bias a_i is the row w_i and ε the
-paper's Chebyshev radius. The rule "topk" adds a column of ones (a free threshold), a bias the column b and the row
-(0, …, 0, 1) of a variable t that must be positive; ε then is the radius in that wider space and says nothing about
-eps: with a bias a second program, for x itself, does; for "topk" there is no such answer.
+paper's Chebyshev radius. The rule "topk" adds a column of ones (a free threshold). A bias adds the column b and the row
+(0, …, 0, 1) of a variable t that must be positive. ε is then the radius in that wider space and does not settle eps:
+with a bias, a second program for x itself does; for "topk" no answer at eps exists.
 
-The paper asks for ε > eps inside the program. A solver's tolerance lets v = 0 pass such a bound, so the bound here is 0
-and the optimum is judged. What HiGHS says is never an answer by itself:
+The paper requires ε > eps inside the program. The tolerance of a solver lets v = 0 pass such a bound, so the bound here
+is 0, and the optimum is compared with eps. The output of HiGHS is never an answer by itself:
 
-- *argmaxable*: its point, divided by t, has the right signs, proved with rounding errors or in whole numbers;
+- *argmaxable*: its point, divided by t, has the right signs, proved with error bounds or in exact arithmetic;
 - *unargmaxable*: the labels with a multiplier have an exact positive combination that is zero (Gordan);
-- the radius lies between what its point proves and what its multipliers prove (weak duality): for λ ≥ 0,
+- the radius lies between the bound from its point and the bound from its multipliers (weak duality): for λ ≥ 0,
   ε ≤ box·‖Σ λ_i s_i a_i‖₁ ÷ Σ λ_i‖a_i‖.
 """
 
@@ -23,34 +23,33 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
 
 import numpy as np
 
 from xmckit import DataError, LinearDecision, Verdict
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
-from xmckit_argmax.paper.highs import Solution, maximise_last
+from xmckit_argmax.paper.highs import HighsSolution, maximise_last
 from xmckit_argmax.paper.tolerance import radius_is_at_most
+from xmckit_argmax.proofs import exact
+from xmckit_argmax.records import Certificate, Proof
+from xmckit_argmax.system import plain_rows
 
 BOX, EPS = 1e4, 1e-8
 TIME_LIMIT = 60.0
-SPARE = 1e-9  # of bounds, for whoever checks them
-# A multiplier below this share of the largest is taken for zero; several, since only the exact check decides.
+SPARE = 1e-9  # bounds keep this distance, for the program that checks them
+# A multiplier below this share of the largest counts as zero; several are tried, since only the exact check decides.
 SUPPORTS = (1e-12, 1e-9, 1e-6, 1e-3)
-# More than what underflow can take from a sum of a million products of numbers up to 1e17.
+# More than underflow can take from a sum of a million products of numbers up to 1e17.
 TINY = 1e-290
-
-Certificate = tuple[np.ndarray, np.ndarray]
-Proof = Literal["float-certified", "exact", "none"]
 
 
 @dataclass(frozen=True)
-class ChebyshevAnswer:
-    """What the program gave, and what of it is proved.
+class ChebyshevResult:
+    """The output of the program, and its proved part.
 
     `status` is about the stored matrix, `eps` about the paper's tolerance: is the radius above it? `radius` is
-    HiGHS's optimum (None when it gave none or was not asked), `bounds` are proved. `x` is its point in the decision's
-    space; `multipliers` belong to `labels`; `certificate` is as in `xmckit.Verdict`.
+    the optimum of HiGHS (None if it gave none or was not called), `bounds` are proved. `x` is its point in the space of
+    the decision; `multipliers` belong to `labels`; `certificate` is as in `xmckit.Verdict`.
     """
 
     status: str
@@ -68,15 +67,15 @@ class ChebyshevAnswer:
     seconds: float = 0.0
 
     def verdict(self, *, paper_radius: bool) -> Verdict:
-        """As a verifier hands it out; `paper_radius`: the rule is "sign" without bias, so that ε is the paper's."""
-        can = self.status == ARGMAXABLE
+        """Convert to a verdict; `paper_radius`: the rule is "sign" without bias, so that ε is the paper's radius."""
+        argmaxable = self.status == ARGMAXABLE
         return Verdict(
-            status=self.status,
-            proof=self.proof,
-            witness=self.x if can else None,
+            self.status,
+            self.proof,
+            witness=self.x if argmaxable else None,
             certificate=self.certificate,
-            margin=self.margin if can else None,
-            radius=self.bounds if paper_radius and can and math.isfinite(self.bounds[1]) else None,
+            margin=self.margin if argmaxable else None,
+            radius=self.bounds if paper_radius and argmaxable and math.isfinite(self.bounds[1]) else None,
             eps=self.eps,
             missed=self.missed,
             seconds=self.seconds,
@@ -91,17 +90,17 @@ def chebyshev(
     box: float = BOX,
     eps: float = EPS,
     time_limit: float | None = TIME_LIMIT,
-) -> ChebyshevAnswer:
-    """Solve and check the program for one assignment; `candidates`: only these labels count, the others are off."""
+) -> ChebyshevResult:
+    """Solve and check the program for one assignment; with `candidates`, only these labels count."""
     start = time.perf_counter()
-    question = _question(decision, active, candidates)
-    answer = _without_program(question) or _by_program(question, box, eps, time_limit)
-    return replace(answer, labels=question.labels, missed=question.missed, seconds=time.perf_counter() - start)
+    problem = _problem(decision, active, candidates)
+    result = _without_program(problem) or _by_program(problem, box, eps, time_limit)
+    return replace(result, labels=problem.labels, missed=problem.missed, seconds=time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
-class _Question:
-    """The candidates' rows and biases as float64, and the sign that each logit is to have."""
+class _ChebyshevProblem:
+    """The rows and biases of the candidates as float64, and the sign that each logit must have."""
 
     labels: np.ndarray
     W: np.ndarray
@@ -110,20 +109,13 @@ class _Question:
     rule: str
     missed: tuple[int, ...]
 
-    def homogeneous(self) -> np.ndarray:
-        """The rows s·(w, 1 for topk, b), and (0, …, 0, 1) where there is a bias."""
-        columns = [self.W]
-        if self.rule == "topk":
-            columns.append(np.ones((len(self.W), 1)))
-        if self.b is not None:
-            columns.append(self.b[:, None])
-        rows = np.concatenate(columns, axis=1) * self.signs[:, None]
-        if self.b is None:
-            return rows
-        return np.concatenate([rows, np.eye(1, rows.shape[1], rows.shape[1] - 1)])
+    def homogeneous_rows(self) -> np.ndarray:
+        """Return the rows s·(w, 1 for topk, b), and with a bias the row (0, …, 0, 1)."""
+        signs = self.signs if self.b is None else np.append(self.signs, 1.0)
+        return plain_rows(self.W, self.b, self.rule, np.arange(len(signs))) * signs[:, None]
 
 
-def _question(decision: LinearDecision, active: Iterable[int], candidates: Iterable[int] | None) -> _Question:
+def _problem(decision: LinearDecision, active: Iterable[int], candidates: Iterable[int] | None) -> _ChebyshevProblem:
     count = len(decision.W)
     wanted = _label_ids(active, count, "active label")
     labels = np.arange(count) if candidates is None else _label_ids(candidates, count, "candidate")
@@ -135,144 +127,142 @@ def _question(decision: LinearDecision, active: Iterable[int], candidates: Itera
             raise DataError(f"{name} has a number that is not finite, expected finite weights", row=int(labels[row]))
     signs = np.where(np.isin(labels, wanted), 1.0, -1.0)
     missed = tuple(np.setdiff1d(wanted, labels).tolist())
-    return _Question(labels, W, b, signs, decision.rule, missed)
+    return _ChebyshevProblem(labels, W, b, signs, decision.rule, missed)
 
 
-def _label_ids(given: Iterable[int], count: int, what: str) -> np.ndarray:
-    ids = np.unique(np.asarray(list(given), dtype=np.int64))
+def _label_ids(labels: Iterable[int], count: int, what: str) -> np.ndarray:
+    ids = np.unique(np.asarray(list(labels), dtype=np.int64))
     if len(ids) and (ids[0] < 0 or ids[-1] >= count):
         wrong = ids[0] if ids[0] < 0 else ids[-1]
         raise DataError(f"{what} {wrong} is no row of W, expected 0 to {count - 1}")
     return ids
 
 
-def _without_program(question: _Question) -> ChebyshevAnswer | None:
-    """The answers that need no optimum: a missed label, a row of zeros, nothing to ask."""
-    if question.missed:
-        return ChebyshevAnswer(UNARGMAXABLE, UNARGMAXABLE, "exact", bounds=(0.0, 0.0))
-    one_sided = len(set(question.signs.tolist())) < 2
-    if len(question.W) == 0 or (question.rule == "topk" and one_sided):
-        eps = ARGMAXABLE if question.rule == "sign" else None
-        return ChebyshevAnswer(ARGMAXABLE, eps, "exact", x=np.zeros(question.W.shape[1]))
-    if question.rule == "sign":
-        biases = np.zeros(len(question.W)) if question.b is None else question.b * question.signs
-        dead = np.flatnonzero(~question.W.any(axis=1) & (biases <= 0))
+def _without_program(problem: _ChebyshevProblem) -> ChebyshevResult | None:
+    """Return the result if it needs no optimum: for a missed label, a row of zeros, or no constraint."""
+    if problem.missed:
+        return ChebyshevResult(UNARGMAXABLE, UNARGMAXABLE, "exact", bounds=(0.0, 0.0))
+    one_sided = len(set(problem.signs.tolist())) < 2
+    if len(problem.W) == 0 or (problem.rule == "topk" and one_sided):
+        eps = ARGMAXABLE if problem.rule == "sign" else None
+        return ChebyshevResult(ARGMAXABLE, eps, "exact", x=np.zeros(problem.W.shape[1]))
+    if problem.rule == "sign":
+        biases = np.zeros(len(problem.W)) if problem.b is None else problem.b * problem.signs
+        dead = np.flatnonzero(~problem.W.any(axis=1) & (biases <= 0))
         if len(dead):
-            certificate = (question.labels[dead[:1]], np.ones(1))
-            return ChebyshevAnswer(UNARGMAXABLE, UNARGMAXABLE, "exact", bounds=(0.0, 0.0), certificate=certificate)
+            certificate = (problem.labels[dead[:1]], np.ones(1))
+            return ChebyshevResult(UNARGMAXABLE, UNARGMAXABLE, "exact", bounds=(0.0, 0.0), certificate=certificate)
     return None
 
 
-def _by_program(question: _Question, box: float, eps: float, time_limit: float | None) -> ChebyshevAnswer:
-    rows, powers = _near_one(question.homogeneous())
+def _by_program(problem: _ChebyshevProblem, box: float, eps: float, time_limit: float | None) -> ChebyshevResult:
+    rows, powers = _near_one(problem.homogeneous_rows())
     norms = np.sqrt((rows * rows).sum(axis=1))
-    result = _solve(rows / norms[:, None], np.zeros(len(rows)), box, 0.0, time_limit)
-    found = ChebyshevAnswer(UNRESOLVED, UNRESOLVED, message=result.message)
-    if not len(result.x) or not np.isfinite(result.x).all():
-        return found
-    v = np.clip(result.x[:-1], -box, box)
-    multipliers = _multipliers(result, len(rows))
-    found = replace(
-        found,
-        radius=abs(float(result.x[-1])),
+    solution = _solve(rows / norms[:, None], np.zeros(len(rows)), box, 0.0, time_limit)
+    result = ChebyshevResult(UNRESOLVED, UNRESOLVED, message=solution.message)
+    if not len(solution.x) or not np.isfinite(solution.x).all():
+        return result
+    v = np.clip(solution.x[:-1], -box, box)
+    multipliers = _multipliers(solution, len(rows))
+    result = replace(
+        result,
+        radius=abs(float(solution.x[-1])),
         bounds=(radius_at_least(rows, v), radius_at_most(rows, multipliers / norms, box)),
-        x=_point(question, v),
-        multipliers=multipliers[: len(question.W)],
+        x=_point(problem, v),
+        multipliers=multipliers[: len(problem.W)],
     )
-    if question.rule == "sign" and question.b is None:
-        low, high = found.bounds
-        found = replace(found, eps=ARGMAXABLE if low > eps else UNARGMAXABLE if high <= eps else UNRESOLVED)
-        found = replace(found, certificate=_of_labels(question.labels, np.ldexp(multipliers / norms, -powers)))
-    proof = _produces(question, found.x)
+    if problem.rule == "sign" and problem.b is None:
+        low, high = result.bounds
+        status = ARGMAXABLE if low > eps else UNARGMAXABLE if high <= eps else UNRESOLVED
+        dual = _positive_multipliers(problem.labels, np.ldexp(multipliers / norms, -powers))
+        result = replace(result, eps=status, certificate=dual)
+    proof = _prove_witness(problem, result.x)
     if proof != "none":
         length = float(np.linalg.norm(v))
-        margin = float((rows @ v / norms)[: len(question.W)].min() / length) if length else 0.0
-        return _in_the_box(
-            question, replace(found, status=ARGMAXABLE, proof=proof, margin=margin), box, eps, time_limit
-        )
-    certificate = _certificate(question, multipliers[: len(question.W)])
+        margin = float((rows @ v / norms)[: len(problem.W)].min() / length) if length else 0.0
+        result = replace(result, status=ARGMAXABLE, proof=proof, margin=margin)
+        return _with_eps(problem, result, box, eps, time_limit)
+    certificate = _certificate(problem, multipliers[: len(problem.W)])
     if certificate is not None:
         return replace(
-            found, status=UNARGMAXABLE, eps=UNARGMAXABLE, proof="exact", bounds=(0.0, 0.0), certificate=certificate
+            result, status=UNARGMAXABLE, eps=UNARGMAXABLE, proof="exact", bounds=(0.0, 0.0), certificate=certificate
         )
-    return found if found.eps == UNARGMAXABLE else replace(found, certificate=None)
+    return result if result.eps == UNARGMAXABLE else replace(result, certificate=None)
 
 
-def _in_the_box(
-    question: _Question, found: ChebyshevAnswer, box: float, eps: float, time_limit: float | None
-) -> ChebyshevAnswer:
-    """The answer at eps where there is a bias: by the paper's program for x itself, s_i (w_i·x + b_i) ≥ ε‖w_i‖."""
-    if question.rule == "topk":
-        return replace(found, eps=None)
-    if question.b is None:
-        return found
-    rows, shifts = question.W * question.signs[:, None], question.b * question.signs
+def _with_eps(
+    problem: _ChebyshevProblem, result: ChebyshevResult, box: float, eps: float, time_limit: float | None
+) -> ChebyshevResult:
+    """Add the answer at eps; with a bias, by the paper's program for x itself, s_i (w_i·x + b_i) ≥ ε‖w_i‖."""
+    if problem.rule == "topk":
+        return replace(result, eps=None)
+    if problem.b is None:
+        return result
+    rows, shifts = problem.W * problem.signs[:, None], problem.b * problem.signs
     norms = np.linalg.norm(rows, axis=1)
     sloped = np.flatnonzero(norms > 0)
     rows, shifts, norms = rows[sloped], shifts[sloped], norms[sloped]
     if not np.isfinite(norms).all() or not len(sloped):
-        return replace(found, eps=UNRESOLVED if len(sloped) else ARGMAXABLE)
-    result = _solve(rows / norms[:, None], shifts / norms, box, -math.inf, time_limit)
-    if not len(result.x) or not np.isfinite(result.x).all():
-        return replace(found, eps=UNRESOLVED)
-    x = np.clip(result.x[:-1], -box, box)
+        return replace(result, eps=UNRESOLVED if len(sloped) else ARGMAXABLE)
+    solution = _solve(rows / norms[:, None], shifts / norms, box, -math.inf, time_limit)
+    if not len(solution.x) or not np.isfinite(solution.x).all():
+        return replace(result, eps=UNRESOLVED)
+    x = np.clip(solution.x[:-1], -box, box)
     wrong_by = _gamma(4 * (len(x) + 8)) * (np.abs(rows) @ np.abs(x) + np.abs(shifts)) + TINY
     if ((rows @ x + shifts - wrong_by) / norms * (1 - _gamma(4 * (len(x) + 8)))).min() > eps:
         lengths = np.hypot(norms, shifts) * math.hypot(float(np.linalg.norm(x)), 1.0)
         margin = float(((rows @ x + shifts) / lengths).min())
-        return replace(found, eps=ARGMAXABLE, x=x, margin=margin, proof=_produces(question, x))
-    multipliers = _multipliers(result, len(rows)) / norms
+        return replace(result, eps=ARGMAXABLE, x=x, margin=margin, proof=_prove_witness(problem, x))
+    multipliers = _multipliers(solution, len(rows)) / norms
     used = np.flatnonzero(multipliers)
     if len(used) and radius_is_at_most(eps, rows[used], shifts[used], multipliers[used], box):
-        return replace(found, eps=UNARGMAXABLE, certificate=_of_labels(question.labels[sloped], multipliers))
-    return replace(found, eps=UNRESOLVED)
+        certificate = _positive_multipliers(problem.labels[sloped], multipliers)
+        return replace(result, eps=UNARGMAXABLE, certificate=certificate)
+    return replace(result, eps=UNRESOLVED)
 
 
-def _multipliers(result: Solution, count: int) -> np.ndarray:
-    """Of the rows; zero where there is no optimum to prove."""
-    if result.status != 0 or len(result.marginals) != count:
+def _multipliers(solution: HighsSolution, count: int) -> np.ndarray:
+    """Return the multipliers of the rows; all zero without an optimum."""
+    if solution.status != 0 or len(solution.marginals) != count:
         return np.zeros(count)
-    return np.maximum(0.0, -result.marginals)
+    return np.maximum(0.0, -solution.marginals)
 
 
-def _of_labels(labels: np.ndarray, multipliers: np.ndarray) -> Certificate | None:
+def _positive_multipliers(labels: np.ndarray, multipliers: np.ndarray) -> Certificate | None:
     used = np.flatnonzero(multipliers[: len(labels)] > 0)
     return (labels[used], multipliers[used]) if len(used) else None
 
 
 def _near_one(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(Each row times the power of two that brings its largest entry near 1, these powers' negated exponents).
+    """Scale each row by a power of two, so that its largest entry is near 1; return the rows and the exponents removed.
 
-    Nothing is rounded but what underflows.
+    Only entries that underflow are rounded.
     """
     exponents = np.frexp(np.abs(rows).max(axis=1))[1]
     return np.ldexp(rows, -exponents[:, None]), exponents
 
 
-def _solve(unit_rows: np.ndarray, shifts: np.ndarray, box: float, least: float, time_limit: float | None) -> Solution:
+def _solve(
+    unit_rows: np.ndarray, shifts: np.ndarray, box: float, least: float, time_limit: float | None
+) -> HighsSolution:
     """Maximise ε ≥ `least` subject to unit row·v + shift ≥ ε and v in the box."""
     count, width = unit_rows.shape
-    return maximise_last(
-        np.hstack([-unit_rows, np.ones((count, 1))]),
-        shifts,
-        np.append(np.full(width, -box), least),
-        np.append(np.full(width, box), math.inf),
-        time_limit,
-    )
+    lower, upper = np.append(np.full(width, -box), least), np.append(np.full(width, box), math.inf)
+    return maximise_last(np.hstack([-unit_rows, np.ones((count, 1))]), shifts, lower, upper, time_limit)
 
 
 def radius_at_least(rows: np.ndarray, v: np.ndarray) -> float:
-    """A proved lower bound on ε from a point inside the box; rows have their largest entry near 1."""
+    """Return a proved lower bound on ε from a point inside the box; rows must have their largest entry near 1."""
     width = len(v)
     products = rows @ v
-    # with room for a second program that has coarser bounds
+    # leaves room for a second program with coarser bounds
     wrong_by = _gamma(4 * (width + 8)) * (np.abs(rows) @ np.abs(v)) + TINY
     norms = np.sqrt((rows * rows).sum(axis=1)) * (1 + _gamma(width + 6))
     return max(0.0, float(((products - wrong_by) / norms).min()) * (1 - SPARE))
 
 
 def radius_at_most(rows: np.ndarray, weights: np.ndarray, box: float) -> float:
-    """A proved upper bound on ε from weights ≥ 0 of the rows, by weak duality; infinite when they prove nothing."""
+    """Return a proved upper bound on ε from weights ≥ 0 of the rows, by weak duality; infinite without a proof."""
     used = weights > 0
     if not used.any():
         return math.inf
@@ -284,15 +274,15 @@ def radius_at_most(rows: np.ndarray, weights: np.ndarray, box: float) -> float:
 
 
 def _gamma(operations: int) -> float:
-    """Bound on the relative error of so many roundings in a row, with room for the bound's own."""
+    """Bound the relative error of this many roundings in a row, with room for the roundings of the bound."""
     unit = 2.0**-53
     return 1.01 * operations * unit / (1 - operations * unit)
 
 
-def _point(question: _Question, v: np.ndarray) -> np.ndarray | None:
-    """x of the decision's space, scaled so that the bias counts once."""
-    x = v[: question.W.shape[1]]
-    if question.b is None:
+def _point(problem: _ChebyshevProblem, v: np.ndarray) -> np.ndarray | None:
+    """Return x in the space of the decision, scaled to t = 1; None if that is impossible."""
+    x = v[: problem.W.shape[1]]
+    if problem.b is None:
         return x.copy()
     if v[-1] <= 0:
         return None
@@ -301,80 +291,74 @@ def _point(question: _Question, v: np.ndarray) -> np.ndarray | None:
     return x if np.isfinite(x).all() else None
 
 
-def _produces(question: _Question, x: np.ndarray | None) -> Proof:
-    """How it is proved that x gives the assignment, "none" when it does not."""
+def _prove_witness(problem: _ChebyshevProblem, x: np.ndarray | None) -> Proof:
+    """Return how it is proved that x outputs the assignment, "none" if it does not."""
     if x is None:
         return "none"
-    W, b, active = question.W, question.b, question.signs > 0
+    W, b, active = problem.W, problem.b, problem.signs > 0
     with np.errstate(over="ignore", invalid="ignore"):
         logits = W @ x if b is None else W @ x + b
         sizes = np.abs(W) @ np.abs(x) if b is None else np.abs(W) @ np.abs(x) + np.abs(b)
         wrong_by = _gamma(len(x) + 3) * sizes + TINY
         low, high = logits - wrong_by, logits + wrong_by
-        if question.rule == "sign":
+        if problem.rule == "sign":
             open_active, open_others = active & ~(low > 0), ~active & ~(high < 0)
         else:
             open_active, open_others = active & ~(low > high[~active].max()), ~active & ~(high < low[active].min())
     if not (open_active.any() or open_others.any()):
         return "float-certified"
-    above, below = _exact_logits(question, x, open_active), _exact_logits(question, x, open_others)
-    if question.rule == "sign":
+    above, below = _exact_logits(problem, x, open_active), _exact_logits(problem, x, open_others)
+    if problem.rule == "sign":
         right = all(logit > 0 for logit in above) and all(logit < 0 for logit in below)
     else:
         right = not above or not below or min(above) > max(below)
     return "exact" if right else "none"
 
 
-def _exact_logits(question: _Question, x: np.ndarray, chosen: np.ndarray) -> list[Fraction]:
-    whole, factor = _whole(x.tolist())
+def _exact_logits(problem: _ChebyshevProblem, x: np.ndarray, chosen: np.ndarray) -> list[Fraction]:
+    point, point_power = exact.integer_row(x)
     logits = []
     for row in np.flatnonzero(chosen):
-        weights, row_factor = _whole(question.W[row].tolist())
-        product = Fraction(sum(a * b for a, b in zip(weights, whole, strict=True)), factor * row_factor)
-        logits.append(product if question.b is None else product + Fraction(float(question.b[row])))
+        weights, power = exact.integer_row(problem.W[row])
+        product = Fraction(sum(a * b for a, b in zip(weights, point, strict=True)), 1 << (point_power + power))
+        logits.append(product if problem.b is None else product + Fraction(float(problem.b[row])))
     return logits
 
 
-def _certificate(question: _Question, multipliers: np.ndarray) -> Certificate | None:
-    """An exact Gordan combination of the labels whose multiplier is not negligible."""
+def _certificate(problem: _ChebyshevProblem, multipliers: np.ndarray) -> Certificate | None:
+    """Return an exact Gordan combination of the labels with a multiplier that is not negligible."""
     most = float(multipliers.max(initial=0.0))
-    columns = question.W.shape[1] + (question.rule == "topk") + (question.b is not None)
+    columns = problem.W.shape[1] + (problem.rule == "topk") + (problem.b is not None)
     tried: set[bytes] = set()
     for share in SUPPORTS if most > 0 else ():
         support = np.flatnonzero(multipliers > share * most)
-        # more labels than this have several combinations, and the one that is meant is not known
+        # more labels than this have several combinations
         if len(support) <= columns + 1 and support.tobytes() not in tried:
             tried.add(support.tobytes())
-            weights = _positive_combination(question, support)
+            weights = _positive_combination(problem, support)
             if weights is not None:
                 kept = np.array([weight > 0 for weight in weights])
-                return question.labels[support[kept]], _as_floats([weight for weight in weights if weight > 0])
+                return problem.labels[support[kept]], _as_floats([weight for weight in weights if weight > 0])
     return None
 
 
-def _positive_combination(question: _Question, support: np.ndarray) -> list[Fraction] | None:
-    """λ ≥ 0 with Σ λ s w = 0, for topk Σ λ s = 0, with a bias Σ λ s b ≤ 0, where the support allows one up to scale."""
-    scaled, factors = [], []
-    for row in support:
-        numbers = [*question.W[row].tolist(), *([1.0] if question.rule == "topk" else [])]
-        numbers += [] if question.b is None else [float(question.b[row])]
-        whole, factor = _whole([float(question.signs[row]) * number for number in numbers])
-        scaled.append(whole)
-        factors.append(factor)
-    without_bias = scaled if question.b is None else [row[:-1] for row in scaled]
-    weights, freedom = _null_vector(without_bias)
-    if freedom == 2 and question.b is not None:
-        weights, freedom = _null_vector(scaled)
+def _positive_combination(problem: _ChebyshevProblem, support: np.ndarray) -> list[Fraction] | None:
+    """Return the λ ≥ 0 with Σ λ s w = 0, for topk Σ λ s = 0, with a bias Σ λ s b ≤ 0, if it is unique up to scale."""
+    signed = [exact.integer_row(row) for row in problem.homogeneous_rows()[support]]
+    rows = [row for row, _ in signed]
+    weights, freedom = _null_vector(rows if problem.b is None else [row[:-1] for row in rows])
+    if freedom == 2 and problem.b is not None:
+        weights, freedom = _null_vector(rows)
     if freedom != 1 or not (min(weights) >= 0 or max(weights) <= 0):
         return None
     weights = [abs(weight) for weight in weights]
-    if question.b is not None and sum(weight * row[-1] for weight, row in zip(weights, scaled, strict=True)) > 0:
+    if problem.b is not None and sum(weight * row[-1] for weight, row in zip(weights, rows, strict=True)) > 0:
         return None
-    return [Fraction(weight * factor) for weight, factor in zip(weights, factors, strict=True)]
+    return [Fraction(weight << power) for weight, (_, power) in zip(weights, signed, strict=True)]
 
 
 def _null_vector(rows: Sequence[Sequence[int]]) -> tuple[list[int], int]:
-    """(one λ ≠ 0 with Σ λ_i row_i = 0 where there is one, the dimension of all such λ), exactly."""
+    """Return one λ ≠ 0 with Σ λ_i row_i = 0, if it exists, and the dimension of all such λ, exactly."""
     from flint import fmpz_mat
 
     if not rows[0]:
@@ -383,14 +367,7 @@ def _null_vector(rows: Sequence[Sequence[int]]) -> tuple[list[int], int]:
     return [int(basis[row, 0]) for row in range(len(rows))], int(freedom)
 
 
-def _whole(numbers: Sequence[float]) -> tuple[list[int], int]:
-    """`numbers` times a power of two that makes all of them whole, and that power."""
-    ratios = [number.as_integer_ratio() for number in numbers]
-    factor = max((denominator for _, denominator in ratios), default=1)
-    return [numerator * (factor // denominator) for numerator, denominator in ratios], factor
-
-
 def _as_floats(weights: Sequence[Fraction]) -> np.ndarray:
-    """Relative to the largest; one that is too small for a float stays positive."""
+    """Return the weights relative to the largest; a weight that is too small for a float stays positive."""
     largest = max(weights)
     return np.maximum([float(weight / largest) for weight in weights], np.finfo(np.float64).tiny)

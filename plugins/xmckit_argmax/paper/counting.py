@@ -5,8 +5,9 @@ With n labels whose rows are in general position in d dimensions the number depe
     2 · Σ_{i<d} C(n−1, i)     sign(W·x)
     Σ_{i≤d} C(n, i)           sign(W·x + b): the regions of n hyperplanes that do not meet in one point
 
-Rule "topk" has a free threshold, one more dimension. Divided by 2^n both are a probability: that of at most d−1 heads
-in n−1 tosses of a fair coin, and of at most d in n. Rows that are not in general position reach fewer sets, never more.
+The rule "topk" has a free threshold, which is one more dimension. Divided by 2^n, both counts are probabilities of a
+fair coin: of at most d−1 heads in n−1 tosses, and of at most d heads in n tosses. Rows that are not in general position
+reach fewer sets, never more.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from xmckit.errors import UsageError
 
 Rule = Literal["sign", "topk"]
 
-MOST_LABELS = 10**8  # beyond this the logarithms below are no longer good to seven digits
+MOST_LABELS = 10**8  # beyond this the logarithms below have fewer than seven correct digits
 
 
 def argmaxable_count(labels: int, dim: int, *, bias: bool = False, rule: Rule = "sign") -> int:
-    """The exact number of label sets within reach. Its digits grow with `dim`: see `log2_count` for large ones."""
+    """Count the label sets within reach exactly. The digits grow with `dim`: use `share_of_all` for large counts."""
     tosses, most = _as_tosses(labels, dim, bias, rule)
     if tosses < 0 or most >= tosses:
         return 2**labels
@@ -36,39 +37,34 @@ def argmaxable_count(labels: int, dim: int, *, bias: bool = False, rule: Rule = 
     return total << (labels - tosses)
 
 
-def log2_count(labels: int, dim: int, *, bias: bool = False, rule: Rule = "sign") -> float:
-    """log2 of the number of label sets within reach; −inf where there is none."""
-    return labels + share_of_all(labels, dim, bias=bias, rule=rule) * math.log2(10)
-
-
 def share_of_all(labels: int, dim: int, *, bias: bool = False, rule: Rule = "sign") -> float:
-    """log10 of the share of all 2^n label sets that is within reach: 0 when all are, −inf when none is.
+    """Return log10 of the share of all 2^n label sets that is within reach: 0 if all are, −inf if none is.
 
-    The number is right to about 1e-9 at a million labels, and close to 0 it is right relative to its own size.
+    The error is about 1e-9 at a million labels; close to 0 it is small relative to the number itself.
     """
     return float(share_curve(labels, [dim], bias=bias, rule=rule)[0])
 
 
 def share_curve(labels: int, dims: Sequence[int], *, bias: bool = False, rule: Rule = "sign") -> np.ndarray:
-    """`share_of_all` for several dimensions at once, in the time of looking at each label once."""
+    """Return `share_of_all` for several dimensions, in time linear in the number of labels."""
     games = [_as_tosses(labels, dim, bias, rule) for dim in dims]
     at_most = _log_at_most(max((tosses for tosses, _ in games), default=0))
     shares = np.zeros(len(games))
-    for place, (tosses, most) in enumerate(games):
+    for position, (tosses, most) in enumerate(games):
         if most >= tosses:
-            shares[place] = 0.0
+            shares[position] = 0.0
         elif most < 0:
-            shares[place] = -np.inf
+            shares[position] = -np.inf
         elif 2 * most < tosses:
-            shares[place] = at_most[most]
+            shares[position] = at_most[most]
         else:
-            # A share next to 1 is told by what is missing; the coin is fair, so that many heads are few tails.
-            shares[place] = np.log1p(-np.exp(at_most[tosses - most - 1]))
+            # A share near 1 is computed from its complement: many heads are few tails.
+            shares[position] = np.log1p(-np.exp(at_most[tosses - most - 1]))
     return shares / math.log(10)
 
 
 def _log_at_most(tosses: int) -> np.ndarray:
-    """Logarithms of the probabilities of at most h heads, for h = 0 … tosses."""
+    """Return the logarithms of the probabilities of at most h heads, for h = 0 … tosses."""
     from scipy.special import gammaln
 
     heads = np.arange(max(0, tosses) + 1)
@@ -77,7 +73,7 @@ def _log_at_most(tosses: int) -> np.ndarray:
 
 
 def _as_tosses(labels: int, dim: int, bias: bool, rule: Rule) -> tuple[int, int]:
-    """(tosses, most heads) of the fair coin whose chance is the share."""
+    """Return the tosses of a fair coin, and the most heads, that have the share as their probability."""
     if rule not in ("sign", "topk"):
         raise UsageError(f'no rule is called {rule!r}, expected "sign" or "topk"')
     if labels < 0 or dim < 0:

@@ -1,6 +1,6 @@
-"""HiGHS in a process of its own, which is ended when it does not return: its own time limit is not always kept.
+"""Run HiGHS in a subprocess that is killed when it does not return, since HiGHS does not always keep its time limit.
 
-The process is started once and then serves one programme after another; arrays go to and fro in numpy's file format.
+The process serves one program after another; arrays pass in both directions in numpy's file format.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-TOLERANCE = 1e-10  # the least that HiGHS takes
-GRACE = 5.0  # seconds after HiGHS's own limit
-START = 60.0  # seconds that a new process may take besides, to import what it needs
+TOLERANCE = 1e-10  # the least that HiGHS accepts
+GRACE = 5.0  # seconds after the time limit of HiGHS
+START = 60.0  # additional seconds for the imports of a new process
 SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_argmax.paper.highs import serve; serve()"
 
-_idle: list[Child] = []
+_idle: list[HighsProcess] = []
 _lock = threading.Lock()
 
 
-class Solution(NamedTuple):
-    """What linprog gave: x, the multipliers of the rows, status and message; x is empty where there is none."""
+class HighsSolution(NamedTuple):
+    """The result of linprog: x, the multipliers of the rows, status and message; without a solution x is empty."""
 
     x: np.ndarray
     marginals: np.ndarray
@@ -35,20 +35,22 @@ class Solution(NamedTuple):
     message: str
 
 
-def maximise_last(A: np.ndarray, b: np.ndarray, lower: np.ndarray, upper: np.ndarray, limit: float | None) -> Solution:
-    """Maximise the last variable subject to A·v ≤ b and bounds; no answer after `limit` seconds and a grace."""
+def maximise_last(
+    A: np.ndarray, b: np.ndarray, lower: np.ndarray, upper: np.ndarray, limit: float | None
+) -> HighsSolution:
+    """Maximise the last variable subject to A·v ≤ b and bounds; give up after `limit` seconds and a grace period."""
     with _lock:
-        child = _idle.pop() if _idle else None
-    child = child or Child()
-    solution = child.solve({"A": A, "b": b, "lower": lower, "upper": upper}, limit)
-    if child.alive:
+        process = _idle.pop() if _idle else None
+    process = process or HighsProcess()
+    solution = process.solve({"A": A, "b": b, "lower": lower, "upper": upper}, limit)
+    if process.alive:
         with _lock:
-            _idle.append(child)
+            _idle.append(process)
     return solution
 
 
-class Child:
-    """One process; of no more use once it had to be killed."""
+class HighsProcess:
+    """A subprocess that solves programs; after it was killed, it cannot be used again."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -59,7 +61,7 @@ class Child:
         self._fresh = True
         self.alive = True
 
-    def solve(self, arrays: dict[str, np.ndarray], limit: float | None) -> Solution:
+    def solve(self, arrays: dict[str, np.ndarray], limit: float | None) -> HighsSolution:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         allowed = None if limit is None else limit + GRACE + (START if self._fresh else 0.0)
@@ -68,20 +70,20 @@ class Child:
             killer.start()
         try:
             _send(self._process.stdin, {**arrays, "limit": np.asarray(np.nan if limit is None else limit)})
-            found = _receive(self._process.stdout)
+            reply = _receive(self._process.stdout)
         except (BrokenPipeError, EOFError):
-            return self._ended(allowed)
+            return self._give_up(allowed)
         finally:
             if killer is not None:
                 killer.cancel()
         self._fresh = False
-        return Solution(found["x"], found["marginals"], int(found["status"]), str(found["message"]))
+        return HighsSolution(reply["x"], reply["marginals"], int(reply["status"]), str(reply["message"]))
 
-    def _ended(self, allowed: float | None) -> Solution:
+    def _give_up(self, allowed: float | None) -> HighsSolution:
         self.close()
         nothing = np.empty(0)
         after = "" if allowed is None else f" within {allowed:g} s"
-        return Solution(nothing, nothing, -1, f"HiGHS gave no answer{after}, or its process died: it was ended")
+        return HighsSolution(nothing, nothing, -1, f"HiGHS gave no answer{after}, or its process died: it was ended")
 
     def close(self) -> None:
         self.alive = False
@@ -97,18 +99,18 @@ def close_idle() -> None:
 
 
 def serve() -> None:
-    """Solve what comes in until there is no more; the other end of `Child`."""
+    """Solve programs from standard input until it ends; this is the other end of `HighsProcess`."""
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what HiGHS prints must not get between the answers
+    os.dup2(2, 1)  # the output of HiGHS must not mix with the replies
     while True:
         try:
             arrays = _receive(incoming)
         except EOFError:
             return
-        _send(outgoing, _solved(arrays))
+        _send(outgoing, _solve(arrays))
 
 
-def _solved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _solve(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     from scipy.optimize import linprog
 
     options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
@@ -117,13 +119,13 @@ def _solved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     costs = np.zeros(arrays["A"].shape[1])
     costs[-1] = -1.0
     bounds = np.stack([arrays["lower"], arrays["upper"]], axis=1)
-    found = linprog(costs, A_ub=arrays["A"], b_ub=arrays["b"], bounds=bounds, method="highs-ds", options=options)
-    given = found.x is not None and found.ineqlin.marginals is not None
+    result = linprog(costs, A_ub=arrays["A"], b_ub=arrays["b"], bounds=bounds, method="highs-ds", options=options)
+    has_dual = result.x is not None and result.ineqlin.marginals is not None
     return {
-        "x": np.empty(0) if found.x is None else found.x,
-        "marginals": np.asarray(found.ineqlin.marginals, dtype=np.float64) if given else np.empty(0),
-        "status": np.asarray(found.status),
-        "message": np.asarray(str(found.message)),
+        "x": np.empty(0) if result.x is None else result.x,
+        "marginals": np.asarray(result.ineqlin.marginals, dtype=np.float64) if has_dual else np.empty(0),
+        "status": np.asarray(result.status),
+        "message": np.asarray(str(result.message)),
     }
 
 

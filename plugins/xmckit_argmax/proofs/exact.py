@@ -1,7 +1,6 @@
-"""Exact arithmetic for what floats cannot settle: rational numbers by python-flint.
+"""Decide in exact arithmetic, by python-flint, what floats cannot decide.
 
-Floats are whole numbers times powers of two, so that rows of W become rows of whole numbers, each by a power of two of
-its own.
+A float is an integer times a power of two, so each row of W becomes a row of integers with its own power of two.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ Integers = list[int]
 
 
 class OutOfTime(Exception):
-    """Exact arithmetic took longer than it may."""
+    """Exact arithmetic exceeded its deadline."""
 
 
 @dataclass(frozen=True)
 class Combination:
-    """Positive multipliers of some of the rows, summing to zero; unique up to scale."""
+    """Positive multipliers for which the combination of `rows` is zero; they are unique up to scale."""
 
     rows: list[int]
     multipliers: list[Fraction]
 
 
-def whole_row(numbers: np.ndarray, powers: np.ndarray | None = None) -> tuple[Integers, int]:
-    """(whole numbers, p): `numbers`, each times two to its own of `powers`, are the whole numbers times 2^−p."""
+def integer_row(numbers: np.ndarray, powers: np.ndarray | None = None) -> tuple[Integers, int]:
+    """Return integers and p with numbers[i]·2^powers[i] = integers[i]·2^−p; `powers` are 0 by default."""
     ratios = [number.as_integer_ratio() for number in numbers.tolist()]
     exponents = [0] * len(ratios) if powers is None else [int(power) for power in powers[: len(ratios)]]
     twos = [power - (denominator.bit_length() - 1) for (_, denominator), power in zip(ratios, exponents, strict=True)]
@@ -40,22 +39,23 @@ def whole_row(numbers: np.ndarray, powers: np.ndarray | None = None) -> tuple[In
     return [numerator << (two - least) for (numerator, _), two in zip(ratios, twos, strict=True)], -least
 
 
-def all_positive(rows: Sequence[Integers], v: Integers) -> np.ndarray:
-    """For each row whether row·v > 0, exactly."""
+def are_positive(rows: Sequence[Integers], v: Integers) -> np.ndarray:
+    """Return for each row whether row·v > 0, exactly."""
     return np.asarray([sum(a * b for a, b in zip(row, v, strict=True) if a) > 0 for row in rows], dtype=bool)
 
 
 def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Fraction]:
-    """A non-negative combination of the rows that is zero, or v with row·v > 0 for every row (one of the two exists).
+    """Return a non-negative combination of the rows that is zero, or v with row·v > 0 for every row (Gordan).
 
-    The simplex method for max Σλ over Σ λ_i row_i = 0, λ ≥ 0. A basis of the rows' span has λ = 0 and defines v by
-    row·v = 1 on its rows. A row outside is Σ y_i·(basis row i); its product with v is Σ y_i. If that is below 1 it
-    enters, for some basis row with y_i > 0; without one, it and the basis rows with y_i < 0 are the combination, whose
-    support is minimal because basis rows are independent. Earlier rows are preferred for the first basis.
+    This is the simplex method for max Σλ over Σ λ_i row_i = 0, λ ≥ 0. A basis of the rows' span has λ = 0 and defines v
+    by row·v = 1 on its rows. A row outside the basis is Σ y_i·(basis row i), and its product with v is Σ y_i. If that
+    product is below 1, the row enters in place of a basis row with y_i > 0. If all y_i ≤ 0, the row and the basis rows
+    with y_i < 0 are the combination; its support is minimal, because basis rows are independent. The first basis
+    prefers earlier rows.
     """
     if not rows:
         return []
-    table, denominator, basis = _reduced(rows)
+    table, denominator, basis = _initial_table(rows)
     patience = 20 * len(basis) + 100
     while True:
         if time.monotonic() > deadline:
@@ -64,9 +64,9 @@ def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Frac
         if all(total > 0 for total in totals):
             return _dual_point([rows[index] for index in basis])
         patience -= 1
-        entering = _entering(totals, denominator, greedy=patience > 0)
+        entering = _choose_entering(totals, denominator, greedy=patience > 0)
         column = table[:, entering]
-        leaving = _leaving(column, basis, greedy=patience > 0)
+        leaving = _choose_leaving(column, basis, greedy=patience > 0)
         if leaving is None:
             members = [line for line in range(len(basis)) if column[line] < 0]
             return Combination(
@@ -77,8 +77,8 @@ def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Frac
         basis[leaving] = entering
 
 
-def _reduced(rows: Sequence[Integers]) -> tuple[Any, Any, list[int]]:
-    """(table, denominator, basis): column j of table/denominator holds the coordinates of row j in the basis."""
+def _initial_table(rows: Sequence[Integers]) -> tuple[Any, Any, list[int]]:
+    """Return (table, denominator, basis): column j of table/denominator holds the coordinates of row j in the basis."""
     width = len(rows[0])
     if width == 0:
         return np.zeros((0, len(rows)), dtype=object), fmpz(1), []
@@ -93,14 +93,14 @@ def _reduced(rows: Sequence[Integers]) -> tuple[Any, Any, list[int]]:
     return table, sign * denominator, basis
 
 
-def _entering(totals: Any, denominator: Any, *, greedy: bool) -> int:
-    """The row with the least product, or by Bland's rule, which cannot cycle, the first one below 1."""
+def _choose_entering(totals: Any, denominator: Any, *, greedy: bool) -> int:
+    """Choose the row with the least product, or by Bland's rule, which cannot cycle, the first one below 1."""
     if greedy:
         return int(np.argmin(totals))
     return next(index for index, total in enumerate(totals) if total < denominator)
 
 
-def _leaving(column: Any, basis: list[int], *, greedy: bool) -> int | None:
+def _choose_leaving(column: Any, basis: list[int], *, greedy: bool) -> int | None:
     positive = [line for line in range(len(basis)) if column[line] > 0]
     if not positive:
         return None
@@ -108,7 +108,7 @@ def _leaving(column: Any, basis: list[int], *, greedy: bool) -> int | None:
 
 
 def _pivot(table: Any, line: int, entering: int, denominator: Any) -> Any:
-    """Exchange in place; numbers stay whole over a common denominator (Edmonds)."""
+    """Exchange in place; all entries stay integers over a common denominator (Edmonds)."""
     pivot = table[line, entering]
     for other in range(len(table)):
         if other != line:
@@ -117,7 +117,7 @@ def _pivot(table: Any, line: int, entering: int, denominator: Any) -> Any:
 
 
 def _dual_point(basis_rows: list[Integers]) -> list[Fraction]:
-    """v with row·v = 1 for independent rows; entries that are not needed are 0."""
+    """Return v with row·v = 1 for independent rows; free entries are 0."""
     width = len(basis_rows[0])
     echelon, denominator, rank = fmpz_mat([[*row, 1] for row in basis_rows]).rref()
     v = [Fraction(0)] * width
@@ -129,11 +129,11 @@ def _dual_point(basis_rows: list[Integers]) -> list[Fraction]:
 
 
 def nearest_floats(numbers: Sequence[Fraction]) -> np.ndarray:
-    """Each as the nearest float64; inf where there is none."""
-    found = np.empty(len(numbers))
+    """Return the nearest float64 of each number; numbers beyond the largest float become infinite."""
+    floats = np.empty(len(numbers))
     for index, number in enumerate(numbers):
         try:
-            found[index] = float(number)
+            floats[index] = float(number)
         except OverflowError:
-            found[index] = math.inf if number > 0 else -math.inf
-    return found
+            floats[index] = math.inf if number > 0 else -math.inf
+    return floats

@@ -1,7 +1,7 @@
 """Proofs that rows have a positive combination that is zero, so that no vector is positive on all of them (Gordan).
 
-As in float_bounds.py every rounding error is bounded and counted: sums are right within γ in any order, fused or not,
-which is what the kernels here leave to the compiler. Loops run over rows that are padded with zeros to whole vectors.
+As in float_bounds.py every rounding error is bounded. The bound γ holds for sums in any order, fused or not, so the
+compiler may reorder the sums of these kernels. Rows are padded with zeros to a multiple of the vector length.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from numba import njit
 
 from xmckit_argmax.proofs.float_bounds import SLIGHTLY_MORE, gamma
 
-VECTORS = 32  # numbers that a loop takes at a time; what is left over goes one by one
-LEAST = 2.0**-1022  # what a product loses by underflow is less
+VECTORS = 32  # numbers that a loop takes at a time; a remainder would go one by one
+LEAST = 2.0**-1022  # more than a product can lose by underflow
 
 _any_order = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
 
 
 @_any_order
 def inverse(L, Q):  # type: ignore[no-untyped-def]
-    """About (L·Q)⁻ᵀ for a triangular L and an orthogonal Q.
+    """Approximate (L·Q)⁻ᵀ for a triangular L and an orthogonal Q.
 
     Lᵀ·B = Q is solved from the last row of B up, four rows at a time.
     """
@@ -43,10 +43,11 @@ def inverse(L, Q):  # type: ignore[no-untyped-def]
 
 
 def positive_multipliers(supports: np.ndarray, inverses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(proved, λ) for each m+1 × m matrix of signed rows: that Σ λ_i row_i = 0 for a λ > 0, and no other but for scale.
+    """Return (proved, λ) for each m+1 × m matrix of signed rows.
 
-    `inverses` are about those of the transposed first m rows, which solve for λ with λ_m = 1. Where they do not serve,
-    all rows above a row of ones (Σ λ_i = 1) may: another inverse, of a matrix that near-parallel rows spoil less.
+    `proved` tells that Σ λ_i row_i = 0 for some λ > 0, which is unique up to scale. `inverses` approximate the inverses
+    of the transposed first m rows, which solve for λ with λ_m = 1. Matrices without a proof get a second try with the
+    inverse of all rows above a row of ones (Σ λ_i = 1), which near-parallel rows spoil less.
     """
     items, rows, _ = supports.shape
     multipliers, proved = np.ones((items, rows)), np.zeros(items, dtype=bool)
@@ -67,9 +68,9 @@ def positive_multipliers(supports: np.ndarray, inverses: np.ndarray) -> tuple[np
 
 @_any_order
 def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-untyped-def]
-    """For each matrix of C whether C·λ = −a has one solution, which is positive; about that solution in `multipliers`.
+    """Prove for each matrix C that C·λ = −a has exactly one solution, which is positive, and approximate it.
 
-    For B ≈ C⁻¹, from wherever it comes, and any λ̂, with α ≥ ‖I − B·C‖∞ below 1 and r = −a − C·λ̂: C is invertible and
+    For any B ≈ C⁻¹ and any λ̂, with ‖I − B·C‖∞ ≤ α < 1 and r = −a − C·λ̂: C is invertible and
     |λ − λ̂| ≤ |B|·|r| + α/(1 − α)·max(|B|·|r|).
     """
     count = C.shape[1]
@@ -96,10 +97,10 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
             wrong[i] = (abs(residual[i]) + rounded + lost) * more
         largest = 0.0
         for i in range(count):
-            residual[i] = (_dot_of_magnitudes(near_B[i], wrong) + lost) * more  # what |B|·|r| is at most
+            residual[i] = (_dot_of_magnitudes(near_B[i], wrong) + lost) * more  # an upper bound of |B|·|r|
             largest = max(largest, residual[i])
         most = alpha / (1.0 - alpha) * largest
-        positive = alpha < 0.5  # what is not a number fails every comparison
+        positive = alpha < 0.5  # nan fails every comparison
         for i in range(count):
             positive &= estimate[i] - (residual[i] + most) * more > 0.0
             multipliers[at, i] = estimate[i]
@@ -108,9 +109,9 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
 
 @_any_order
 def _defect(C, B, sums, rounding, first, second):  # type: ignore[no-untyped-def]
-    """‖I − B·C‖∞, with what rounding may hide; not a number where an entry is not. `sums` are those of |C|'s rows.
+    """Bound ‖I − B·C‖∞, rounding included; nan if an entry is nan. `sums` are the row sums of |C|.
 
-    Two rows of B·C are made together, so that each number of C is loaded for both; `first` and `second` are their room.
+    Two rows of B·C are computed together, so that each number of C is loaded for both; `first` and `second` hold them.
     """
     count, largest = C.shape[0], 0.0
     whole = count - count % 4
@@ -141,7 +142,7 @@ def _defect(C, B, sums, rounding, first, second):  # type: ignore[no-untyped-def
 
 @_any_order
 def _subtract(C, estimate, minus_a, residual):  # type: ignore[no-untyped-def]
-    """residual = −a − C·estimate."""
+    """Set residual = −a − C·estimate."""
     for i in range(C.shape[0]):
         residual[i] = minus_a[i] - _dot(C[i], estimate)
 

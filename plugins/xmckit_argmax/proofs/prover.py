@@ -1,7 +1,8 @@
-"""From what a search found to what is proved: float64 with error bounds first, exact arithmetic where that fails."""
+"""Prove what the search found: in float64 with error bounds first, and in exact arithmetic if that fails."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -11,26 +12,34 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from xmckit_argmax.answers import Answer, Found, Proof, Question
+from xmckit import Verdict
+from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
 from xmckit_argmax.proofs import exact
-from xmckit_argmax.proofs.float_bounds import all_products, error_per_length, weigh
+from xmckit_argmax.proofs.float_bounds import all_products, check_products, error_per_length
 from xmckit_argmax.proofs.multipliers import positive_multipliers
+from xmckit_argmax.records import Assignment, Proof, SearchResult
 from xmckit_argmax.search.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
-from xmckit_argmax.system import System, plain_rows, row_lengths, scaled_rows, units
+from xmckit_argmax.system import LOST, NO_POWER, LinearSystem, plain_rows, row_lengths, scaled_rows, unit_rows
 
 ROWS_TO_ADD = 40
-NUMBERS_AT_ONCE = 1 << 16  # of the matrices of combinations
+NUMBERS_AT_ONCE = 1 << 16  # entries of the combinations' matrices that are proved in one step
 SCALES_TO_TRY = 33
 NEIGHBOURS = 100
 MOST_EXACT_ROWS = 2000
-# Bounds on margins and radii are told with this much to spare for the roundings that went into them.
+# Bounds on margins and radii keep this much distance, for the roundings in their computation.
 SPARE = 1e-9
 CAUTION = 4  # times the error bound, so that a second program with coarser bounds agrees
 
 
-class Judge:
-    def __init__(self, system: System, W: np.ndarray, b: np.ndarray | None, box: float):
-        self.system, self.W, self.b, self.box = system, W, b, box
+class Prover:
+    """Turn search results about one system into verdicts.
+
+    A verdict's `eps` is set where the proof also settles it: for every unargmaxable assignment, and for a witness that
+    has a ball of more than radius `eps` around it in the box.
+    """
+
+    def __init__(self, system: LinearSystem, W: np.ndarray, b: np.ndarray | None, box: float, eps: float):
+        self.system, self.W, self.b, self.box, self.eps = system, W, b, box, eps
         self.rows = torch.from_numpy(system.rows[:, : system.width])  # without the padding
         self._constant = np.flatnonzero(~W.any(axis=1))
         self._typical = int(np.median(system.exponents)) if len(system.exponents) else 0
@@ -40,67 +49,65 @@ class Judge:
             self._inverse_norms = _inverses(row_lengths(plain))
         self._inverse_slopes = _inverses(np.linalg.norm(system.rows[:, : system.dim], axis=1))
 
-    def at_once(self, question: Question) -> Answer | None:
-        """The answer where nothing is asked, or where a label's logit is the same for every x."""
+    def prove_trivial(self, assignment: Assignment) -> Verdict | None:
+        """Return the verdict if there is no constraint, or if a label has the same wrong logit for every x."""
         system = self.system
-        counted = system.labels if question.rows is None else len(question.rows)
-        if not counted or (system.rule == "topk" and len(question.active) in (0, counted)):
-            reached = np.inf if system.rule == "sign" else None
-            return Answer("argmaxable", "exact", x=np.zeros(system.dim), reached=reached)
-        hopeless = self._hopeless(question)
-        if len(hopeless):
-            return Answer("unargmaxable", "exact", support=hopeless[:1], multipliers=np.ones(1))
+        counted = system.labels if assignment.candidates is None else len(assignment.candidates)
+        if not counted or (system.rule == "topk" and len(assignment.active) in (0, counted)):
+            eps = ARGMAXABLE if system.rule == "sign" else None
+            return Verdict(ARGMAXABLE, "exact", witness=np.zeros(system.dim), eps=eps)
+        wrong = self._constant_wrong_labels(assignment)
+        if len(wrong):
+            return Verdict(UNARGMAXABLE, "exact", certificate=(wrong[:1], np.ones(1)), eps=UNARGMAXABLE)
         return None
 
-    def _hopeless(self, question: Question) -> np.ndarray:
-        """Labels with a zero row of W whose bias is not what the label set asks for."""
+    def _constant_wrong_labels(self, assignment: Assignment) -> np.ndarray:
+        """Return the labels with a zero row of W and a bias that the assignment does not allow."""
         zero = self._constant if self.system.rule == "sign" else self._constant[:0]
-        if question.rows is not None:
-            zero = np.intersect1d(zero, question.rows)
+        if assignment.candidates is not None:
+            zero = np.intersect1d(zero, assignment.candidates)
         if self.b is None or not len(zero):
             return zero
-        signs = np.where(np.isin(zero, question.active), 1.0, -1.0)
-        return zero[signs * self.b[zero] <= 0]
+        return zero[self.system.signs(zero, assignment.active) * self.b[zero] <= 0]
 
-    def prove(self, questions: Sequence[Question], found: list[Found], exact_seconds: float) -> dict[int, Answer]:
-        """Answers, by the index of the question, for what can be proved."""
+    def prove(
+        self, assignments: Sequence[Assignment], results: list[SearchResult], exact_seconds: float
+    ) -> dict[int, Verdict]:
+        """Return the verdicts that can be proved, by the index of the assignment."""
         began = time.perf_counter()
-        proved = self._witnesses(questions, [item for item in found if item.v is not None])
-        proved.update(
-            self._combinations(questions, [item for item in found if item.support is not None], exact_seconds)
-        )
-        share = (time.perf_counter() - began) / max(1, len(found))
-        for item in found:
-            if item.index in proved:
-                proved[item.index].seconds = item.seconds + share
-        return proved
+        proved = self._prove_witnesses(assignments, [result for result in results if result.v is not None])
+        with_support = [result for result in results if result.support is not None]
+        proved.update(self._prove_combinations(assignments, with_support, exact_seconds))
+        share = (time.perf_counter() - began) / max(1, len(results))
+        seconds = {result.index: result.seconds + share for result in results}
+        return {index: replace(verdict, seconds=seconds[index]) for index, verdict in proved.items()}
 
     # Witnesses
 
-    def _witnesses(self, questions: Sequence[Question], found: list[Found]) -> dict[int, Answer]:
-        if not found:
+    def _prove_witnesses(self, assignments: Sequence[Assignment], results: list[SearchResult]) -> dict[int, Verdict]:
+        if not results:
             return {}
-        points = self._plain(np.asarray([item.v for item in found]))
+        points = self._plain(np.asarray([result.v for result in results]))
         V, sound = self._scaled(points)
-        whole = [t for t, item in enumerate(found) if sound[t] and questions[item.index].rows is None]
-        listed = [[t] for t, item in enumerate(found) if sound[t] and questions[item.index].rows is not None]
-        answers = {}
+        whole = [t for t, item in enumerate(results) if sound[t] and assignments[item.index].candidates is None]
+        listed = [[t] for t, item in enumerate(results) if sound[t] and assignments[item.index].candidates is not None]
+        verdicts = {}
         for block in [whole, *listed] if whole else listed:
-            asked = [questions[found[t].index] for t in block]
-            for t, (answer, _) in zip(block, self._weighed(asked, points[block], V[block]), strict=True):
-                if answer is not None:
-                    answers[found[t].index] = answer
-        return answers
+            chosen = [assignments[results[t].index] for t in block]
+            for t, (verdict, _) in zip(block, self._check_vectors(chosen, points[block], V[block]), strict=True):
+                if verdict is not None:
+                    verdicts[results[t].index] = verdict
+        return verdicts
 
     def _plain(self, v: np.ndarray) -> np.ndarray:
-        """Solutions of the scaled system as (x, threshold, t) of the decision, with t = 1 where there is a bias."""
+        """Convert solutions of the scaled system to (x, threshold, t) of the decision, with t = 1 for a bias."""
         system = self.system
         with np.errstate(all="ignore"):
             plain = np.ldexp(v, system.columns)
             return self._with_unit_t(plain) if system.biased else np.ldexp(plain, -self._typical)
 
     def _with_unit_t(self, plain: np.ndarray) -> np.ndarray:
-        """Divided by t where there is a bias; not a number where t is not positive."""
+        """Divide by t if the system has a bias; vectors with t ≤ 0 become nan."""
         if not self.system.biased:
             return plain
         t = self.system.width - 1
@@ -111,65 +118,67 @@ class Judge:
         return plain
 
     def _scaled(self, plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(v of the scaled system with a largest entry of about 1, whether that is `plain` to the last bit)."""
+        """Return vectors of the scaled system with a largest entry of about 1, and whether each lost no bit."""
         columns = self.system.columns
         sound = np.isfinite(plain).all(axis=1)
         plain = np.where(sound[:, None], plain, 0.0)
         mantissas, powers = np.frexp(plain)
-        powers = np.where(plain == 0, -(1 << 20), powers - columns)
+        powers = np.where(plain == 0, NO_POWER, powers - columns)
         largest = powers.max(axis=1)
-        shifts = np.where(plain == 0, 0, np.maximum(powers - largest[:, None], -2000))
+        shifts = np.where(plain == 0, 0, np.maximum(powers - largest[:, None], LOST))
         V = np.ldexp(mantissas, shifts)
         sound &= (np.ldexp(V, -shifts) == mantissas).all(axis=1) & (V != 0).any(axis=1)
         return V, sound
 
-    def _weighed(
-        self, asked: Sequence[Question], plain: np.ndarray, V: np.ndarray
-    ) -> list[tuple[Answer | None, np.ndarray]]:
-        """For each vector: argmaxable if every row is proved positive; the rows for which that failed.
+    def _check_vectors(
+        self, assignments: Sequence[Assignment], plain: np.ndarray, V: np.ndarray
+    ) -> list[tuple[Verdict | None, np.ndarray]]:
+        """Return for each vector the verdict argmaxable if every row is proved positive, and the rows that fail.
 
-        The questions are about the same rows: one with a list of candidates comes alone.
+        All assignments must have the same rows: one with candidates comes alone.
         """
         system = self.system
-        rows, actives = self._rows(asked)
+        rows, active = self._rows(assignments)
         norms, errors = system.norms[rows], error_per_length(V)
         products = all_products(self.rows[rows], V)
-        ends = np.cumsum([len(active) for active in actives])
+        ends = np.cumsum([len(positions) for positions in active])
         failed, least, distance = np.empty(len(V), dtype=np.int64), np.empty(len(V)), np.empty(len(V))
-        weigh(
-            products, np.concatenate(actives), ends, system.biased, errors, CAUTION, norms, self._inverse_norms[rows],
+        check_products(
+            products, np.concatenate(active), ends, system.biased, errors, CAUTION, norms, self._inverse_norms[rows],
             self._inverse_slopes[rows], failed, least, distance,
         )  # fmt: skip
-        with np.errstate(all="ignore"):  # of what is not proved
-            lengths = self._plain_lengths(V)
+        with np.errstate(all="ignore"):  # vectors that fail
+            lengths = row_lengths(np.ldexp(V, system.columns))  # ‖(x, threshold, t)‖, at the scale of V
             margins = np.maximum(0.0, least / lengths)
             sure = np.maximum(0.0, margins - CAUTION * errors / lengths) * (1 - SPARE)
-            reached = self._reached(sure, plain, V, distance)
-        outcome = []
-        for t, question in enumerate(asked):
-            ids = self._unproved(rows, products[t], errors[t], failed[t])
-            violated = self._violated(question, ids, V[t])
-            answer = None
+            at_eps = self._statuses_at_eps(sure, plain, V, distance)
+        outcomes: list[tuple[Verdict | None, np.ndarray]] = []
+        for t, assignment in enumerate(assignments):
+            ids = self._unproved_rows(rows, products[t], errors[t], failed[t])
+            violated = self._violated_rows(assignment, ids, V[t])
+            verdict = None
             if not len(violated):
-                answer = Answer(
-                    "argmaxable",
+                verdict = Verdict(
+                    ARGMAXABLE,
                     "exact" if len(ids) else "float-certified",
-                    x=plain[t, : system.dim].copy(),
+                    witness=plain[t, : system.dim].copy(),
                     margin=float(margins[t]),
-                    radius=self._radius(float(sure[t])),
-                    reached=reached[t],
+                    radius=self._radius_bounds(float(sure[t])),
+                    eps=at_eps[t],
                 )
-            outcome.append((answer, violated))
-        return outcome
+            outcomes.append((verdict, violated))
+        return outcomes
 
-    def _violated(self, question: Question, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Those of the rows `ids` that are not positive in exact arithmetic; all of them where they are too many."""
-        if not 0 < len(ids) <= MOST_EXACT_ROWS:
-            return ids
-        return ids[~self._exactly_positive(question, ids, v)]
+    def _rows(self, assignments: Sequence[Assignment]) -> tuple[slice | np.ndarray, list[np.ndarray]]:
+        """Return the rows that count, and the positions of each assignment's active labels among them."""
+        candidates = assignments[0].candidates
+        if candidates is None:
+            return slice(None), [assignment.active for assignment in assignments]
+        active = np.flatnonzero(np.isin(candidates, assignments[0].active))
+        return (np.append(candidates, self.system.labels) if self.system.biased else candidates), [active]
 
-    def _unproved(self, rows: slice | np.ndarray, products: np.ndarray, error: float, failed: int) -> np.ndarray:
-        """Ids of rows that are not proved positive, or that lost a bit when they were scaled."""
+    def _unproved_rows(self, rows: slice | np.ndarray, products: np.ndarray, error: float, failed: int) -> np.ndarray:
+        """Return the ids of the rows that are not proved positive, or that lost a bit when they were scaled."""
         if not failed and not len(self._lossy):
             return self._lossy
         doubtful = np.flatnonzero(~(products > error * self.system.norms[rows]))
@@ -178,93 +187,80 @@ class Judge:
         lost = np.flatnonzero(~self.system.lossless[rows])
         return np.asarray(rows[np.union1d(doubtful, lost)])
 
-    def _plain_lengths(self, V: np.ndarray) -> np.ndarray:
-        """‖(x, threshold, t)‖, at the scale of V."""
-        return row_lengths(np.ldexp(V, self.system.columns))
+    def _violated_rows(self, assignment: Assignment, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Return those of the rows `ids` that are not positive in exact arithmetic; all, if they are too many."""
+        if not 0 < len(ids) <= MOST_EXACT_ROWS:
+            return ids
+        numerators, _ = exact.integer_row(v[: self.system.width], self.system.columns)
+        return ids[~exact.are_positive([row for row, _ in self._signed_rows(assignment, ids)], numerators)]
 
-    def _rows(self, asked: Sequence[Question]) -> tuple[slice | np.ndarray, list[np.ndarray]]:
-        """(the rows that count, the places of each question's active labels among them)."""
-        listed = asked[0].rows
-        if listed is None:
-            return slice(None), [question.active for question in asked]
-        active = np.flatnonzero(np.isin(listed, asked[0].active))
-        return (np.append(listed, self.system.labels) if self.system.biased else listed), [active]
-
-    def _radius(self, at_least: float) -> tuple[float, float] | None:
-        """Bounds on the radius of the paper's LP: from a margin, and what no x of the box exceeds (no bias)."""
+    def _radius_bounds(self, margin: float) -> tuple[float, float] | None:
+        """Bound the radius of the paper's linear program, from a margin and from the box; None with a bias."""
         if self.system.rule != "sign" or self.system.biased:
             return None
-        return self.box * at_least, self.box * self.system.dim**0.5
+        return self.box * margin, self.box * self.system.dim**0.5
 
-    def _reached(
+    def _statuses_at_eps(
         self, margins: np.ndarray, plain: np.ndarray, V: np.ndarray, distances: np.ndarray
-    ) -> Sequence[float | None]:
-        """Radii that some x in the box has: of the witness itself, where a bias fixes its scale."""
+    ) -> list[str | None]:
+        """Return argmaxable for each vector that proves a radius above eps; a bias fixes the scale of the vector."""
         system = self.system
         if system.rule != "sign":
             return [None] * len(V)
-        if not system.biased:
-            return [float(radius) for radius in self.box * margins]
-        t = system.width - 1
-        one = np.ldexp(V[:, t], system.columns[t])
-        inside = (np.abs(plain[:, : system.dim]).max(axis=1, initial=0.0) <= self.box) & (one > 0)
-        radii = distances / one * (1 - SPARE)
-        return [float(radius) if known else None for radius, known in zip(radii, inside, strict=True)]
+        radii = self.box * margins
+        if system.biased:
+            t = system.width - 1
+            one = np.ldexp(V[:, t], system.columns[t])
+            inside = (np.abs(plain[:, : system.dim]).max(axis=1, initial=0.0) <= self.box) & (one > 0)
+            radii = np.where(inside, distances / one * (1 - SPARE), -np.inf)
+        return [ARGMAXABLE if radius > self.eps else None for radius in radii]
 
-    def _exactly_positive(self, question: Question, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
-        numerators, _ = exact.whole_row(v[: self.system.width], self.system.columns)
-        return exact.all_positive([row for row, _ in self._signed_rows(question, ids)], numerators)
-
-    def _signed_rows(self, question: Question, ids: np.ndarray) -> list[tuple[list[int], int]]:
-        """Rows of whole numbers with the sign that the label set asks for, and the powers of two they were made by."""
-        found = []
-        active = np.isin(ids, question.active) | (ids == self.system.labels)
-        for row, positive in zip(ids.tolist(), active.tolist(), strict=True):
-            numbers, power = exact.whole_row(plain_rows(self.W, self.b, self.system.rule, [row])[0])
-            found.append((numbers if positive else [-number for number in numbers], power))
-        return found
+    def _signed_rows(self, assignment: Assignment, ids: np.ndarray) -> list[tuple[list[int], int]]:
+        """Return rows of integers with the signs of the assignment, and the powers of two that scaled them."""
+        rows = plain_rows(self.W, self.b, self.system.rule, ids)
+        return [exact.integer_row(row) for row in rows * self.system.signs(ids, assignment.active)[:, None]]
 
     # Combinations
 
-    def _combinations(
-        self, questions: Sequence[Question], found: list[Found], exact_seconds: float
-    ) -> dict[int, Answer]:
+    def _prove_combinations(
+        self, assignments: Sequence[Assignment], results: list[SearchResult], exact_seconds: float
+    ) -> dict[int, Verdict]:
         width = self.system.width
-        answers: dict[int, Answer] = {}
-        with_inverse = [item for item in found if item.inverse is not None]
+        verdicts: dict[int, Verdict] = {}
+        with_inverse = [result for result in results if result.inverse is not None]
         at_once = max(1, NUMBERS_AT_ONCE // max(1, width) ** 2)
         for start in range(0, len(with_inverse), at_once):
             part = with_inverse[start : start + at_once]
-            supports = np.asarray([item.support for item in part])
-            signs = self._signs_of_all([questions[item.index] for item in part], supports)
+            supports = np.asarray([result.support for result in part])
+            signs = self._support_signs([assignments[result.index] for result in part], supports)
             matrices = self.system.rows[supports, :width] * signs[:, :, None]
-            proved, multipliers = positive_multipliers(matrices, np.asarray([item.inverse for item in part]))
+            proved, multipliers = positive_multipliers(matrices, np.asarray([result.inverse for result in part]))
             proved &= self.system.lossless[supports].all(axis=1)
             where = np.flatnonzero(proved)
             powers = -self.system.exponents[supports[where]]
-            refuted = self._refuted(supports[where], multipliers[where], powers, "float-certified")
-            answers.update(zip([part[t].index for t in where], refuted, strict=True))
-        for item in found:
-            if item.index not in answers and item.support is not None and exact_seconds > 0:
-                answer = self._exact_combination(questions[item.index], item.support, exact_seconds)
-                if answer is not None:
-                    answers[item.index] = answer
-        return answers
+            refuted = self._unargmaxable(supports[where], multipliers[where], powers, "float-certified")
+            verdicts.update(zip([part[t].index for t in where], refuted, strict=True))
+        for result in results:
+            if result.index not in verdicts and result.support is not None and exact_seconds > 0:
+                verdict = self._prove_combination_exactly(assignments[result.index], result.support, exact_seconds)
+                if verdict is not None:
+                    verdicts[result.index] = verdict
+        return verdicts
 
-    def _signs_of_all(self, questions: Sequence[Question], supports: np.ndarray) -> np.ndarray:
-        """The sign that each question asks for, for the rows of its support."""
+    def _support_signs(self, assignments: Sequence[Assignment], supports: np.ndarray) -> np.ndarray:
+        """Return the sign that each assignment requires of the rows of its support."""
         wanted = np.full(len(self.system.rows), -1.0)
         wanted[self.system.labels :] = 1.0
         signs = np.empty(supports.shape)
-        for t, question in enumerate(questions):
-            wanted[question.active] = 1.0
+        for t, assignment in enumerate(assignments):
+            wanted[assignment.active] = 1.0
             signs[t] = wanted[supports[t]]
-            wanted[question.active] = -1.0
+            wanted[assignment.active] = -1.0
         return signs
 
-    def _exact_combination(self, question: Question, support: np.ndarray, seconds: float) -> Answer | None:
-        """unargmaxable, if the rows that floats found are infeasible in truth."""
-        rows = self._signed_rows(question, support)
+    def _prove_combination_exactly(self, assignment: Assignment, support: np.ndarray, seconds: float) -> Verdict | None:
+        """Return unargmaxable if the rows that floats found infeasible are infeasible in exact arithmetic."""
+        rows = self._signed_rows(assignment, support)
         try:
             outcome = exact.decide([row for row, _ in rows], time.monotonic() + seconds)
         except exact.OutOfTime:
@@ -273,69 +269,71 @@ class Judge:
 
     def _from_combination(
         self, combination: exact.Combination, ids: np.ndarray, rows: list[tuple[list[int], int]]
-    ) -> Answer:
+    ) -> Verdict:
         largest = max(combination.multipliers)
         relative = np.asarray([float(multiplier / largest) for multiplier in combination.multipliers])
-        powers = np.asarray([rows[place][1] for place in combination.rows])
-        return self._refuted(ids[None, combination.rows], relative[None], powers[None], "exact")[0]
+        powers = np.asarray([rows[position][1] for position in combination.rows])
+        return self._unargmaxable(ids[None, combination.rows], relative[None], powers[None], "exact")[0]
 
-    def _refuted(self, supports: np.ndarray, multipliers: np.ndarray, powers: np.ndarray, proof: Proof) -> list[Answer]:
-        """One answer a row: multipliers of scaled rows become those of the rows of W; the row of t is no label."""
+    def _unargmaxable(
+        self, supports: np.ndarray, multipliers: np.ndarray, powers: np.ndarray, proof: Proof
+    ) -> list[Verdict]:
+        """Return one verdict for each support: multipliers of scaled rows become multipliers of the rows of W."""
         order = np.argsort(supports, axis=1)
         supports, multipliers, powers = (
             np.take_along_axis(each, order, axis=1) for each in (supports, multipliers, powers)
         )
         weights = _times_powers(multipliers, powers - powers[:, :1])
-        labels = (supports < self.system.labels).sum(axis=1)  # the row of t comes last
+        labels = (supports < self.system.labels).sum(axis=1)  # the row of t comes last, and is no label
         return [
-            Answer("unargmaxable", proof, support=support[:count], multipliers=weight[:count])
+            Verdict(UNARGMAXABLE, proof, certificate=(support[:count], weight[:count]), eps=UNARGMAXABLE)
             for support, weight, count in zip(supports, weights, labels, strict=True)
         ]
 
     # Exact arithmetic from the start
 
-    def settle(self, question: Question, found: Found, seconds: float) -> Answer:
-        """Decide a growing set of rows exactly, until their answer is one for all rows; unresolved out of time."""
+    def decide_exactly(self, assignment: Assignment, result: SearchResult, seconds: float) -> Verdict:
+        """Decide a growing set of rows exactly until the answer holds for all rows; unresolved when time is up."""
         began = time.monotonic()
-        ids = found.working_set()[: 2 * self.system.width + ROWS_TO_ADD]
+        ids = result.working_set()[: 2 * self.system.width + ROWS_TO_ADD]
         if self.system.biased:
             ids = np.append(ids[ids != self.system.labels], self.system.labels)
-        try:
-            answer = self._settled(question, ids, began + seconds)
-        except exact.OutOfTime:
-            answer = Answer()
-        return replace(answer, seconds=found.seconds + time.monotonic() - began)
+        verdict = Verdict(UNRESOLVED)
+        with contextlib.suppress(exact.OutOfTime):
+            verdict = self._decide_growing_set(assignment, ids, began + seconds)
+        return replace(verdict, seconds=result.seconds + time.monotonic() - began)
 
-    def _settled(self, question: Question, ids: np.ndarray, deadline: float) -> Answer:
+    def _decide_growing_set(self, assignment: Assignment, ids: np.ndarray, deadline: float) -> Verdict:
         while True:
-            rows = self._signed_rows(question, ids)
+            rows = self._signed_rows(assignment, ids)
             outcome = exact.decide([row for row, _ in rows], deadline)
             if isinstance(outcome, exact.Combination):
                 return self._from_combination(outcome, ids, rows)
-            answer, violated = self._as_floats(question, ids, outcome)
-            if answer is not None:
-                return answer
+            verdict, violated = self._find_float_witness(assignment, ids, outcome)
+            if verdict is not None:
+                return verdict
             new = np.setdiff1d(violated, ids)[:ROWS_TO_ADD]
             if not len(new):
-                # it can be output, but no vector of floats near this one shows it
-                return Answer()
+                # the assignment is argmaxable, but no float vector near this point proves it
+                return Verdict(UNRESOLVED)
             ids = np.concatenate([ids, new])
 
-    def _as_floats(
-        self, question: Question, ids: np.ndarray, point: list[Fraction]
-    ) -> tuple[Answer | None, np.ndarray]:
-        """A witness near an exact solution for the rows `ids`, or the rows that keep it from being one."""
+    def _find_float_witness(
+        self, assignment: Assignment, ids: np.ndarray, point: list[Fraction]
+    ) -> tuple[Verdict | None, np.ndarray]:
+        """Look for a witness near an exact solution for the rows `ids`; without one, return the violated rows."""
         violated = np.empty(0, dtype=np.int64)
-        near = [*self._roundings(point), *self._inner_points(question, ids, point)]
+        near = [*self._roundings(point), *self._inner_points(assignment, ids, point)]
         for plain in itertools.chain(near, self._neighbours(near[:1] + near[-1:])):
             V, sound = self._scaled(plain[None])
             if sound[0]:
-                answer, violated = self._weighed([question], plain[None], V)[0]
-                if answer is not None or len(np.setdiff1d(violated, ids)):
-                    return answer, violated
+                verdict, violated = self._check_vectors([assignment], plain[None], V)[0]
+                if verdict is not None or len(np.setdiff1d(violated, ids)):
+                    return verdict, violated
         return None, violated
 
     def _roundings(self, point: list[Fraction]) -> Iterator[np.ndarray]:
+        """Round the point to floats, at several scales if the system has no bias."""
         padding = [Fraction(0)] * (self.system.rows.shape[1] - len(point))
         if self.system.biased:
             yield exact.nearest_floats([number / point[-1] for number in point] + padding)
@@ -345,7 +343,7 @@ class Judge:
             yield exact.nearest_floats([number * scale / largest for number in point] + padding)
 
     def _neighbours(self, points: list[np.ndarray]) -> Iterator[np.ndarray]:
-        """Points a few units in the last place away: where the solutions are that thin, some hit and some miss."""
+        """Move points by a few units in the last place: if the solutions are that thin, some points hit them."""
         rng = np.random.default_rng(0)
         for _ in range(NEIGHBOURS):
             for point in points:
@@ -354,34 +352,30 @@ class Judge:
                     plain[self.system.width - 1] = 1.0
                 yield plain
 
-    def _inner_points(self, question: Question, ids: np.ndarray, point: list[Fraction]) -> Iterator[np.ndarray]:
-        """Away from the boundary: the largest margin once every column is scaled by the entry that it multiplies."""
+    def _inner_points(self, assignment: Assignment, ids: np.ndarray, point: list[Fraction]) -> Iterator[np.ndarray]:
+        """Find a point away from the boundary: the largest margin, each column scaled by the point's own entry."""
         numbers = exact.nearest_floats([number / max(map(abs, point)) for number in point])
         powers = np.zeros(self.system.rows.shape[1], dtype=np.int64)
         powers[: len(numbers)] = np.where(numbers == 0, 0, np.frexp(numbers)[1])
         plain = np.zeros((len(ids), len(powers)))
-        labels = ids < self.system.labels
         plain[:, : self.system.width] = plain_rows(self.W, self.b, self.system.rule, ids)
         rows, _, _ = scaled_rows(plain, powers)
         slots = Slots(1, len(ids), len(ids), self.system.width, len(powers))
-        signs = np.where(np.isin(ids, question.active) | ~labels, 1.0, -1.0)
-        slots.start(0, np.arange(len(ids)), signs)
-        norms = np.linalg.norm(rows, axis=1)
-        slots.solve(
-            rows, norms, units(rows, norms), np.zeros(1, dtype=np.int64), FULLY, CAREFULLY_DEPENDENT, closely=True
-        )
+        slots.start(0, np.arange(len(ids)), self.system.signs(ids, assignment.active))
+        norms, first = np.linalg.norm(rows, axis=1), np.zeros(1, dtype=np.int64)
+        slots.solve(rows, norms, unit_rows(rows, norms), first, FULLY, CAREFULLY_DEPENDENT, closely=True)
         if slots.outcome[0] == SATISFIED:
             with np.errstate(all="ignore"):
                 yield self._with_unit_t(np.ldexp(slots.v, powers))[0]
 
 
 def _times_powers(numbers: np.ndarray, powers: np.ndarray) -> np.ndarray:
-    """Positive numbers times powers of two, kept positive and finite."""
+    """Multiply positive numbers by powers of two, and keep them positive and finite."""
     with np.errstate(over="ignore", under="ignore"):
         scaled = np.ldexp(numbers, np.clip(powers, -2000, 2000))
     return np.clip(scaled, np.finfo(np.float64).smallest_subnormal, np.finfo(np.float64).max)
 
 
 def _inverses(lengths: np.ndarray) -> np.ndarray:
-    """1/length, and 0 where that is not a number."""
+    """Return 1/length, and 0 for a length of 0."""
     return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)

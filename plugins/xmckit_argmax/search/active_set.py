@@ -1,12 +1,12 @@
 """A dual active-set method (Goldfarb and Idnani 1983) for min ½‖v‖² subject to s_i·row_i·v ≥ ‖row_i‖, in numba.
 
-v = 0 satisfies nothing and is optimal for no constraints at all. Each step takes a row p of a small working set that is
-about the most violated, moves v along the part z of it that is orthogonal to the active rows, and drops an active row
-whenever its multiplier would turn negative. The active rows are kept as a thin factorisation Aᵀ = QᵀR: q rows of Q, and
-column j of R stored as row j. When p depends on the active rows and no multiplier can block, it is minus a non-negative
-combination of them: no v satisfies all, and the combination says why (Gordan).
+The method starts at v = 0, the optimum without constraints. Each step takes about the most violated row p of a small
+working set, moves v along the part z of p that is orthogonal to the active rows, and drops an active row when its
+multiplier would turn negative. The active rows are stored as a thin factorisation Aᵀ = QᵀR: q rows of Q, and column j
+of R stored as row j. If p depends on the active rows and no multiplier blocks, p is minus a non-negative combination of
+them: no v satisfies all rows, and the combination is the reason (Gordan).
 
-Nothing here is a proof: the arithmetic is reordered at the compiler's leisure, and judge.py proves what comes out.
+Nothing here is a proof: the compiler may reorder the arithmetic, and prover.py proves the results.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numba import njit
 SATISFIED, INFEASIBLE, STUCK = 0, 1, 2
 
 BLOCKING = 1e-13
-# Rows as satisfied as this (of 1) need no further step; going all the way takes twice as many.
+# Rows with a product of at least this (of 1) need no further step; FULLY takes twice as many steps as ENOUGH.
 ENOUGH, FULLY = 0.1, 1 - 1e-9
-DEPENDENT, CAREFULLY_DEPENDENT = 1e-22, 1e-27  # squared length of what is left of a row about as long as 1
-STEPS_PER_COLUMN, LEAST_STEPS = 200, 5000  # after which a solver is stuck
-CANCELLED = 0.01  # share of a squared length; what is left below it is projected again
-CACHED = 12  # violated rows that are tried again before the whole working set is
-FAR = 0.5  # of the way from the worst of them to what is enough
-ROUGHLY = 2e-7  # times columns and length of v: how far off products in single precision are at most
-SHORT = 1e30  # vectors that are longer are not for single precision
+DEPENDENT, CAREFULLY_DEPENDENT = 1e-22, 1e-27  # a unit row with a smaller squared orthogonal part is dependent
+STEPS_PER_COLUMN, LEAST_STEPS = 200, 5000  # the limit on the steps of a slot
+CANCELLED = 0.01  # a smaller share of the squared length is projected a second time
+CACHED = 12  # violated rows that are tried again before the whole working set is scanned
+FAR = 0.5  # rows up to this far from the worst product to the required one are cached
+ROUGHLY = 2e-7  # times columns and length of v: the error bound of products in single precision
+SHORT = 1e30  # longer vectors do not fit single precision
 VECTORS = 32  # numbers that a loop takes at a time
 
 _fast = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, error_model="numpy")
-_least = njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"}, error_model="numpy")  # minima as vectors
+_least = njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"}, error_model="numpy")  # vectorises minima
 
 
 @_fast
@@ -50,13 +50,13 @@ def _row_dot(rows, row, b):  # type: ignore[no-untyped-def]
 
 @_fast
 def _up_to(last, end):  # type: ignore[no-untyped-def]
-    """Behind `last` at a multiple of VECTORS, or `end`: loops over fewer numbers take them one by one."""
+    """Return the first multiple of VECTORS behind `last`, at most `end`: other loop ends leave a slow remainder."""
     return min((last | (VECTORS - 1)) + 1, end)
 
 
 @_fast
 def _gather(units, ids, signs, count, near):  # type: ignore[no-untyped-def]
-    """The rows of the working set at length 1, times their signs, side by side."""
+    """Copy the unit rows of the working set, times their signs, into `near`."""
     for j in range(count):
         row, sign = ids[j], np.float32(signs[j])
         for i in range(units.shape[1]):
@@ -65,7 +65,7 @@ def _gather(units, ids, signs, count, near):  # type: ignore[no-untyped-def]
 
 @_fast
 def _rough_products(near, count, v, short, products):  # type: ignore[no-untyped-def]
-    """products[j] = near[j]·v in single precision, four rows at a time; `short` is room for v."""
+    """Set products[j] = near[j]·v in single precision, four rows at a time; `short` holds v."""
     for i in range(v.shape[0]):
         short[i] = v[i]
     whole = count - count % 4
@@ -83,7 +83,7 @@ def _rough_products(near, count, v, short, products):  # type: ignore[no-untyped
 
 @_fast
 def _project(Q, count, v, along, z):  # type: ignore[no-untyped-def]
-    """along = Q[:count]·v and z −= Q[:count]ᵀ·along, in one pass: four rows are used twice while they are near."""
+    """Set along = Q[:count]·v and z −= Q[:count]ᵀ·along in one pass: four rows are used twice while in the cache."""
     whole = count - count % 4
     for j in range(0, whole, 4):
         t0 = t1 = t2 = t3 = 0.0
@@ -103,7 +103,7 @@ def _project(Q, count, v, along, z):  # type: ignore[no-untyped-def]
 
 @_fast
 def _orthogonal_part(Q, q, a, along, z, again, rest):  # type: ignore[no-untyped-def]
-    """along = Q·a and z = a − Qᵀ·along, projected twice where cancellation is strong; returns ‖z‖²."""
+    """Set along = Q·a and z = a − Qᵀ·along, projected twice if cancellation is strong; return ‖z‖²."""
     for i in range(z.shape[0]):  # a slice assignment would take seconds to compile
         z[i] = a[i]
     _project(Q, q, a, along, z)
@@ -120,7 +120,7 @@ def _orthogonal_part(Q, q, a, along, z, again, rest):  # type: ignore[no-untyped
 
 @_fast
 def _solve_upper(R, pivots, q, along, r):  # type: ignore[no-untyped-def]
-    """R·r = along. What R stores behind its diagonal is zero."""
+    """Solve R·r = along. The entries of R behind its diagonal are zero."""
     for j in range(r.shape[0]):
         r[j] = along[j] if j < q else 0.0
     for j in range(q - 1, -1, -1):
@@ -143,7 +143,7 @@ def _rotate_column(R, j, first, end, cosines, sines):  # type: ignore[no-untyped
 
 @_fast
 def _rotate_four_columns(R, j, first, end, cosines, sines):  # type: ignore[no-untyped-def]
-    """The same for columns j to j + 3: each rotation waits for the one before it, and four columns wait together."""
+    """Apply the rotations to columns j to j + 3: rotations wait for each other, and four columns share the wait."""
     above0, above1, above2, above3 = R[j, first], R[j + 1, first], R[j + 2, first], R[j + 3, first]
     for i in range(first, end):
         c, s = cosines[i], sines[i]
@@ -157,7 +157,7 @@ def _rotate_four_columns(R, j, first, end, cosines, sines):  # type: ignore[no-u
 
 @_fast
 def _drop(Q, R, pivots, q, k, active, multipliers, along, z, cosines, sines):  # type: ignore[no-untyped-def]
-    """Remove active row k: shift, make R triangular again by rotations, and give z what the last row of Q held."""
+    """Remove active row k: shift, make R triangular again by rotations, and return the last row of Q to z."""
     last = q - 1
     for j in range(k, last):
         active[j] = active[j + 1]
@@ -200,7 +200,7 @@ def _least_of(values, count):  # type: ignore[no-untyped-def]
 
 @_fast
 def _list_worst(products, count, enough, cache):  # type: ignore[no-untyped-def]
-    """List in `cache` the first rows that are about as far below `enough` as any; it ends with their number."""
+    """List in `cache` the first rows with about the least products below `enough`; its last entry is their number."""
     least, listed = _least_of(products, count), 0
     if least < enough:
         cut = least + np.float32(FAR) * (enough - least)
@@ -215,7 +215,7 @@ def _list_worst(products, count, enough, cache):  # type: ignore[no-untyped-def]
 
 @_fast
 def _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough):  # type: ignore[no-untyped-def]
-    """The place of the listed row with the least product over its length, if it is below `enough`, otherwise −1."""
+    """Return the position of the listed row with the least product over its length, or −1 if none is below `enough`."""
     best, where = enough, -1
     for c in range(cache[CACHED]):
         j = cache[c]
@@ -240,11 +240,11 @@ def _worst_of_all(rows, norms, ids, signs, count, v, is_active, enough):  # type
 def _most_violated(  # type: ignore[no-untyped-def]
     rows, norms, ids, signs, count, v, active, q, is_active, near, short, cache, products, enough, closely
 ):  # fmt: skip
-    """The place of a row with about the least product over its length, if any is below `enough`, otherwise −1.
+    """Return the position of a row with about the least product over its length, or −1 if none is below `enough`.
 
-    Rows that were far below it when the whole set was last looked at come first. The whole set is looked at in single
-    precision, and where that cannot tell, in double precision; `closely`: always, for the very least product, which
-    takes longer and leaves combinations of near-parallel rows that are easier to prove.
+    Rows that the last scan of the whole set found far below `enough` come first. A scan uses single precision, and
+    double precision where single precision does not decide. `closely` always uses double precision and finds the very
+    least product: it takes longer, and yields combinations of near-parallel rows that are easier to prove.
     """
     where = _worst_listed(rows, norms, ids, signs, v, is_active, cache, enough)
     if where >= 0:
@@ -264,7 +264,7 @@ def _most_violated(  # type: ignore[no-untyped-def]
 
 @_least
 def _first_blocker(multipliers, r, q, steps):  # type: ignore[no-untyped-def]
-    """(step, position): how far the dual may go before an active multiplier turns negative; behind q, r is zero."""
+    """Return the dual step at which an active multiplier turns negative, and its position; behind q, r is zero."""
     step = np.inf
     for j in range(_up_to(q - 1, r.shape[0])):
         steps[j] = multipliers[j] / r[j] if r[j] > BLOCKING else np.inf
@@ -281,9 +281,10 @@ def _solve(  # type: ignore[no-untyped-def]
     rows, norms, ids, signs, count, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
     closely, work, near, short, products
 ):  # fmt: skip
-    """Go on from `state` = (active rows, steps) until the working set is satisfied or proved infeasible.
+    """Continue from `state` = (active rows, steps) until the working set is satisfied or infeasible.
 
-    When it is infeasible, `active` has the rows of the combination, the violated one last.
+    If it is infeasible, `active` lists the rows of the combination, the violated row last. The loop stays in one
+    function: its steps share a dozen arrays and scalars, and a call per step would cost time.
     """
     a, along, z, r, again = work[0], work[1], work[2], work[3], work[4]
     cosines, sines, pivots = work[5], work[6], work[7]
@@ -349,7 +350,7 @@ def solve_batch(  # type: ignore[no-untyped-def]
     rows, norms, units, ids, signs, counts, width, v, Q, R, active, multipliers, is_active, state, enough, most,
     dependent, closely, slots, outcome
 ):  # fmt: skip
-    """`_solve` for each of `slots`; the arrays from `ids` on have one entry per slot."""
+    """Call `_solve` for each of `slots`; the arrays from `ids` on have one entry per slot."""
     work = np.zeros((8, v.shape[1]))
     most_rows = max([counts[slot] for slot in slots])
     near, short = np.empty((most_rows, units.shape[1]), dtype=np.float32), np.empty(units.shape[1], dtype=np.float32)
@@ -365,7 +366,7 @@ def solve_batch(  # type: ignore[no-untyped-def]
 
 
 class Slots:
-    """The arrays of as many solvers as run side by side, each with room for `room` rows out of `count`."""
+    """The arrays of the solvers that run side by side, each with room for `room` rows out of `count`."""
 
     def __init__(self, slots: int, room: int, count: int, width: int, padded: int):
         self.ids = np.zeros((slots, room), dtype=np.uint32)
@@ -383,17 +384,30 @@ class Slots:
         self.width = width
 
     def start(self, slot: int, ids: np.ndarray, signs: np.ndarray) -> None:
-        """Empty the slot and give it these rows as its first working set."""
+        """Reset the slot and give it these rows as its first working set."""
         self.counts[slot] = len(ids)
         self.ids[slot, : len(ids)], self.signs[slot, : len(ids)] = ids, signs
         self.v[slot], self.is_active[slot], self.state[slot], self.in_set[slot] = 0.0, 0, 0, 0
         self.in_set[slot, ids] = 1
 
+    def drop_inactive_rows(self, slot: int) -> None:
+        """Shrink a full working set to its active rows; the others return if they are violated again."""
+        count, active_count = self.counts[slot], self.state[slot, 0]
+        is_active = self.is_active[slot, :count] > 0
+        kept = int(is_active.sum())
+        self.in_set[slot, self.ids[slot, :count][~is_active]] = 0
+        for array in (self.ids, self.signs):
+            array[slot, :kept] = array[slot, :count][is_active]
+        new_positions = np.cumsum(is_active) - 1
+        self.active[slot, :active_count] = new_positions[self.active[slot, :active_count]]
+        self.is_active[slot, :count] = np.arange(count) < kept
+        self.counts[slot] = kept
+
     def solve(
         self, rows: np.ndarray, norms: np.ndarray, units: np.ndarray, slots: np.ndarray, enough: float,
         dependent: float, closely: bool,
     ) -> None:  # fmt: skip
-        """Go on with the working sets of `slots`; `outcome` says how each ended."""
+        """Continue with the working sets of `slots`; `outcome` tells how each ended."""
         most = STEPS_PER_COLUMN * self.width + LEAST_STEPS
         solve_batch(
             rows, norms, units, self.ids, self.signs, self.counts, self.width, self.v, self.Q, self.R, self.active,

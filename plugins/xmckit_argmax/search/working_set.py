@@ -1,33 +1,33 @@
-"""Row generation: which rows a scan over all labels adds to an assignment's working set."""
+"""Row generation: the first working set of an assignment, and the rows that a scan over all labels adds to it."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 
-# A scan keeps the worst value of each group of so many neighbouring rows, and looks closely only at the worst groups.
+# A scan keeps the worst value of each group of this many neighbouring rows, and searches only the worst groups.
 GROUP = 32
 
-# Rows that were active for so many label sets, and so many times as often as all rows are, are familiar.
+# A row is familiar if it was active for this many assignments, and this many times as often as the average row.
 LEAST_SETS, TIMES_AS_OFTEN, MOST_FAMILIAR = 3, 8, 128
-FIRST_LESSON = 32  # label sets; the next lessons are after twice as many each
+FIRST_LESSON = 32  # assignments before the familiar rows are first chosen; this doubles each time
 
 _kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc"})
 
 
-class Familiar:
-    """Rows that the answers of earlier label sets turned on: the next ones start with them, and need fewer scans."""
+class FamiliarRows:
+    """The rows that were often active in earlier results; later assignments start with them and need fewer scans."""
 
     def __init__(self, rows: int):
         self.rows = np.empty(0, dtype=np.int64)
         self._counts = np.zeros(rows, dtype=np.int64)
         self._sets, self._lesson = 0, FIRST_LESSON
 
-    def learn(self, answers: list[np.ndarray]) -> None:
-        """The rows that each of some more answers turned on; what is no label's row does not count."""
-        turned_on = np.concatenate(answers)
-        np.add.at(self._counts, turned_on[turned_on < len(self._counts)], 1)
-        self._sets += len(answers)
+    def learn(self, active_rows: list[np.ndarray]) -> None:
+        """Count the active rows of more results; the row of t does not count."""
+        rows = np.concatenate(active_rows)
+        np.add.at(self._counts, rows[rows < len(self._counts)], 1)
+        self._sets += len(active_rows)
         if self._sets >= self._lesson:
             self._lesson *= 2
             least = max(LEAST_SETS, TIMES_AS_OFTEN * self._counts.mean())
@@ -37,7 +37,10 @@ class Familiar:
 
 @_kernel
 def begin(slot, labels, most, familiar, last, ids, signs, counts, in_set, v, is_active, state):  # type: ignore[no-untyped-def]
-    """Give a slot its first working set: `most` of its active labels, the familiar rows, and the row `last`, if any."""
+    """Give a slot its first working set: `most` of its active labels, the familiar rows, and the row `last` if ≥ 0.
+
+    A kernel, since the same in numpy takes a twentieth of the time of a whole assignment.
+    """
     for i in range(in_set.shape[1]):
         in_set[slot, i] = 0
     for i in range(v.shape[1]):
@@ -66,10 +69,10 @@ def begin(slot, labels, most, familiar, last, ids, signs, counts, in_set, v, is_
 def add_worst(  # type: ignore[no-untyped-def]
     G, slots, begins, ends, active, last_is_active, clear, near, add, ids, signs, counts, in_set, added
 ):
-    """Add to each slot's working set about `add` of its worst rows; G[t] holds row·v/‖row‖ of all rows for slots[t].
+    """Add about `add` of the worst rows to each slot's working set; G[t] holds row·v/‖row‖ of all rows for slots[t].
 
-    A row wants s·row·v > 0. added[t] is the number of new rows, or −1 when all are above `clear[t]`.
-    Rows that are only `near` to being violated join too, so that the next scan does not come back for them.
+    A row requires s·row·v > 0. added[t] is the number of new rows, or −1 if all are above `clear[t]`. Rows that are
+    only `near` to being violated join too, so that the next scan does not return for them.
     """
     groups = -(-G.shape[1] // GROUP)
     maxima = np.empty(groups, dtype=np.float32)
@@ -81,7 +84,7 @@ def add_worst(  # type: ignore[no-untyped-def]
         if -worst > clear[t]:
             added[t] = -1
             continue
-        # about twice as many rows as groups reach the value of the last of these groups
+        # about twice as many rows as groups reach the value of the last chosen group
         cut = min(max(_ranked(maxima, max(1, add // 2)), -near), worst)
         count = counts[slot]
         end = _join(deficits, maxima, cut, in_set[slot], ids[slot], count, min(ids.shape[1], count + 2 * add))
@@ -92,7 +95,7 @@ def add_worst(  # type: ignore[no-untyped-def]
 
 @_kernel
 def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-untyped-def]
-    """Turn products into −s times themselves; the largest of them, and the largest of each group in `maxima`."""
+    """Multiply products by −s; return the largest, and write the largest of each group to `maxima`."""
     for k in range(labels.shape[0]):
         products[labels[k]] = -products[labels[k]]
     if last_is_active:
@@ -115,9 +118,9 @@ def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-u
 
 
 @_kernel
-def _ranked(values, place):  # type: ignore[no-untyped-def]
-    """The `place`-th largest value, or −inf if there are fewer."""
-    below = values.shape[0] - place
+def _ranked(values, rank):  # type: ignore[no-untyped-def]
+    """Return the `rank`-th largest value, or −inf if there are fewer."""
+    below = values.shape[0] - rank
     return np.partition(values, below)[below] if below >= 0 else np.float32(-np.inf)
 
 
@@ -140,22 +143,3 @@ def _set_signs(ids, signs, first, end, labels, last):  # type: ignore[no-untyped
         for k in range(labels.shape[0]):
             if labels[k] == ids[j]:
                 signs[j] = 1.0
-
-
-@_kernel
-def make_room(slot, ids, signs, counts, in_set, active, active_count, is_active):  # type: ignore[no-untyped-def]
-    """Forget the rows of a full working set that are not active; they come back if they are violated again."""
-    kept = 0
-    place = np.empty(counts[slot], dtype=np.int64)
-    for j in range(counts[slot]):
-        place[j] = kept
-        if is_active[slot, j]:
-            ids[slot, kept], signs[slot, kept] = ids[slot, j], signs[slot, j]
-            kept += 1
-        else:
-            in_set[slot, ids[slot, j]] = 0
-    for k in range(active_count):
-        active[slot, k] = place[active[slot, k]]
-    for j in range(counts[slot]):
-        is_active[slot, j] = j < kept
-    counts[slot] = kept

@@ -7,26 +7,30 @@ import numpy as np
 import pytest
 from exact_lp import exactly_argmaxable
 from instances import all_sets, layer
-from xmckit_argmax.answers import Answer, Question
 from xmckit_argmax.proofs.multipliers import inverse, positive_multipliers
+from xmckit_argmax.records import Assignment
 from xmckit_argmax.search.active_set import FULLY, INFEASIBLE, SATISFIED, Slots
-from xmckit_argmax.search.working_set import FIRST_LESSON, Familiar, begin
-from xmckit_argmax.solver import Clock, Settings, Solver, Workspace, slots_within
-from xmckit_argmax.system import make_system, units
+from xmckit_argmax.search.working_set import FIRST_LESSON, FamiliarRows, begin
+from xmckit_argmax.solver import Solver, SolverClock, SolverSettings, Workspace, slots_within
+from xmckit_argmax.system import make_system, unit_rows
+
+from xmckit import Verdict
 
 
-def solve(W: np.ndarray, b: np.ndarray | None, rule: str, questions: list[Question], **changes: object) -> list[Answer]:
-    return Solver(make_system(W, b, rule), W, b, Settings(**changes)).solve(questions)  # type: ignore[arg-type]
+def solve(
+    W: np.ndarray, b: np.ndarray | None, rule: str, assignments: list[Assignment], **changes: object
+) -> list[Verdict]:
+    return Solver(make_system(W, b, rule), W, b, SolverSettings(**changes)).solve(assignments)  # type: ignore[arg-type]
 
 
-def every_set(n: int) -> list[Question]:
+def every_set(n: int) -> list[Assignment]:
     sets = all_sets(n)
-    return [Question(active.astype(np.int64)) for active in np.split(sets.indices, sets.indptr[1:-1])]
+    return [Assignment(active.astype(np.int64)) for active in np.split(sets.indices, sets.indptr[1:-1])]
 
 
-def reached(answers: list[Answer]) -> int:
-    assert all(answer.status != "unresolved" for answer in answers)
-    return sum(answer.status == "argmaxable" for answer in answers)
+def reached(verdicts: list[Verdict]) -> int:
+    assert all(verdict.status != "unresolved" for verdict in verdicts)
+    return sum(verdict.status == "argmaxable" for verdict in verdicts)
 
 
 def cover(n: int, d: int) -> int:
@@ -63,10 +67,9 @@ def test_counts_of_larger_layers_are_cover_s(n: int, d: int) -> None:
 def test_all_sets_of_degenerate_layers_match_enumeration(kind: str, rule: str) -> None:
     rng = np.random.default_rng([len(kind), len(rule)])
     W = np.asarray(layer(kind, 7, 3, rng), dtype=np.float64)
-    questions = every_set(7)
-    expected = [exactly_argmaxable(W, None, rule, question.active) for question in questions]
-    found = [answer.status == "argmaxable" for answer in solve(W, None, rule, questions)]
-    assert found == expected
+    assignments = every_set(7)
+    expected = [exactly_argmaxable(W, None, rule, assignment.active) for assignment in assignments]
+    assert [verdict.status == "argmaxable" for verdict in solve(W, None, rule, assignments)] == expected
 
 
 @pytest.mark.parametrize("rule", ["sign", "topk"])
@@ -80,10 +83,10 @@ def test_generated_rows_give_the_answers_of_all_rows(rule: str, biased: bool) ->
     logits = rng.standard_normal((30, d)) @ W.T * 3 + (0 if b is None else b)
     sets = [np.argsort(-row)[:8] if rule == "topk" else np.flatnonzero(row > 0) for row in logits]
     sets += [rng.choice(n, 4, replace=False) for _ in range(30)]
-    generated = solve(W, b, rule, [Question(np.sort(active)) for active in sets], add=8, slots=5)
-    listed = solve(W, b, rule, [Question(np.sort(active), np.arange(n)) for active in sets])
-    assert [answer.status for answer in generated] == [answer.status for answer in listed]
-    assert {answer.status for answer in generated} == {"argmaxable", "unargmaxable"}
+    generated = solve(W, b, rule, [Assignment(np.sort(active)) for active in sets], add=8, slots=5)
+    listed = solve(W, b, rule, [Assignment(np.sort(active), np.arange(n)) for active in sets])
+    assert [verdict.status for verdict in generated] == [verdict.status for verdict in listed]
+    assert {verdict.status for verdict in generated} == {"argmaxable", "unargmaxable"}
 
 
 def test_a_full_working_set_makes_room() -> None:
@@ -91,18 +94,18 @@ def test_a_full_working_set_makes_room() -> None:
     rng = np.random.default_rng(4)
     W = rng.standard_normal((30_000, 4))
     x = rng.standard_normal((3, 4))
-    questions = [Question(np.flatnonzero(row > 0)) for row in x @ W.T]
-    answers = solve(W, None, "sign", questions, add=200, largest=True)
-    assert [answer.status for answer in answers] == ["argmaxable"] * 3
+    assignments = [Assignment(np.flatnonzero(row > 0)) for row in x @ W.T]
+    verdicts = solve(W, None, "sign", assignments, add=200, largest=True)
+    assert [verdict.status for verdict in verdicts] == ["argmaxable"] * 3
 
 
 def test_scans_that_bring_back_what_was_forgotten_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan that finds rows violated where the active-set method finds none, as rounding may make it."""
     W = np.random.default_rng(4).standard_normal((3000, 4))
     monkeypatch.setattr(Slots, "solve", lambda *_: None)
-    clock = Clock()
-    solver = Solver(make_system(W, None, "sign"), W, None, Settings(seconds=2, exact=False))
-    assert [answer.status for answer in solver.solve([Question(np.arange(9))], clock)] == ["unresolved"]
+    clock = SolverClock()
+    solver = Solver(make_system(W, None, "sign"), W, None, SolverSettings(seconds=2, exact=False))
+    assert [verdict.status for verdict in solver.solve([Assignment(np.arange(9))], clock)] == ["unresolved"]
     assert clock.scans < 50
 
 
@@ -112,11 +115,11 @@ def test_small_margins_survive_float32_scans() -> None:
     W = rng.standard_normal((4000, 3))
     x = rng.standard_normal((20, 3))
     W -= np.outer(W @ x[0], x[0]) / (x[0] @ x[0]) * (1 - 1e-7)
-    questions = [Question(np.flatnonzero(row > 0)) for row in x[:1] @ W.T]
-    answers = solve(W, None, "sign", questions)
-    assert answers[0].status == "argmaxable"
-    assert answers[0].margin is not None
-    assert answers[0].margin < 1e-8
+    assignments = [Assignment(np.flatnonzero(row > 0)) for row in x[:1] @ W.T]
+    verdicts = solve(W, None, "sign", assignments)
+    assert verdicts[0].status == "argmaxable"
+    assert verdicts[0].margin is not None
+    assert verdicts[0].margin < 1e-8
 
 
 def test_as_many_slots_as_fit_into_the_memory() -> None:
@@ -132,33 +135,37 @@ def test_as_many_slots_as_fit_into_the_memory() -> None:
 
 def test_what_is_left_open_keeps_no_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
     W = np.random.default_rng(6).standard_normal((200, 5))
-    solver = Solver(make_system(W, None, "sign"), W, None, Settings())
+    solver = Solver(make_system(W, None, "sign"), W, None, SolverSettings())
     seen: list[np.ndarray | None] = []
-    monkeypatch.setattr(solver._judge, "prove", lambda _, found, __: seen.extend(item.inverse for item in found) or {})
-    left = solver._attempt([Question(np.arange(5))] * 3, [None] * 3, Clock(), careful=False)
+    monkeypatch.setattr(
+        solver._prover, "prove", lambda _, results, __: seen.extend(item.inverse for item in results) or {}
+    )
+    left = solver._attempt([Assignment(np.arange(5))] * 3, [None] * 3, SolverClock(), careful=False)
     assert len(left) == len(seen) == 3
     assert all(item is not None and not isinstance(item.base, np.ndarray) for item in seen)  # no part of a larger array
-    assert all(found.inverse is None for found in left.values())
+    assert all(result.inverse is None for result in left.values())
 
 
 def test_time_limits_leave_sets_unresolved() -> None:
     rng = np.random.default_rng(6)
     W = rng.standard_normal((500, 20))
-    answers = solve(W, None, "sign", [Question(np.arange(5))], seconds=1e-9)
-    assert [answer.status for answer in answers] == ["unresolved"]
+    verdicts = solve(W, None, "sign", [Assignment(np.arange(5))], seconds=1e-9)
+    assert [verdict.status for verdict in verdicts] == ["unresolved"]
 
 
 def test_steps_scans_and_seconds_are_counted() -> None:
     rng = np.random.default_rng(7)
     W = rng.standard_normal((400, 6))
-    clock = Clock()
+    clock = SolverClock()
     begin = time.perf_counter()
-    answers = Solver(make_system(W, None, "sign"), W, None, Settings()).solve([Question(np.arange(3))] * 4, clock)
+    verdicts = Solver(make_system(W, None, "sign"), W, None, SolverSettings()).solve(
+        [Assignment(np.arange(3))] * 4, clock
+    )
     took = time.perf_counter() - begin
     assert clock.steps >= 4
     assert clock.scans >= 4
     assert set(clock.seconds) == {"active set", "scan", "proof", "exact"}
-    assert 0 < sum(answer.seconds for answer in answers) <= took
+    assert 0 < sum(verdict.seconds for verdict in verdicts) <= took
 
 
 # The active-set method by itself
@@ -173,7 +180,7 @@ def alone(rows: np.ndarray, *, closely: bool = False) -> Slots:
         array[:] = np.nan  # what an earlier label set left
     slots.start(0, np.arange(count), np.ones(count))
     norms = np.linalg.norm(rows, axis=1)
-    slots.solve(padded, norms, units(padded, norms), np.zeros(1, dtype=np.int64), FULLY, 1e-22, closely)
+    slots.solve(padded, norms, unit_rows(padded, norms), np.zeros(1, dtype=np.int64), FULLY, 1e-22, closely)
     return slots
 
 
@@ -235,7 +242,7 @@ def test_the_active_rows_stay_factorised_when_some_are_dropped(d: int, seed: int
 
 
 def test_familiar_rows_are_those_that_answers_turned_on_often() -> None:
-    familiar = Familiar(1000)
+    familiar = FamiliarRows(1000)
     for index in range(FIRST_LESSON):
         assert familiar.rows.tolist() == []
         familiar.learn([np.asarray([7, 100 + index, *([3] if index < 4 else []), 1000])])  # 1000 is no label
@@ -269,7 +276,7 @@ def test_a_slot_begins_with_active_labels_and_familiar_rows(labels, most, last, 
 
 
 def test_no_row_is_familiar_where_all_are_turned_on_alike() -> None:
-    familiar = Familiar(10)
+    familiar = FamiliarRows(10)
     for _ in range(FIRST_LESSON):
         familiar.learn([np.arange(10)])
     assert familiar.rows.tolist() == []

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import KINDS, all_sets, bias, check_proof, layer, some_sets
 from scipy.sparse import csr_matrix
-from xmckit_argmax.answers import Question
-from xmckit_argmax.solver import Settings, Solver
+from xmckit_argmax.records import Assignment
+from xmckit_argmax.solver import Solver, SolverSettings
 from xmckit_argmax.system import make_system
 from xmckit_argmax.verifier import ArgmaxVerifier
 
@@ -174,11 +174,11 @@ def test_a_worker_that_dies_costs_no_verdict() -> None:
 def test_a_solver_that_travelled_to_another_process_gives_the_same_bits() -> None:
     rng = np.random.default_rng(3)
     W, b = rng.standard_normal((8, 3)), rng.standard_normal(8)
-    solver = Solver(make_system(W, b, "sign"), W, b, Settings())
-    questions = [Question(active.astype(np.int64)) for active in rows_of(all_sets(8))]
-    for here, there in zip(solver.solve(questions), copy.deepcopy(solver).solve(questions), strict=True):
+    solver = Solver(make_system(W, b, "sign"), W, b, SolverSettings())
+    assignments = [Assignment(active.astype(np.int64)) for active in rows_of(all_sets(8))]
+    for here, there in zip(solver.solve(assignments), copy.deepcopy(solver).solve(assignments), strict=True):
         assert here.status == there.status
-        assert here.x is None or (there.x is not None and here.x.tobytes() == there.x.tobytes())
+        assert here.witness is None or here.witness.tobytes() == there.witness.tobytes()  # type: ignore[union-attr]
 
 
 # Replay

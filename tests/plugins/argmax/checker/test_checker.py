@@ -23,7 +23,8 @@ from xmckit_argmax.checker import check as checker
 from xmckit_argmax.checker import claims as checker_claims
 from xmckit_argmax.checker import proofs as checker_proofs
 from xmckit_argmax.checker.check import check
-from xmckit_argmax.cli.certificates import certificates, verified_folders
+from xmckit_argmax.cli.certificates import certificates
+from xmckit_argmax.cli.common import find_verified_folders
 
 import xmckit
 from xmckit import pipeline, store
@@ -217,7 +218,7 @@ def test_topk_certificates_balance_active_and_other_labels(tmp_path):
         (xmckit.Verdict("argmaxable"), "no witness of finite numbers"),
         (witness(np.inf, 1.0), "no witness of finite numbers"),
         (witness(1.0, 1.0), "wrong sign"),
-        (xmckit.Verdict("unargmaxable", missed=(1,)), "says that [1] are active and no candidates; [] are"),
+        (xmckit.Verdict("unargmaxable", missed=(1,)), "claims missed labels [1], but the files give []"),
     ],
 )
 def test_forged_proofs_are_rejected(tmp_path, claim, reason):
@@ -255,7 +256,7 @@ def test_only_candidates_count_behind_a_shortlist(tmp_path):
     missed = xmckit.Verdict("unargmaxable", "exact", missed=(0,))
     assert shortlisted(tmp_path / "c", cannot, missed, {0}, {1, 2}).failures == []
     (failure,) = shortlisted(tmp_path / "d", cannot, witness(1.0), {0}, {1, 2}).failures
-    assert "says that [] are active and no candidates; [0] are" in failure
+    assert "claims missed labels [], but the files give [0]" in failure
     lying = xmckit.Verdict("argmaxable", witness=np.array([1.0]), missed=(0,))
     (failure,) = shortlisted(tmp_path / "e", cannot, lying, {0}, {1, 2}).failures
     assert "are no candidates" in failure
@@ -445,9 +446,9 @@ def test_the_command_finds_what_to_check_and_says_how_it_went(stored, tmp_path):
         assert done.exit_code == 0, done.output
         assert "64 verdicts proved" in done.output
         assert "all right" in done.output
-    assert verified_folders("small", tmp_path / "runs") == [stored]
-    with pytest.raises(xmckit.StorageError, match="there are no verdicts here"):
-        verified_folders("smal", tmp_path / "runs")
+    assert find_verified_folders("small", tmp_path / "runs") == [stored]
+    with pytest.raises(xmckit.StorageError, match="no verdicts here"):
+        find_verified_folders("smal", tmp_path / "runs")
     assert isinstance(call("smal", *root).exception, xmckit.StorageError)
 
 
@@ -533,7 +534,7 @@ def test_a_run_from_recipe_to_checked_proofs(made):
 
 def test_tampering_with_a_run_is_caught(made, tmp_path):
     run = Path(shutil.copytree(made.path, tmp_path / "copy"))
-    (folder,) = verified_folders(str(run), tmp_path)
+    (folder,) = find_verified_folders(str(run), tmp_path)
 
     def halved(arrays):
         arrays["W"][:] /= 2
@@ -551,7 +552,7 @@ def test_tampering_with_a_run_is_caught(made, tmp_path):
 
 def test_an_order_that_is_not_the_heads_takes_the_model_to_notice(made, tmp_path):
     run = Path(shutil.copytree(made.path, tmp_path / "copy"))
-    (folder,) = verified_folders(str(run), tmp_path)
+    (folder,) = find_verified_folders(str(run), tmp_path)
     # turned by one place, every set has as many runs as before
     rewrite(folder, "decision-dft.npz", lambda arrays: arrays.update(order=(arrays["order"] + 1) % len(arrays["W"])))
     assert check(folder).failures == []
@@ -560,7 +561,7 @@ def test_an_order_that_is_not_the_heads_takes_the_model_to_notice(made, tmp_path
 
 def test_a_replay_that_was_not_so_takes_the_model_to_notice(made, tmp_path):
     run = Path(shutil.copytree(made.path, tmp_path / "copy"))
-    (folder,) = verified_folders(str(run), tmp_path)
+    (folder,) = find_verified_folders(str(run), tmp_path)
     verdicts = store.read_json(folder / "verdicts.json")
     result = verdicts["results"][1]
     forged = next(item for item in result["verdicts"] if item["replayed"])
@@ -572,7 +573,7 @@ def test_a_replay_that_was_not_so_takes_the_model_to_notice(made, tmp_path):
     done = call(run)
     assert done.exit_code == 0, done.output
     assert "replays by the head (--model does)" in done.output
-    assert "the head replays its witness otherwise" in str(call(run, "--model").exception)
+    assert "the replay of its witness by the head differs" in str(call(run, "--model").exception)
 
 
 @settings(deadline=None, max_examples=25, derandomize=True)

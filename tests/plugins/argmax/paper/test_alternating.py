@@ -9,7 +9,7 @@ from exact_lp import exactly_argmaxable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
-from xmckit_argmax.paper.alternating import cyclic_runs, ideal_answers
+from xmckit_argmax.paper.alternating import cyclic_arcs, ideal_statuses
 
 import xmckit
 from xmckit import Alternating, LinearDecision
@@ -59,7 +59,7 @@ def both_answers(W, degree, order, *, b=None, rule="sign"):
     Y, sets = all_sets(len(W))
     decision = LinearDecision(W, b, rule, Alternating(degree, 0, order))
     exact = [CAN if exactly_argmaxable(W, b, rule, active) else CANNOT for active in sets]
-    return ideal_answers(decision, Y), exact
+    return ideal_statuses(decision, Y), exact
 
 
 @pytest.mark.parametrize("curve", [moment_curve, rational_circle])
@@ -111,7 +111,7 @@ def test_slack_and_unequal_biases_leave_many_runs_open():
     Y, sets = all_sets(8)
     S = np.random.default_rng(0).standard_normal((8, 2))
     W = np.concatenate([moment_curve(8, 1), S], axis=1)
-    ideal = ideal_answers(LinearDecision(W, None, "sign", Alternating(1, 2, np.arange(8))), Y)
+    ideal = ideal_statuses(LinearDecision(W, None, "sign", Alternating(1, 2, np.arange(8))), Y)
     assert set(ideal) == {CAN, None}
     reached = [exactly_argmaxable(W, None, "sign", active) for active in sets]
     assert all(can for can, answer in zip(reached, ideal, strict=True) if answer == CAN)
@@ -120,7 +120,7 @@ def test_slack_and_unequal_biases_leave_many_runs_open():
     b = np.array([3.0, -2, 3, -2, 3, -2, 3, -2])
     for rule in ("sign", "topk"):
         W = moment_curve(8, 1)
-        ideal = ideal_answers(LinearDecision(W, b, rule, Alternating(1, 0, np.arange(8))), Y)
+        ideal = ideal_statuses(LinearDecision(W, b, rule, Alternating(1, 0, np.arange(8))), Y)
         reached = [exactly_argmaxable(W, b, rule, active) for active in sets]
         assert all(can for can, answer in zip(reached, ideal, strict=True) if answer == CAN)
         assert any(can for can, answer in zip(reached, ideal, strict=True) if answer is None)
@@ -134,8 +134,8 @@ def test_runs_equal_those_seen_on_the_circle_and_those_of_the_complement(rows, l
     circle = np.zeros_like(Y)
     circle[:, places] = Y
     starts = (circle == 1) & (np.roll(circle, 1, axis=1) == 0)
-    np.testing.assert_array_equal(cyclic_runs(csr_matrix(Y), places), starts.sum(axis=1))
-    np.testing.assert_array_equal(cyclic_runs(csr_matrix(1 - Y), places), starts.sum(axis=1))
+    np.testing.assert_array_equal(cyclic_arcs(csr_matrix(Y), places), starts.sum(axis=1))
+    np.testing.assert_array_equal(cyclic_arcs(csr_matrix(1 - Y), places), starts.sum(axis=1))
 
 
 @pytest.mark.parametrize("rule", ["sign", "topk"])
@@ -147,15 +147,15 @@ def test_candidates_are_an_alternating_layer_of_their_own(rule):
     shortlist[:110] |= Y[:110]
     shortlist[:3] = Y[:3] = False
     decision = LinearDecision(W, None, rule, Alternating(1, 0, order))
-    ideal = ideal_answers(decision, csr_matrix(Y), csr_matrix(shortlist))
+    ideal = ideal_statuses(decision, csr_matrix(Y), csr_matrix(shortlist))
     exact = [
         CAN if exactly_argmaxable(W, None, rule, np.flatnonzero(y), np.flatnonzero(c)) else CANNOT
         for y, c in zip(Y, shortlist, strict=True)
     ]
     assert ideal == exact
-    assert ideal[:110] != ideal_answers(decision, csr_matrix(Y))[:110]
+    assert ideal[:110] != ideal_statuses(decision, csr_matrix(Y))[:110]
     with pytest.raises(xmckit.DataError, match="expected the shape of the assignments"):
-        ideal_answers(decision, csr_matrix(Y), csr_matrix((1, 9)))
+        ideal_statuses(decision, csr_matrix(Y), csr_matrix((1, 9)))
 
 
 def test_all_labels_as_candidates_change_nothing():
@@ -163,16 +163,16 @@ def test_all_labels_as_candidates_change_nothing():
     decision = LinearDecision(moment_curve(7, 1), None, "sign", Alternating(1, 0, np.array([3, 0, 6, 1, 2, 5, 4])))
     everything = csr_matrix(np.ones(Y.shape))
     everything.data[::3] = 0  # a score
-    assert ideal_answers(decision, Y, everything) == ideal_answers(decision, Y)
+    assert ideal_statuses(decision, Y, everything) == ideal_statuses(decision, Y)
 
 
 def test_stored_zeros_and_repeated_labels_count_once():
     Y = csr_matrix((np.array([1.0, 0, 1, 1]), np.array([3, 1, 3, 0]), np.array([0, 4])), shape=(1, 5))
-    assert cyclic_runs(Y, np.arange(5)).tolist() == [2]
+    assert cyclic_arcs(Y, np.arange(5)).tolist() == [2]
 
 
 def test_without_structure_there_is_no_answer():
-    assert ideal_answers(LinearDecision(np.ones((3, 1)), None), csr_matrix((2, 3))) == [None, None]
+    assert ideal_statuses(LinearDecision(np.ones((3, 1)), None), csr_matrix((2, 3))) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -191,10 +191,10 @@ def test_without_structure_there_is_no_answer():
 def test_a_structure_that_cannot_be_is_an_error(structure, words):
     decision = LinearDecision(moment_curve(4, 1), None, "sign", structure)
     with pytest.raises(xmckit.DataError, match=re.escape(words)):
-        ideal_answers(decision, csr_matrix((1, 4)))
+        ideal_statuses(decision, csr_matrix((1, 4)))
 
 
 def test_assignments_of_other_labels_are_an_error():
     decision = LinearDecision(moment_curve(4, 1), None, "sign", Alternating(1, 0, np.arange(4)))
     with pytest.raises(xmckit.DataError, match="have 5 labels, expected the 4 rows"):
-        ideal_answers(decision, csr_matrix((1, 5)))
+        ideal_statuses(decision, csr_matrix((1, 5)))

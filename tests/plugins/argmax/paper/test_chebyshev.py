@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xmckit_argmax.paper import chebyshev as module
 from xmckit_argmax.paper.chebyshev import chebyshev
-from xmckit_argmax.paper.highs import Solution
+from xmckit_argmax.paper.highs import HighsSolution
 
 import xmckit
 from xmckit import LinearDecision
@@ -185,7 +185,7 @@ def test_certificates_of_trained_sizes_are_exact():
 
 def lying(x, marginals, status=0):
     x, marginals = (np.asarray(array, dtype=np.float64) for array in (x, marginals))
-    return lambda *program: Solution(x, marginals, status, "trust me")
+    return lambda *program: HighsSolution(x, marginals, status, "trust me")
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ HANGS = "import time; time.sleep(1000)"
 HANGS_AFTER_ONE = """
 import json, sys; sys.path[:] = json.loads(sys.argv[1])
 from xmckit_argmax.paper import highs
-solved, calls = highs._solved, []
+solved, calls = highs._solve, []
 def once(arrays):
     calls.append(1)
     while len(calls) > 1:
         pass
     return solved(arrays)
-highs._solved = once
+highs._solve = once
 highs.serve()
 """
 
@@ -70,15 +70,15 @@ def test_a_process_that_hangs_or_dies_is_ended(monkeypatch: pytest.MonkeyPatch, 
 def test_a_call_that_hangs_costs_one_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first label set is answered, the second hangs, and what comes after has a process of its own."""
     starts = []
-    original = highs.Child.__init__
+    original = highs.HighsProcess.__init__
 
-    def counted(self: highs.Child) -> None:
+    def counted(self: highs.HighsProcess) -> None:
         monkeypatch.setattr(highs, "SERVE", original_code if starts else HANGS_AFTER_ONE)
         starts.append(1)
         original(self)
 
     original_code = highs.SERVE
-    monkeypatch.setattr(highs.Child, "__init__", counted)
+    monkeypatch.setattr(highs.HighsProcess, "__init__", counted)
     monkeypatch.setattr(highs, "GRACE", 0.5)
     decision, sets = LinearDecision(np.eye(2), None), csr_matrix([[1, 1], [1, 0], [0, 1]])
     verdicts = ArgmaxVerifier(mode="chebyshev", seconds=0.5).verify(decision, sets, context=make_context(workers=1))

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
-from xmckit_argmax.answers import Question
 from xmckit_argmax.paper.radius import radius_bound
-from xmckit_argmax.paper.tolerance import Tolerance, radius_is_at_most
-from xmckit_argmax.solver import Settings
+from xmckit_argmax.paper.tolerance import ToleranceSolver, radius_is_at_most
+from xmckit_argmax.records import Assignment
+from xmckit_argmax.solver import SolverSettings
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import Context, LinearDecision
 
 
 def largest_radius(W: np.ndarray, b: np.ndarray | None, active: np.ndarray, rows: np.ndarray, box: float) -> float:
-    """Of a ball in the region around an x of the box; negative where the region and the box do not meet."""
+    """Return the radius of the largest ball in the region around an x of the box; negative if they do not meet."""
     signs = np.where(np.isin(rows, active), 1.0, -1.0)
     found = linprog(
         [0.0] * W.shape[1] + [-1.0],
@@ -40,21 +40,20 @@ def test_answers_are_those_of_the_linear_programme(biased: bool, shortlisted: bo
     rng = np.random.default_rng([biased, shortlisted])
     W = rng.standard_normal((40, 4)).astype(np.float32).astype(np.float64)
     b = 2 * rng.standard_normal(40) if biased else None
-    asked, allowed = [], []
+    pairs, radii = [], []
     for _ in range(60):
         x = rng.uniform(-3, 3, 4)
         rows = np.sort(rng.choice(40, 15, replace=False)) if shortlisted else np.arange(40)
-        asked.append(np.intersect1d(np.flatnonzero(W @ x + (0 if b is None else b) > 0), rows))
-        allowed.append(rows)
-    questions = [Question(a, rows if shortlisted else None) for a, rows in zip(asked, allowed, strict=True)]
-    radii = [largest_radius(W, b, a, rows, 2.0) for a, rows in zip(asked, allowed, strict=True)]
+        active = np.intersect1d(np.flatnonzero(W @ x + (0 if b is None else b) > 0), rows)
+        pairs.append((Assignment(active, rows if shortlisted else None), None))
+        radii.append(largest_radius(W, b, active, rows, 2.0))
     for eps in (1e-8, float(np.median(radii))):
-        found = Tolerance(W, b, eps, Settings(box=2.0)).settle(questions)
+        verdicts = ToleranceSolver(W, b, SolverSettings(box=2.0, eps=eps)).solve(pairs)
         expected = ["argmaxable" if radius > eps else "unargmaxable" for radius in radii]
         assert min(abs(radius - eps) for radius in radii) > 1e-9
-        assert [one.answer for one in found] == expected
+        assert [one.status for one in verdicts] == expected
         assert eps == 1e-8 or expected.count("argmaxable") == 30
-        for one in found:
+        for one in verdicts:
             assert (one.x is None) != (one.certificate is None)
             assert one.x is None or np.abs(one.x).max() <= 2.0
 
@@ -145,6 +144,6 @@ def test_multipliers_prove_a_radius_or_not() -> None:
     assert not radius_is_at_most(best * (1 + 1e-12), rows, np.zeros(2), np.asarray([1.0, 2.0]), 1.0)
     # a bias of 1 for both moves the second label's line away
     assert not radius_is_at_most(best * (1 + 1e-12), rows, np.ones(2), np.ones(2), 1.0)
-    found = radius_bound(rows, Question(np.arange(2)), np.asarray([1.0, 1 + 2**0.5]), 1.0)
+    found = radius_bound(rows, Assignment(np.arange(2)), np.asarray([1.0, 1 + 2**0.5]), 1.0)
     assert found is not None
     assert found[0] >= best

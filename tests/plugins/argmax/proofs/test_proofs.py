@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import KINDS, layer, null_space
 from xmckit_argmax.proofs import exact
-from xmckit_argmax.proofs.float_bounds import all_products, error_per_length, weigh
+from xmckit_argmax.proofs.float_bounds import all_products, check_products, error_per_length
 from xmckit_argmax.proofs.multipliers import positive_multipliers
 
 HOUR = 3600.0
@@ -46,7 +46,7 @@ def weighed(
     """(rows that are not proved, least products, least distances); `products` are signed in place."""
     failed, least, distance = (np.empty(len(products), dtype=kind) for kind in (np.int64, np.float64, np.float64))
     ends = np.cumsum([len(places) for places in active])
-    weigh(
+    check_products(
         products, np.concatenate(active), ends, last_is_active, errors, 4, norms, inverses(norms), inverses(norms),
         failed, least, distance,
     )  # fmt: skip
@@ -177,9 +177,9 @@ def test_exact_decisions_multiply_out_and_agree_with_another_simplex(n: int, d: 
 
 
 def test_bland_s_rule_alone_decides_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    entering, leaving = exact._entering, exact._leaving
-    monkeypatch.setattr(exact, "_entering", lambda *arguments, greedy: entering(*arguments, greedy=False))
-    monkeypatch.setattr(exact, "_leaving", lambda *arguments, greedy: leaving(*arguments, greedy=False))
+    entering, leaving = exact._choose_entering, exact._choose_leaving
+    monkeypatch.setattr(exact, "_choose_entering", lambda *arguments, greedy: entering(*arguments, greedy=False))
+    monkeypatch.setattr(exact, "_choose_leaving", lambda *arguments, greedy: leaving(*arguments, greedy=False))
     rng = np.random.default_rng(0)
     for _ in range(50):
         rows = rng.integers(-2, 3, (10, 4)).tolist()
@@ -197,7 +197,7 @@ def test_exact_arithmetic_keeps_its_time() -> None:
 @settings(deadline=None, max_examples=100, derandomize=True)
 def test_whole_rows_are_the_floats(numbers: list[float], power: int) -> None:
     powers = np.full(len(numbers), power)
-    whole, shift = exact.whole_row(np.asarray(numbers), powers)
+    whole, shift = exact.integer_row(np.asarray(numbers), powers)
     for number, value in zip(numbers, whole, strict=True):
         assert Fraction(number) * Fraction(2) ** power == Fraction(value) * Fraction(2) ** -shift
 

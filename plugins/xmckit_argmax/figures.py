@@ -1,4 +1,4 @@
-"""Pictures of what a layer can output, each from plain numbers to an SVG text."""
+"""Figures about the label sets that a layer can output; each function turns plain numbers into an SVG text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,17 +22,22 @@ if TYPE_CHECKING:
 
 POINTS_OF_A_CURVE = 400
 MOST_LABELS_OF_A_DIAGRAM = 6
+# the fields of ReachByDimension, with line style and name
+CURVES = (
+    ("exact", ":", "stored matrix"), ("at_eps", "-", "radius above eps"), ("at_radius_1", "--", "radius above 1"),
+)  # fmt: skip
 
 
 def share_of_all_curve(
     labels: Sequence[int], *, bias: bool = False, rule: Rule = "sign", marked: Sequence[int] = ()
 ) -> str:
-    """How much of all 2^n label sets is within reach by dimension (the paper's figure 2); `marked` ones get a dot.
+    """Draw the share of all 2^n label sets that is within reach by dimension (the paper's figure 2).
 
-    Above in percent, below as the logarithm: the first has its dip at n/2, the second shows how deep it goes.
+    `marked` dimensions get a dot. The upper plot is in percent and drops at n/2; the lower plot is logarithmic and
+    shows how small the share becomes.
     """
     if not labels or min(labels) < 1:
-        raise UsageError(f"a curve over dimensions needs label counts of 1 or more, found {list(labels)}")
+        raise UsageError(f"a curve over dimensions needs label counts of 1 or more, not {list(labels)}")
     figure, (percent, logarithm) = _figure(height=4.6, rows=2)
     for count, colour in zip(labels, itertools.cycle(COLOURS)):
         dims = _dims_of_curve(count, marked)
@@ -51,11 +56,9 @@ def share_of_all_curve(
     logarithm.set_xlabel("dimensions of the layer")
     figure.legend(*percent.get_legend_handles_labels(), frameon=False, loc="outside upper center", ncols=4)
     if logarithm.get_legend_handles_labels()[0]:
-        # where the curve, which rises to the right, leaves room
-        corner: Literal["upper left", "lower right"] = (
-            "upper left" if logarithm.get_xscale() == "log" else "lower right"
-        )
-        logarithm.legend(frameon=False, loc=corner, fontsize=9)
+        # the curve rises to the right: this corner is free
+        corner = "upper left" if logarithm.get_xscale() == "log" else "lower right"
+        logarithm.legend(frameon=False, loc=corner, fontsize=9)  # type: ignore[arg-type]
     for axes in (percent, logarithm):
         axes.grid(alpha=0.25)
     return as_svg(figure)
@@ -66,7 +69,7 @@ def _share(log10: float) -> str:
 
 
 def _dims_of_curve(labels: int, marked: Iterable[int]) -> np.ndarray:
-    """Dimensions from 1 to `labels`: even steps, small ones at the left end and where the share falls, and `marked`."""
+    """Return dimensions from 1 to `labels`: even steps, small steps at the left end and at the drop, and `marked`."""
     half, width = labels / 2, 4 * math.sqrt(labels)
     parts = [
         np.linspace(1, labels, POINTS_OF_A_CURVE),
@@ -80,8 +83,11 @@ def _dims_of_curve(labels: int, marked: Iterable[int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ReachByDimension:
-    """Shares (0 to 1) of the same label sets that a layer reaches, for each of `dims`: with its stored matrix, at the
-    paper's tolerance, and with a ball of radius 1; one row per seed (a plain list is one seed). Any may be None."""
+    """The shares (0 to 1) of the same label sets that a layer reaches, for each of `dims`.
+
+    `exact` is for its stored matrix, `at_eps` at the paper's tolerance, `at_radius_1` with a ball of radius 1. Each has
+    one row per seed (a plain list is one seed), or is None.
+    """
 
     name: str
     dims: Sequence[int]
@@ -89,22 +95,19 @@ class ReachByDimension:
     at_radius_1: Sequence | None = None
     exact: Sequence | None = None
 
-    def curves(self) -> list[tuple[Sequence, str]]:
-        """What there is to draw, with its line style."""
-        styles = ((self.exact, ":"), (self.at_eps, "-"), (self.at_radius_1, "--"))
-        return [(shares, style) for shares, style in styles if shares is not None]
-
 
 def reach_by_dimension(
     layers: Sequence[ReachByDimension], *, sets: str = "test label sets", dims: str = "dimensions of the layer"
 ) -> str:
-    """How many label sets are argmaxable by dimension (the paper's figure 6a): the mean over seeds, with the standard
-    deviation shaded."""
+    """Draw the share of argmaxable label sets by dimension (the paper's figure 6a): mean and deviation over seeds."""
     from matplotlib.ticker import NullLocator
 
     figure, (axes,) = _figure(width=6.6)
     for layer, colour in zip(layers, itertools.cycle(COLOURS)):
-        for shares, style in layer.curves():
+        for field, style, _ in CURVES:
+            shares = getattr(layer, field)
+            if shares is None:
+                continue
             percent = 100 * np.atleast_2d(np.asarray(shares, dtype=np.float64))
             if percent.shape[1] != len(layer.dims):
                 raise UsageError(f"{layer.name}: {percent.shape[1]} shares for {len(layer.dims)} dimensions")
@@ -124,26 +127,23 @@ def reach_by_dimension(
 
 
 def _keys(layers: Sequence[ReachByDimension]) -> list[Line2D]:
-    """Colours name the layers, line styles what was asked of the ball inside."""
+    """Return the legend: colours stand for layers, line styles for the required radius."""
     from matplotlib.lines import Line2D
 
     keys = [
         Line2D([], [], color=colour, linewidth=2, label=layer.name)
         for layer, colour in zip(layers, itertools.cycle(COLOURS))
     ]
-    if any(layer.exact is not None for layer in layers):
-        keys.append(Line2D([], [], color=GREY, linestyle=":", label="stored matrix"))
-    if any(layer.at_eps is not None for layer in layers):
-        keys.append(Line2D([], [], color=GREY, linestyle="-", label="radius above eps"))
-    if any(layer.at_radius_1 is not None for layer in layers):
-        keys.append(Line2D([], [], color=GREY, linestyle="--", label="radius above 1"))
+    for field, style, label in CURVES:
+        if any(getattr(layer, field) is not None for layer in layers):
+            keys.append(Line2D([], [], color=GREY, linestyle=style, label=label))
     return keys
 
 
 def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *, names: Sequence[str] = ()) -> str:
-    """All sets of a few labels by how many are active (the paper's figure 15a), argmaxable ones filled and green.
+    """Draw all sets of a few labels by their size (the paper's figure 15a), argmaxable ones filled and green.
 
-    Lines join sets that differ by one label. `argmaxable` is asked once for each set, label ids in ascending order.
+    Lines join sets that differ by one label. `argmaxable` is called once for each set, label ids in ascending order.
     `names` are written below, in the order of the signs.
     """
     if not 1 <= labels <= MOST_LABELS_OF_A_DIAGRAM:
@@ -152,7 +152,7 @@ def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *,
         )
     levels = [list(itertools.combinations(range(labels), size)) for size in range(labels + 1)]
     reached = {active: bool(argmaxable(active)) for level in levels for active in level}
-    place = {
+    nodes = {
         active: (position - (len(level) - 1) / 2, float(size))
         for size, level in enumerate(levels)
         for position, active in enumerate(level)
@@ -160,8 +160,8 @@ def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *,
     widest = max(len(level) for level in levels)
     # a node is as wide as its signs
     figure, (axes,) = _figure(width=1.8 + widest * (0.14 + 0.08 * labels), height=0.8 + 0.8 * labels)
-    _draw_edges(axes, place, reached)
-    for active, (x, y) in place.items():
+    _draw_edges(axes, nodes, reached)
+    for active, (x, y) in nodes.items():
         _draw_node(axes, x, y, "".join("+" if label in active else "−" for label in range(labels)), reached[active])
     _name_levels(axes, levels, reached, -(widest - 1) / 2)
     axes.set_xlim(-widest / 2 - 0.1, widest / 2 + 0.1)
@@ -174,14 +174,14 @@ def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *,
 
 
 def _draw_edges(
-    axes: Axes, place: Mapping[tuple[int, ...], tuple[float, float]], reached: Mapping[tuple[int, ...], bool]
+    axes: Axes, nodes: Mapping[tuple[int, ...], tuple[float, float]], reached: Mapping[tuple[int, ...], bool]
 ) -> None:
-    for upper in place:
+    for upper in nodes:
         for left_out in upper:
             lower = tuple(label for label in upper if label != left_out)
             both = reached[upper] and reached[lower]
             axes.plot(
-                *zip(place[lower], place[upper], strict=True),
+                *zip(nodes[lower], nodes[upper], strict=True),
                 color=GREEN if both else "#C8C8C8",
                 linewidth=1.1 if both else 0.6,
                 zorder=2 if both else 1,
@@ -196,20 +196,8 @@ def _draw_node(axes: Axes, x: float, y: float, signs: str, reached: bool) -> Non
         "linewidth": 1.2,
         "linestyle": "-" if reached else (0, (3, 2)),
     }
-    colour = "white" if reached else VERMILION
-    axes.text(
-        x,
-        y,
-        signs,
-        ha="center",
-        va="center",
-        family="monospace",
-        size=9,
-        weight="bold",
-        color=colour,
-        bbox=box,
-        zorder=3,
-    )
+    font = {"family": "monospace", "size": 9, "weight": "bold", "color": "white" if reached else VERMILION}
+    axes.text(x, y, signs, ha="center", va="center", bbox=box, zorder=3, **font)
 
 
 def _name_levels(

@@ -6,14 +6,14 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 from exact_lp import exactly_argmaxable
-from xmckit_argmax import pictures
-from xmckit_argmax.paper.counting import argmaxable_count
-from xmckit_argmax.pictures import (
+from xmckit_argmax import figures as module
+from xmckit_argmax.figures import (
     ReachByDimension,
     hasse_diagram,
     reach_by_dimension,
     share_of_all_curve,
 )
+from xmckit_argmax.paper.counting import argmaxable_count
 
 import xmckit
 from xmckit.drawing import GREEN, VERMILION
@@ -34,7 +34,7 @@ EXAMPLES = {
 def figures(monkeypatch):
     """What is drawn, before it becomes SVG."""
     drawn = []
-    monkeypatch.setattr(pictures, "as_svg", lambda figure: drawn.append(figure) or "")
+    monkeypatch.setattr(module, "as_svg", lambda figure: drawn.append(figure) or "")
     return drawn
 
 

@@ -98,7 +98,7 @@ def test_only_the_same_label_sets_are_compared(runs: Path, tmp_path: Path) -> No
 
 
 def test_mistakes_are_named(runs: Path, tmp_path: Path) -> None:
-    with pytest.raises(xmckit.UsageError, match="there are 12 labels: pick up to 6"):
+    with pytest.raises(xmckit.UsageError, match="the layer has 12 labels: pick up to 6"):
         call("hasse", "of2", "--runs", runs)
     with pytest.raises(xmckit.UsageError, match="no label is called 'nobody'"):
         call("hasse", "of2", "--runs", runs, "--label", "nobody")
