@@ -7,7 +7,7 @@ import math
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POINTS_OF_A_CURVE = 400
 MOST_LABELS_OF_A_DIAGRAM = 6
 # the fields of ReachByDimension, with line style and name
-CURVES = (
+CURVES: Any = (
     ("exact", ":", "stored matrix"), ("at_eps", "-", "radius above eps"), ("at_radius_1", "--", "radius above 1"),
 )  # fmt: skip
 
@@ -57,8 +57,8 @@ def share_of_all_curve(
     figure.legend(*percent.get_legend_handles_labels(), frameon=False, loc="outside upper center", ncols=4)
     if logarithm.get_legend_handles_labels()[0]:
         # the curve rises to the right: this corner is free
-        corner = "upper left" if logarithm.get_xscale() == "log" else "lower right"
-        logarithm.legend(frameon=False, loc=corner, fontsize=9)  # type: ignore[arg-type]
+        corner: Any = "upper left" if logarithm.get_xscale() == "log" else "lower right"
+        logarithm.legend(frameon=False, loc=corner, fontsize=9)
     for axes in (percent, logarithm):
         axes.grid(alpha=0.25)
     return as_svg(figure)
@@ -180,23 +180,15 @@ def _draw_edges(
         for left_out in upper:
             lower = tuple(label for label in upper if label != left_out)
             both = reached[upper] and reached[lower]
-            axes.plot(
-                *zip(nodes[lower], nodes[upper], strict=True),
-                color=GREEN if both else "#C8C8C8",
-                linewidth=1.1 if both else 0.6,
-                zorder=2 if both else 1,
-            )
+            colour, width, layer = (GREEN, 1.1, 2) if both else ("#C8C8C8", 0.6, 1)
+            ends = zip(nodes[lower], nodes[upper], strict=True)
+            axes.plot(*ends, color=colour, linewidth=width, zorder=layer)
 
 
 def _draw_node(axes: Axes, x: float, y: float, signs: str, reached: bool) -> None:
-    box = {
-        "boxstyle": "round,pad=0.35",
-        "facecolor": GREEN if reached else "white",
-        "edgecolor": GREEN if reached else VERMILION,
-        "linewidth": 1.2,
-        "linestyle": "-" if reached else (0, (3, 2)),
-    }
-    font = {"family": "monospace", "size": 9, "weight": "bold", "color": "white" if reached else VERMILION}
+    fill, edge, text, line = (GREEN, GREEN, "white", "-") if reached else ("white", VERMILION, VERMILION, (0, (3, 2)))
+    box = {"facecolor": fill, "edgecolor": edge, "linestyle": line, "linewidth": 1.2, "boxstyle": "round,pad=0.35"}
+    font: Any = {"family": "monospace", "size": 9, "weight": "bold", "color": text}
     axes.text(x, y, signs, ha="center", va="center", bbox=box, zorder=3, **font)
 
 

@@ -121,16 +121,13 @@ def unit_rows(rows: np.ndarray, norms: np.ndarray) -> np.ndarray:
 
 def plain_rows(W: np.ndarray, b: np.ndarray | None, rule: str, ids: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return rows of the homogeneous form without scaling; with a bias, id `len(W)` stands for the row of t."""
-    labels = np.asarray(ids)[np.asarray(ids) < len(W)]
-    parts = [W[labels]]
-    if rule == "topk":
-        parts.append(np.ones((len(labels), 1)))
-    if b is not None:
-        parts.append(b[labels, None])
-    width = sum(part.shape[1] for part in parts)
-    rows = np.zeros((len(ids), width))
-    rows[:, width - 1 :] = 1.0
-    rows[np.asarray(ids) < len(W)] = np.concatenate(parts, axis=1)
+    is_label = np.asarray(ids) < len(W)
+    labels = np.asarray(ids)[is_label]
+    bias = np.empty((len(labels), 0)) if b is None else b[labels, None]
+    parts = np.concatenate([W[labels], np.ones((len(labels), int(rule == "topk"))), bias], axis=1)
+    rows = np.zeros((len(ids), parts.shape[1]))
+    rows[:, -1:] = 1.0
+    rows[is_label] = parts
     return rows
 
 

@@ -18,7 +18,7 @@ from xmckit.nn.threads import threads
 from xmckit.records import STATUSES, UNARGMAXABLE
 from xmckit_argmax.paper.alternating import ideal_statuses
 from xmckit_argmax.paper.radius import radius_bound
-from xmckit_argmax.paper.tolerance import ToleranceSolver, ToleranceVerdict
+from xmckit_argmax.paper.tolerance import ToleranceSolver, ToleranceVerdict, WitnessedAssignment
 from xmckit_argmax.records import Assignment
 from xmckit_argmax.solver import Solver, SolverSettings, slots_within
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
@@ -31,8 +31,7 @@ BLOCK_AT_EPS = 32
 
 class ArgmaxParams(Params):
     mode: Literal["proof", "chebyshev"] = Field(
-        "proof",
-        description='"chebyshev": solve the linear programme of the paper by HiGHS, far slower, for its radii.',
+        "proof", description='"chebyshev": solve the paper\'s linear programme by HiGHS, far slower, for its radii.'
     )
     margin: Literal["any", "largest"] = Field(
         "any",
@@ -42,10 +41,7 @@ class ArgmaxParams(Params):
     exact: bool = Field(True, description="Use exact arithmetic for label sets that floats leave open.")
     seconds: float = Field(60.0, gt=0, description="Time limit per label set, for search and exact proof each.")
     batch: int = Field(
-        64,
-        ge=1,
-        le=1024,
-        description="Label sets that are solved side by side; another number may change the witness of a set.",
+        64, ge=1, le=1024, description="Label sets solved side by side; another number may give a set another witness."
     )
     memory: int = Field(1024, ge=1, description="MiB that a worker may use besides the weights; may lower `batch`.")
     replay: bool = Field(True, description="Run each witness through the head's own scorer.")
@@ -122,11 +118,7 @@ class ArgmaxVerifier(Configured):
         return _map_blocks("verifying", work, assignments, slots * SETS_PER_SLOT, context)
 
     def _solve_at_eps(
-        self,
-        W: np.ndarray,
-        b: np.ndarray | None,
-        left_open: Sequence[tuple[Assignment, np.ndarray | None]],
-        context: Context,
+        self, W: np.ndarray, b: np.ndarray | None, left_open: Sequence[WitnessedAssignment], context: Context
     ) -> list[ToleranceVerdict]:
         """Find the answers at eps for assignments with a witness that leaves them open."""
         settings = self._settings(min(self.params.batch, BLOCK_AT_EPS))
@@ -218,24 +210,10 @@ def _with_replays(
         vectors = np.asarray([verdicts[row].witness for row in rows]).reshape(len(rows), -1)
         counts = [np.diff(sets.indptr)[rows]] if decision.rule == "topk" else []
         with np.errstate(over="ignore"):
-            output = decision.replay(vectors, *counts)
-        same = _same_sets(output, sets[rows], None if allowed is None else allowed[rows])
-        for row, equal in zip(rows, same, strict=True):
-            verdicts[row] = replace(verdicts[row], replayed=bool(equal))
+            output = checked_sets(decision.replay(vectors, *counts), len(decision.W), "replayed sets").astype(bool)
+        if allowed is not None:
+            output = output.multiply(allowed[rows].astype(bool))
+        differences = (output != sets[rows].astype(bool)).getnnz(axis=1)
+        for row, count in zip(rows, differences, strict=True):
+            verdicts[row] = replace(verdicts[row], replayed=bool(count == 0))
     return verdicts
-
-
-def _same_sets(left: csr_matrix, right: csr_matrix, among: csr_matrix | None) -> np.ndarray:
-    """Return for each row whether the two sets agree on the labels in `among`."""
-    left, right = _binary(left), _binary(right)
-    if among is not None:
-        left = left.multiply(_binary(among)).tocsr()
-    difference = csr_matrix(left - right)
-    difference.eliminate_zeros()
-    return np.diff(difference.indptr) == 0
-
-
-def _binary(sets: csr_matrix) -> csr_matrix:
-    sets = checked_sets(sets, sets.shape[1], "sets").astype(np.int8)
-    sets.data[:] = 1
-    return sets

@@ -80,15 +80,11 @@ def _margin_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis
 def _radius_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
     """Check that the radius is between the two numbers."""
     at_least, at_most = verdict["radius"]
-    if not 0 <= at_least <= at_most:
+    if not 0 <= at_least <= at_most or evidence.layer.rule != "sign" or evidence.layer.biased:
         return False
     trivial = basis.box * evidence.layer.W.shape[1] ** 0.5
     inside = at_least == 0 or _ball(evidence, basis) >= at_least
-    return inside and (at_most >= trivial or _bounded(evidence, basis, at_most)) and _has_radius(evidence)
-
-
-def _has_radius(evidence: Evidence) -> bool:
-    return evidence.layer.rule == "sign" and not evidence.layer.biased
+    return inside and (at_most >= trivial or _bounded(evidence, basis, at_most))
 
 
 def _eps_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:

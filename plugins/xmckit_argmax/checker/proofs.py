@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import fmpq, fmpz_mat
 
+Certificate = tuple[np.ndarray, np.ndarray]  # labels and multipliers
+
 
 class Rejection(Exception):
     """A missing or wrong proof; the message gives the reason."""
@@ -49,16 +51,11 @@ class Evidence(NamedTuple):
     x: np.ndarray | None
     low: np.ndarray
     high: np.ndarray
-    certificate: tuple[np.ndarray, np.ndarray]
+    certificate: Certificate
 
     @classmethod
     def gather(
-        cls,
-        layer: StoredLayer,
-        active: np.ndarray,
-        counted: np.ndarray,
-        x: np.ndarray | None,
-        certificate: tuple[np.ndarray, np.ndarray],
+        cls, layer: StoredLayer, active: np.ndarray, counted: np.ndarray, x: np.ndarray | None, certificate: Certificate
     ) -> Evidence:
         """Collect the evidence that `active` and no other of the labels `counted` can be output."""
         signs = np.zeros(len(layer.W), dtype=np.int8)

@@ -127,18 +127,14 @@ def _permutation(order: np.ndarray, labels: int) -> np.ndarray:
             f"expected one whole number for each of the {labels} labels"
         )
     places = places.astype(np.int64)
-    label_at = np.full(labels, -1, dtype=np.int64)
-    inside = (places >= 0) & (places < labels)
-    if not inside.all():
-        label = int(np.argmin(inside))
+    outside = np.flatnonzero((places < 0) | (places >= labels))
+    if len(outside):
+        label = outside[0]
         raise DataError(f"label {label} has place {places[label]} in the label order, expected 0 to {labels - 1}")
-    label_at[places] = np.arange(labels)
-    twice = np.flatnonzero(label_at[places] != np.arange(labels))
-    if len(twice):
-        place = int(places[twice[0]])
-        raise DataError(
-            f"the label order is no permutation: labels {twice[0]} and {label_at[place]} both have place {place}"
-        )
+    shared = np.flatnonzero(np.bincount(places, minlength=labels) > 1)
+    if len(shared):
+        one, other = np.flatnonzero(places == shared[0])[:2]
+        raise DataError(f"the label order is no permutation: labels {one} and {other} both have place {shared[0]}")
     return places
 
 

@@ -49,7 +49,7 @@ class ChebyshevResult:
 
     `status` is about the stored matrix, `eps` about the paper's tolerance: is the radius above it? `radius` is
     the optimum of HiGHS (None if it gave none or was not called), `bounds` are proved. `x` is its point in the space of
-    the decision; `multipliers` belong to `labels`; `certificate` is as in `xmckit.Verdict`.
+    the decision; `certificate` is as in `xmckit.Verdict`.
     """
 
     status: str
@@ -58,8 +58,6 @@ class ChebyshevResult:
     radius: float | None = None
     bounds: tuple[float, float] = (0.0, math.inf)
     x: np.ndarray | None = None
-    labels: np.ndarray | None = None
-    multipliers: np.ndarray | None = None
     certificate: Certificate | None = None
     margin: float | None = None
     missed: tuple[int, ...] = ()
@@ -95,7 +93,7 @@ def chebyshev(
     start = time.perf_counter()
     problem = _problem(decision, active, candidates)
     result = _without_program(problem) or _by_program(problem, box, eps, time_limit)
-    return replace(result, labels=problem.labels, missed=problem.missed, seconds=time.perf_counter() - start)
+    return replace(result, missed=problem.missed, seconds=time.perf_counter() - start)
 
 
 @dataclass(frozen=True)
@@ -169,7 +167,6 @@ def _by_program(problem: _ChebyshevProblem, box: float, eps: float, time_limit: 
         radius=abs(float(solution.x[-1])),
         bounds=(radius_at_least(rows, v), radius_at_most(rows, multipliers / norms, box)),
         x=_point(problem, v),
-        multipliers=multipliers[: len(problem.W)],
     )
     if problem.rule == "sign" and problem.b is None:
         low, high = result.bounds

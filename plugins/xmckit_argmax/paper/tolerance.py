@@ -32,6 +32,8 @@ MOST_ROUNDS = 200
 # Floats distinguish radii that differ by this share of eps, and of the box.
 RELATIVE, OF_BOX = 1e-6, 1e-14
 
+WitnessedAssignment = tuple[Assignment, np.ndarray | None]  # None: without a witness
+
 
 @dataclass(frozen=True)
 class ToleranceVerdict:
@@ -53,31 +55,24 @@ class ToleranceSolver:
             self.norms = row_lengths(W)
             self.lengths = np.hypot(self.norms, self.b)
 
-    def solve(self, pairs: Sequence[tuple[Assignment, np.ndarray | None]]) -> list[ToleranceVerdict]:
+    def solve(self, pairs: Sequence[WitnessedAssignment]) -> list[ToleranceVerdict]:
         """Return one answer for each assignment, in order; the labels that its witness violates are tried first."""
         if not np.isfinite(self.lengths).all():
             return [ToleranceVerdict() for _ in pairs]
-        eps, assignments = self.settings.eps, [assignment for assignment, _ in pairs]
-        spare = max(RELATIVE * eps, OF_BOX * self.settings.box)
-        witnesses = {index: witness for index, (_, witness) in enumerate(pairs) if witness is not None}
+        spare = max(RELATIVE * self.settings.eps, OF_BOX * self.settings.box)
         with np.errstate(all="ignore"):  # nan proves nothing
-            settled = self._solve_at(eps - spare, assignments, range(len(pairs)), witnesses)
-            between = [index for index in sorted(settled) if settled[index].status is None]
-            settled.update(self._solve_at(eps + spare, assignments, between, witnesses))
+            settled = self._solve_at(self.settings.eps - spare, dict(enumerate(pairs)))
+            between = {index: pairs[index] for index in sorted(settled) if settled[index].status is None}
+            settled.update(self._solve_at(self.settings.eps + spare, between))
         return [settled.get(index, ToleranceVerdict()) for index in range(len(pairs))]
 
-    def _solve_at(
-        self,
-        radius: float,
-        assignments: Sequence[Assignment],
-        chosen: Sequence[int],
-        witnesses: Mapping[int, np.ndarray],
-    ) -> dict[int, ToleranceVerdict]:
+    def _solve_at(self, radius: float, pairs: Mapping[int, WitnessedAssignment]) -> dict[int, ToleranceVerdict]:
         """Return what `radius` proves about eps; assignments that the solver leaves open are left out."""
-        working = {index: assignments[index].active[: 2 * self.W.shape[1] + ADD] for index in chosen}
+        assignments = {index: assignment for index, (assignment, _) in pairs.items()}
+        working = {index: one.active[: 2 * self.W.shape[1] + ADD] for index, one in assignments.items()}
+        witnesses = {index: witness for index, (_, witness) in pairs.items() if witness is not None}
+        working |= self._extend(radius, assignments, working, witnesses)[0]
         settled: dict[int, ToleranceVerdict] = {}
-        first = {index: witnesses[index] for index in chosen if index in witnesses}
-        working |= self._extend(assignments, working, first, radius, {})
         for _ in range(MOST_ROUNDS):
             if not working:
                 break
@@ -87,11 +82,12 @@ class ToleranceSolver:
                     settled[index] = self._prove_unargmaxable(assignments[index], verdict.certificate)
                 elif verdict.witness is not None:
                     vectors[index] = verdict.witness
-            working = self._extend(assignments, working, vectors, radius, settled)
+            working, proved = self._extend(radius, assignments, working, vectors)
+            settled |= proved
         return settled
 
     def _solve_working_sets(
-        self, radius: float, assignments: Sequence[Assignment], working: Mapping[int, np.ndarray]
+        self, radius: float, assignments: Mapping[int, Assignment], working: Mapping[int, np.ndarray]
     ) -> dict[int, Verdict]:
         """Return the solver's verdicts on the working sets; certificates leave out the rows of the box."""
         # a label has one row where it is active and another where it is not
@@ -116,19 +112,16 @@ class ToleranceSolver:
         return dict(zip(codes, verdicts, strict=True))
 
     def _extend(
-        self,
-        assignments: Sequence[Assignment],
-        working: Mapping[int, np.ndarray],
+        self, radius: float, assignments: Mapping[int, Assignment], working: Mapping[int, np.ndarray],
         vectors: Mapping[int, np.ndarray],
-        radius: float,
-        settled: dict[int, ToleranceVerdict],
-    ) -> dict[int, np.ndarray]:
-        """Return the working sets with the labels that their x violates; settle those without violated labels."""
+    ) -> tuple[dict[int, np.ndarray], dict[int, ToleranceVerdict]]:  # fmt: skip
+        """Return the working sets with the labels that their x violates, and verdicts where x violates none."""
+        extended: dict[int, np.ndarray] = {}
+        settled: dict[int, ToleranceVerdict] = {}
         if not vectors:
-            return {}
+            return extended, settled
         X = np.asarray(list(vectors.values()))
         logits = X @ self.W.T + self.b
-        extended = {}
         everything = np.arange(len(self.W))
         for index, x, row in zip(vectors, X, logits, strict=True):
             candidates = assignments[index].candidates
@@ -144,7 +137,7 @@ class ToleranceSolver:
                 extended[index] = np.concatenate([working[index], new])
             else:
                 settled[index] = self._prove_argmaxable(x, signed, norms, self.lengths[ids])
-        return extended
+        return extended, settled
 
     def _prove_argmaxable(
         self, x: np.ndarray, signed: np.ndarray, norms: np.ndarray, lengths: np.ndarray

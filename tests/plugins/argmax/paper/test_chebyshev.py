@@ -180,7 +180,6 @@ def test_certificates_of_trained_sizes_are_exact():
     answer = chebyshev(LinearDecision(W, None), active)
     assert (answer.status, answer.proof) == (CANNOT, "exact")
     check_certificate(W, None, "sign", active, answer.certificate)
-    assert len(answer.multipliers) == len(answer.labels) == 300
 
 
 def lying(x, marginals, status=0):
