@@ -111,7 +111,7 @@ def _check(structure: Alternating, W: np.ndarray, assignments: csr_matrix) -> No
         )
     expected = 2 * structure.degree + 1 + structure.slack
     if columns != expected:
-        # with fewer columns Cover's count makes the promise impossible, with more there is hidden slack
+        # with fewer columns Cover's count makes the promise impossible, more columns are hidden slack
         raise DataError(
             f"an alternating structure of degree {structure.degree} with slack {structure.slack} needs "
             f"2·degree + 1 + slack = {expected} columns, but W has {columns}"

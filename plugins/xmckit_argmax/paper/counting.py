@@ -1,6 +1,6 @@
 """How many label sets a linear layer can output at all (Cover 1965, theorem 2; Grivas et al. 2024, equation 2).
 
-With n labels whose rows are in general position in d dimensions the number depends on n and d alone:
+If the rows of n labels are in general position in d dimensions, the number depends on n and d alone:
 
     2 · Σ_{i<d} C(n−1, i)     sign(W·x)
     Σ_{i≤d} C(n, i)           sign(W·x + b): the regions of n hyperplanes that do not meet in one point
