@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xmckit_argmax.cli.common import JSON, PLOT
+from xmckit.cli.options import json_option, print_json
+from xmckit_argmax.cli.common import PLOT
 from xmckit_argmax.cli.hasse import hasse
 from xmckit_argmax.cli.reach import reach
 
@@ -33,7 +33,7 @@ argmax.add_command(reach)
 @click.option("--rule", type=click.Choice(["sign", "topk"]), default="sign", show_default=True,
               help="sign: labels above 0 are output; topk: the labels ranked first.")  # fmt: skip
 @PLOT
-@JSON
+@json_option
 def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path | None, as_json: bool) -> None:
     """Count the label sets that a layer of N labels in D dimensions can output at most (Cover's formula).
 
@@ -50,7 +50,7 @@ def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path 
 
         store.write_text(plot, share_of_all_curve([labels], bias=bias, rule=rule, marked=dims))
     if as_json:
-        click.echo(json.dumps({"labels": labels, "bias": bias, "rule": rule, "counts": results}, indent=2))
+        print_json({"labels": labels, "bias": bias, "rule": rule, "counts": results})
         return
     for facts in results:
         click.echo(_sentence(labels, facts))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit_argmax.cli.common import JSON, RUNS, find_verified_folders
+from xmckit.cli.options import json_option, print_json, runs_option
+from xmckit.runs import layout, read_verdicts
+from xmckit_argmax.cli.common import find_verified_folders
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,6 @@ CLAIM_NAMES = {
     "ideal": "answers of the ideal layer",
     "replayed": "replays by the head (--model does)",
 }
-COPIES = ("verdicts.json", "certificates.npz")  # files of the stage that are copied to the run folder
 
 
 @click.group()
@@ -33,10 +33,10 @@ def certificates() -> None:
 
 @certificates.command("check")
 @click.argument("run")
-@RUNS
+@runs_option
 @click.option("--model", "against_model", is_flag=True,
               help="Also load the heads; check that W is theirs and their replays are as claimed.")  # fmt: skip
-@JSON
+@json_option
 def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
     """Prove every verdict of RUN again, by a program that shares no code with the verifier.
 
@@ -51,7 +51,7 @@ def check(run: str, root: str, against_model: bool, as_json: bool) -> None:
     results = [_check_folder(folder, against_model) for folder in find_verified_folders(run, Path(root))]
     failures = [failure for result in results for failure in result["failures"]]
     if as_json:
-        click.echo(json.dumps({"ok": not failures, "checks": results}, indent=2))
+        print_json({"ok": not failures, "checks": results})
     else:
         for result in results:
             click.echo(_sentence(result))
@@ -86,7 +86,7 @@ def _check_folder(folder: Path, against_model: bool) -> dict[str, Any]:
 
 def _changed_copies(folder: Path) -> list[str]:
     """Compare the copies in the run folder, which people read, with the files that were checked."""
-    copies = [folder.parents[1] / name for name in COPIES]
+    copies = [folder.parents[1] / name for name in layout.COPIES_AT_TOP[layout.VERIFY]]
     return [
         f"{copy} is not the file of the same name in {folder}"
         for copy in copies
@@ -134,9 +134,9 @@ def _compare_replays(folder: Path, head: str, decision: LinearDecision) -> list[
 
     if decision.replay is None:
         return []
-    sets, proofs = store.read_csr(folder / "assignments.npz"), store.read_arrays(folder / "certificates.npz")
+    sets, proofs = store.read_csr(folder / layout.ASSIGNMENTS), store.read_arrays(folder / layout.CERTIFICATES)
     failures = []
-    for result in store.read_json(folder / "verdicts.json")["results"]:
+    for result in read_verdicts(folder)["results"]:
         if result["head"] != head or not result["verifiable"]:
             continue
         scope, rows = result["scope"], proofs[f"{head}/{result['scope']}/witness_of"]

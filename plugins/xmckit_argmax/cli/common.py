@@ -1,4 +1,4 @@
-"""The options and the search for verified runs that the commands of this plugin share."""
+"""The option `--plot` and the search for verified runs, which the commands of this plugin share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-RUNS = click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
 PLOT = click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.svg", help="Draw a picture."
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 
 
 def find_verified_folders(run: str, root: Path) -> list[Path]:
@@ -19,14 +17,19 @@ def find_verified_folders(run: str, root: Path) -> list[Path]:
     `run` is such a folder itself, a run folder, its name, or the name of a recipe for its newest verified run.
     """
     from xmckit import StorageError
+    from xmckit.runs import layout
     from xmckit.runs.extensions import is_extension
 
     below = sorted(root.glob("*/*"), reverse=True)
     of_recipe = [path for path in below if path.parent.name == run and not is_extension(path)]
     for folder in [Path(run), *([path for path in below if path.name == run] or of_recipe)]:
-        if (folder / "assignments.npz").is_file():
+        if (folder / layout.ASSIGNMENTS).is_file():
             return [folder]
-        verdicts = [path for part in ("stages", "verify") for path in sorted(folder.glob(f"{part}/*/verdicts.json"))]
+        verdicts = [
+            path
+            for part in (layout.STAGES, layout.VERIFY)
+            for path in sorted(folder.glob(f"{part}/*/{layout.VERDICTS}"))
+        ]
         if complete := [path.parent for path in verdicts if not path.parent.name.startswith(".")]:
             return complete
     raise StorageError(

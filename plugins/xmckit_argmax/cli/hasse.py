@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit_argmax.cli.common import JSON, PLOT, RUNS, find_verified_folders
+from xmckit.cli.options import json_option, print_json, runs_option
+from xmckit.runs import read_verdicts
+from xmckit_argmax.cli.common import PLOT, find_verified_folders
 
 if TYPE_CHECKING:
     from xmckit import LinearDecision
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 @click.argument("source")
 @click.option("--head", metavar="NAME", help="Head of the run; not needed if the run has one.")
 @click.option("--label", "chosen", multiple=True, metavar="NAME", help="Label to include, by name or number.")
-@RUNS
+@runs_option
 @PLOT
-@JSON
+@json_option
 def hasse(source: str, head: str | None, chosen: tuple[str, ...], root: str, plot: Path | None, as_json: bool) -> None:
     """Show which sets of a few labels can be output, and which never.
 
@@ -41,7 +42,7 @@ def hasse(source: str, head: str | None, chosen: tuple[str, ...], root: str, plo
         store.write_text(plot, hasse_diagram(len(labels), reached.__getitem__, names=names))
     never = [[names[position] for position in active] for active, can in reached.items() if not can]
     if as_json:
-        click.echo(json.dumps({"labels": names, "sets": len(reached), "never": never}, indent=2))
+        print_json({"labels": names, "sets": len(reached), "never": never})
         return
     click.echo(f"{len(reached) - len(never)} of the {len(reached)} sets of {len(labels)} labels can be output")
     for active in never:
@@ -50,7 +51,7 @@ def hasse(source: str, head: str | None, chosen: tuple[str, ...], root: str, plo
 
 def _decision(source: str, head: str | None, root: Path) -> tuple[LinearDecision, list[str]]:
     """Read the decision of a file or of a run's head, and the names of its labels."""
-    from xmckit import UsageError, store
+    from xmckit import UsageError
     from xmckit.data.saved import load_label_names
 
     path = Path(source)
@@ -58,7 +59,7 @@ def _decision(source: str, head: str | None, root: Path) -> tuple[LinearDecision
         decision = _read_decision(path)
         return decision, [str(label) for label in range(len(decision.W))]
     folder = find_verified_folders(source, root)[0]
-    results = store.read_json(folder / "verdicts.json")["results"]
+    results = read_verdicts(folder)["results"]
     heads = list(dict.fromkeys(result["head"] for result in results if result["verifiable"]))
     if head not in heads and (head is not None or len(heads) != 1):
         raise UsageError(f"--head must name one of the verified heads of {folder}: {', '.join(heads) or 'it has none'}")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from xmckit_argmax.cli.common import JSON, PLOT, RUNS, find_verified_folders
+from xmckit.cli.options import json_option, print_json, runs_option
+from xmckit.runs import VerdictSummary, layout, read_verdicts
+from xmckit_argmax.cli.common import PLOT, find_verified_folders
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True)
-@RUNS
+@runs_option
 @PLOT
-@JSON
+@json_option
 def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) -> None:
     """Compare how many of the same label sets heads of several widths can output.
 
@@ -44,7 +45,7 @@ def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) ->
     if plot is not None:
         store.write_text(plot, _draw(rows))
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     for row in rows:
         eps = "" if row["at_eps"] is None else f", {row['at_eps']} at eps"
@@ -54,15 +55,15 @@ def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) ->
         )
 
 
-def _read_common_verdicts(runs: Sequence[str], root: Path) -> list[dict[str, Any]]:
+def _read_common_verdicts(runs: Sequence[str], root: Path) -> list[VerdictSummary]:
     """Read the verdicts of each run on the label sets of the first run's first verdicts."""
-    from xmckit import UsageError, store
+    from xmckit import UsageError
 
     label_sets, common = None, []
     for run in runs:
-        every = [store.read_json(folder / "verdicts.json") for folder in find_verified_folders(run, root)]
-        label_sets = label_sets or every[0]["files"]["assignments.npz"]
-        same = [verdicts for verdicts in every if verdicts["files"]["assignments.npz"] == label_sets]
+        every = [read_verdicts(folder) for folder in find_verified_folders(run, root)]
+        label_sets = label_sets or every[0]["files"][layout.ASSIGNMENTS]
+        same = [verdicts for verdicts in every if verdicts["files"][layout.ASSIGNMENTS] == label_sets]
         if not same:
             raise UsageError(f"{run} was not verified for the label sets of {runs[0]}: they cannot be compared")
         common.append(same[0])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import io
-import json
 import os
 import struct
 import subprocess
@@ -17,10 +16,11 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from xmckit.processes import command
+
 TOLERANCE = 1e-10  # the least that HiGHS accepts
 GRACE = 5.0  # seconds after the time limit of HiGHS
 START = 60.0  # additional seconds for the imports of a new process
-SERVE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from xmckit_argmax.paper.highs import serve; serve()"
 
 _idle: list[HighsProcess] = []
 _lock = threading.Lock()
@@ -55,7 +55,7 @@ class HighsProcess:
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, json.dumps(sys.path)],
+            command("xmckit_argmax.paper.highs:serve"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
         )  # fmt: skip
         self._fresh = True

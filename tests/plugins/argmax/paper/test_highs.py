@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from xmckit_argmax.paper import highs
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import LinearDecision, make_context
+from xmckit.processes import command
 
 HANGS = "import time; time.sleep(1000)"
 HANGS_AFTER_ONE = """
@@ -56,9 +59,14 @@ def test_the_answers_are_those_of_linprog() -> None:
     assert len(highs._idle) == 1  # one process served all of them
 
 
+def child_with(code: str) -> Callable[[str], list[str]]:
+    """A stand-in for `processes.command` whose child runs `code`."""
+    return lambda target: [sys.executable, "-c", code, json.dumps(sys.path)]
+
+
 @pytest.mark.parametrize("code", [HANGS, "import sys; sys.exit(3)"])
 def test_a_process_that_hangs_or_dies_is_ended(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(highs, "SERVE", code)
+    monkeypatch.setattr(highs, "command", child_with(code))
     monkeypatch.setattr(highs, "GRACE", 0.1)
     monkeypatch.setattr(highs, "START", 0.5)
     found = highs.maximise_last(*programme(), 0.1)
@@ -73,11 +81,10 @@ def test_a_call_that_hangs_costs_one_verdict(monkeypatch: pytest.MonkeyPatch) ->
     original = highs.HighsProcess.__init__
 
     def counted(self: highs.HighsProcess) -> None:
-        monkeypatch.setattr(highs, "SERVE", original_code if starts else HANGS_AFTER_ONE)
+        monkeypatch.setattr(highs, "command", command if starts else child_with(HANGS_AFTER_ONE))
         starts.append(1)
         original(self)
 
-    original_code = highs.SERVE
     monkeypatch.setattr(highs.HighsProcess, "__init__", counted)
     monkeypatch.setattr(highs, "GRACE", 0.5)
     decision, sets = LinearDecision(np.eye(2), None), csr_matrix([[1, 1], [1, 0], [0, 1]])
