@@ -39,7 +39,7 @@ def reach(runs: tuple[str, ...], root: str, plot: Path | None, as_json: bool) ->
         }
         for verdicts in _read_common_verdicts(list(dict.fromkeys(runs)), Path(root))
         for result in verdicts["results"]
-        if result["verifiable"] and sum(result["counts"].values())
+        if result["verifiable"] and any(result["counts"].values())
     ]
     rows.sort(key=lambda row: (row["head"], row["scope"], row["columns"]))
     if plot is not None:
