@@ -1,6 +1,6 @@
-"""The LML projection in torch operations only, all rows at once: for devices that the numba kernels do not know.
+"""The LML projection in torch operations, for devices on which numba kernels do not run.
 
-The same search as in `careful`, in float64 throughout.
+The search is that of `safeguarded`, over all rows at once, in float64.
 """
 
 from __future__ import annotations
@@ -10,47 +10,44 @@ import torch
 STEPS = 400
 
 
-def project(x: torch.Tensor, k: torch.Tensor, times: torch.Tensor | None = None) -> torch.Tensor:
-    """y of rows × labels in float64; `times` says how many labels an entry stands for (0: none)."""
-    return _Rows(x, k, times).y()
+def project(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """Return y, rows × labels, in float64."""
+    return _SolvedRows(x, k).y()
 
 
 def log_loss_and_slopes(
-    x: torch.Tensor, k: torch.Tensor, times: torch.Tensor | None, pairs: tuple[torch.Tensor, ...]
+    x: torch.Tensor, k: torch.Tensor, pairs: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(Σ factor·(−log y) over the pairs, its derivative for x, and for k) with pairs = (rows, places, factors)."""
-    rows, places, factors = pairs
-    solved = _Rows(x, k, times)
+    """Return (Σ factor·(−log y) over the pairs, its derivative for x, and for k); pairs = (rows, labels, factors)."""
+    rows, labels, factors = pairs
+    solved = _SolvedRows(x, k)
     z = solved.z()
-    y = solved.y()[rows, places]
+    y = solved.y()[rows, labels]
     ordinary, shared = solved.ordinary[rows], solved.shared[rows] & (y > 0)
-    at = z[rows, places]
+    at = z[rows, labels]
     terms = torch.where(ordinary, -torch.nn.functional.logsigmoid(at), -torch.log(y))
     missing = torch.where(ordinary, factors * torch.sigmoid(-at), torch.where(shared, factors * (1 - y), 0.0))
     per_row = torch.zeros_like(solved.k).index_add_(0, rows, missing)
-    log_h = torch.nn.functional.logsigmoid(z) + torch.nn.functional.logsigmoid(-z) + torch.log(solved.times)
-    equal = solved.times * (solved.x == torch.inf) * (solved.share / solved.k)[:, None]
+    log_h = torch.nn.functional.logsigmoid(z) + torch.nn.functional.logsigmoid(-z)
+    equal = (solved.x == torch.inf) * (solved.share / solved.k)[:, None]
     part = torch.where(solved.ordinary[:, None], torch.nan_to_num(torch.softmax(log_h, -1)), equal)
     slope = torch.where((solved.ordinary | solved.shared)[:, None], part * per_row[:, None], 0.0)
-    slope.index_put_((rows, places), -missing, accumulate=True)
+    slope.index_put_((rows, labels), -missing, accumulate=True)
     slope = torch.where(solved.undefined[:, None], torch.nan, slope)
     h = torch.where(solved.ordinary, torch.exp(torch.logsumexp(log_h, -1)), solved.k * (1 - solved.share))
-    of_k = torch.where(per_row == 0, 0.0, -per_row / h)
+    k_slope = torch.where(per_row == 0, 0.0, -per_row / h)
     has_pairs = torch.zeros_like(solved.undefined).index_fill_(0, rows, True)[:, None]
-    return torch.where(factors == 0, 0.0, factors * terms).sum(), torch.where(has_pairs, slope, 0.0), of_k
+    return torch.where(factors == 0, 0.0, factors * terms).sum(), torch.where(has_pairs, slope, 0.0), k_slope
 
 
-class _Rows:
-    """What `careful` finds out about a row, for all rows at once."""
+class _SolvedRows:
+    """The solution that `safeguarded` finds for a row, for all rows at once."""
 
-    def __init__(self, x: torch.Tensor, k: torch.Tensor, times: torch.Tensor | None):
+    def __init__(self, x: torch.Tensor, k: torch.Tensor):
         self.x, self.k = x.double(), k.double()
-        self.times = torch.ones_like(self.x) if times is None else times.double()
-        here = self.times > 0
-        self.x = torch.where(here, self.x, -torch.inf)
         finite = self.x.isfinite()
-        infinite = (self.times * (self.x == torch.inf)).sum(-1)
-        count = (self.times * finite).sum(-1)
+        infinite = (self.x == torch.inf).double().sum(-1)
+        count = finite.double().sum(-1)
         self.undefined = self.x.isnan().any(-1) | ~(self.k >= 0)
         self.saturated = ~self.undefined & (self.k >= infinite + count) & (self.k > 0)
         self.shared = ~self.undefined & ~self.saturated & (infinite >= self.k) & (self.k > 0)
@@ -84,7 +81,7 @@ class _Rows:
         self.shift = self._search(self.centre, -rounded - 1e-3, -rounded + 1e-3, 5e-14)
 
     def _search(self, centre: torch.Tensor, low: torch.Tensor, high: torch.Tensor, tolerance: float) -> torch.Tensor:
-        """The shift in [low, high] with Σσ((x − centre) + shift) = k."""
+        """Return the shift in [low, high] with Σσ((x − centre) + shift) = k."""
         shift = torch.where(high - low < 30.0, low, 0.5 * low + 0.5 * high)
         open_ = self.ordinary.clone()
         before = torch.full_like(low, torch.inf)
@@ -92,8 +89,8 @@ class _Rows:
             z = (self.x - centre[:, None]) + shift[:, None]
             above = z >= 0
             y, other = torch.sigmoid(z), torch.sigmoid(-z.abs())
-            h = self.times * other * torch.sigmoid(z.abs())
-            f = (self.times * torch.where(above, -other, other)).sum(-1) + ((self.times * above).sum(-1) - self.k)
+            h = other * torch.sigmoid(z.abs())
+            f = torch.where(above, -other, other).sum(-1) + (above.double().sum(-1) - self.k)
             h0, h1, h2, h3 = (part.sum(-1) for part in (h, h * y, h * y * y, h * y * y * y))
             low, high = torch.where(f < 0, shift, low), torch.where(f > 0, shift, high)
             over, under = torch.where(above, z, torch.inf).amin(-1), torch.where(above, -torch.inf, z).amax(-1)
@@ -118,7 +115,7 @@ class _Rows:
 def _gauss_step(
     f: torch.Tensor, h0: torch.Tensor, h1: torch.Tensor, h2: torch.Tensor, h3: torch.Tensor
 ) -> torch.Tensor:
-    """As in `careful`, with NaN for no step."""
+    """Do as `safeguarded.gauss_step` does, with NaN for no step."""
     spread = h0 * h2 - h1 * h1
     p, q = (h0 * h3 - h1 * h2) / spread, (h1 * h3 - h2 * h2) / spread
     a, b = f * q + (p * h0 - h1), f * p + h0

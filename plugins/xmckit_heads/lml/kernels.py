@@ -1,7 +1,6 @@
-"""Numeric kernels of the limited multi-label (LML) projection: the ν of every row with Σ_j σ(x_j + ν) = k.
+"""Kernels of the limited multi-label (LML) projection: find the ν of every row with Σ_j σ(x_j + ν) = k.
 
-Rows are slices of one flat array, so that dense batches and ragged candidate sets share the code. A row may have a
-tail: `many` further labels that all have the logit `tail`.
+Rows are slices of one flat array.
 
 The search. With v = e^{x+ν}, y = v/(1+v) and h = y(1−y), the sum at t·(1+ε) instead of t = e^ν is
 
@@ -11,10 +10,10 @@ a Stieltjes function of ε. Two points of Gauss quadrature that match Σh, Σhy,
 equation for ε: convergence of order five, also where the k-th and the next logit are far apart (one point at each end).
 At t = 0 the same step takes the power sums of e^x.
 
-Two solvers. The quick one (float32) reads x once: blocks of labels are kept as e^{x−max} with their first four power
-sums, and blocks far below the threshold enter the search by those sums only. What it cannot do, it says: masks that
-leave fewer than k labels, infinities, NaN, logits so far apart that e^{x−max} underflows, tiny k. Those rows, and
-float64, go to the careful one: float64 throughout, a bracket that always shrinks, compensated sums.
+Two solvers. The fast one, in this file, is for float32 and reads x once: it stores blocks of labels as e^{x−max} with
+their first four power sums, and blocks far below the threshold enter the search by those sums only. It reports the rows
+that it cannot solve: masks that leave fewer than k labels, infinities, NaN, logits so far apart that e^{x−max}
+underflows, tiny k. Those rows, and float64, go to `safeguarded`.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
 
-from xmckit_heads.lml.careful import NO_STEP, gauss_step, positives
+from xmckit_heads.lml.safeguarded import NO_STEP, gauss_step, positives
 
 BLOCK = 256
 LANES = 32
-# rows of up to one block are solved so many at a time: alone, each would wait for its own sums and roots
+# Rows of up to one block are solved this many at a time: alone, each would wait for its own sums and roots.
 GROUP = 8
 # columns of the table of blocks: power sums, maximum, e^{maximum − row's maximum}, and a list of blocks
 TOP, SCALE, NEAR, COLUMNS = 4, 5, 6, 7
-# columns of the table of a group of rows: four sums, Σy as in _moments, t (0: not found), Σh there, and the maximum
-EXCESS, ABOVE, FOUND, SLOPE, HIGHEST, ROW_COLUMNS = 4, 5, 6, 7, 8, 9
-# below this logit the four-term series v − v² + v³ − v⁴ of v/(1+v) is exact in float32
+# columns of the table of a group of rows: four sums, Σy as in _moments, t (0: not solved), Σh there, and the maximum
+EXCESS, ABOVE, ROOT, SLOPE, HIGHEST, ROW_COLUMNS = 4, 5, 6, 7, 8, 9
+# Below this logit the four-term series v − v² + v³ − v⁴ of v/(1+v) is exact in float32.
 SERIES = -4.2
 SERIES_LIMIT = math.exp(SERIES - 1.0)
-# e^{x−max} holds what is 87 below the maximum; what is lost must not matter: at this ν + max it is below e^{−47}
+# e^{x−max} underflows 87 below the maximum. That loss must not matter: at this ν + max it is below e^{−47}.
 LARGEST_T = math.exp(40.0)
 LOWEST_EXPONENT = np.float32(-87.0)
 TINY_K = 1e-20
-# numbers whose fourth power is not normal slow a processor down a hundredfold and add nothing
+# Numbers with a subnormal fourth power slow a processor down a hundredfold and add nothing.
 UNDERFLOW = np.float32(1e-8)
 STEPS = 16
-# an ε after which t needs no second look: what remains is of fifth order where Σy is looked at while y is written, and
-# of fourth order in the Σh of the loss
+# After a step ε below these, t is accurate enough: the error is of fifth order where Σy is checked while y is written,
+# and of fourth order in the Σh of the loss.
 SMALL_STEP_FOR_Y, SMALL_STEP_FOR_LOSS = 0.3, 0.03
 
-# Kernels count with unsigned numbers: numba gives signed ones Python's meaning of a negative index, and the test for
+# Kernels count with unsigned numbers: numba gives signed indices Python's meaning of a negative index, and the test for
 # it in every access keeps loops from being vectorised.
 _EXACT = {"contract", "nsz"}
 _SUMS = {"contract", "nsz", "reassoc"}
@@ -59,11 +58,12 @@ _one = np.float32(1.0)
 _zero = np.float32(0.0)
 
 
-def room_for(longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where one row of up to `longest` labels is worked on: e^{x−max} with a block to spare, and a table of blocks; and
-    the same for a group of short rows.
+def make_workspace(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return one thread's memory for rows of up to `width` labels.
+
+    It holds e^{x−max} of a row with a spare block, a table of blocks, and the same two for a group of short rows.
     """
-    blocks = -(-longest // BLOCK)
+    blocks = -(-width // BLOCK)
     return (
         np.empty((blocks + 1) * BLOCK, dtype=np.float32),
         np.empty((blocks, COLUMNS), dtype=np.float64),
@@ -82,7 +82,7 @@ def _float_of_bits(typing_context: Any, bits: Any) -> Any:
 
 @intrinsic
 def _maximum(typing_context: Any, left: Any, right: Any) -> Any:
-    """The larger number, in the one form whose reduction LLVM vectorises; NaN is nobody's promise."""
+    """Return the larger number, in the one form that LLVM reduces with vectors; undefined for NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number = ir.FloatType()
@@ -95,8 +95,10 @@ def _maximum(typing_context: Any, left: Any, right: Any) -> Any:
 
 @intrinsic
 def _borrowed(typing_context: Any, array: Any) -> Any:
-    """The same array without an owner. Arrays that have one are counted, atomically, in every call that takes them:
-    for rows of a hundred labels that is most of the time. The caller keeps the owner alive.
+    """Return the array without an owner; the caller keeps the owner alive.
+
+    Arrays with an owner are reference-counted, atomically, in every call that takes them: for rows of a hundred labels
+    that takes most of the time.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -110,7 +112,7 @@ def _borrowed(typing_context: Any, array: Any) -> Any:
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_EXACT)
 def _exp(x):  # type: ignore[no-untyped-def]
-    """e^x for x ≤ 0 in float32, to 2e-7 of itself; 0 below −87, NaN for NaN. Without branches.
+    """Return e^x for x ≤ 0 in float32 with relative error 2e-7, without branches; 0 below −87, NaN for NaN.
 
     x = twos·log 2 + r: the product is not rounded where the processor fuses it with the sum. A polynomial gives e^r,
     and NaN passes through it.
@@ -130,7 +132,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _largest(x, start, count):  # type: ignore[no-untyped-def]
-    """The maximum; what it is in the presence of NaN does not matter, the sums see the NaN."""
+    """Return the maximum. It may be anything if there is a NaN: the sums detect that."""
     top = np.float32(-3e38)
     for i in range(np.uint64(start), np.uint64(start + count)):
         top = _maximum(top, x[i])
@@ -139,7 +141,7 @@ def _largest(x, start, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
 def _powers(x, start, count, top, weights, at):  # type: ignore[no-untyped-def]
-    """Store w = e^{x−top}; Σw, Σw², Σw³, Σw⁴."""
+    """Store w = e^{x−top} and return Σw, Σw², Σw³, Σw⁴."""
     first = second = third = fourth = _zero
     source, target = np.uint64(start), np.uint64(at)
     for i in range(np.uint64(count)):
@@ -156,7 +158,7 @@ def _powers(x, start, count, top, weights, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
 def _moments(weights, at, count, t):  # type: ignore[no-untyped-def]
-    """At v = t·w: Σy over v < 1 less Σ(1−y) over the rest, how many the rest are, Σh, Σhy, Σhy², Σhy³."""
+    """Return, at v = t·w: Σy over v < 1 less Σ(1−y) over v ≥ 1, the number of v ≥ 1, Σh, Σhy, Σhy², Σhy³."""
     excess = above = h0 = h1 = h2 = h3 = _zero
     for i in range(np.uint64(at), np.uint64(at + count)):
         v = t * weights[i]
@@ -198,7 +200,7 @@ def _write_slope_block(weights, at, count, t, factor, slope, start):  # type: ig
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _next_t(t, step, low, high):  # type: ignore[no-untyped-def]
-    """t·(1+step) if that is inside the bracket, otherwise something that halves it (in ν) or widens the search."""
+    """Return t·(1+step) if it is inside the bracket, otherwise a t that halves it (in ν) or widens the search."""
     proposed = t * (1.0 + step)
     if step > NO_STEP and low < proposed < high:
         return proposed
@@ -209,13 +211,13 @@ def _next_t(t, step, low, high):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _padded(count):  # type: ignore[no-untyped-def]
-    """`count` rounded up: vectorised loops over it have no remainder. Weights of 0 stand for no label."""
+    """Round `count` up, so that vectorised loops over it have no remainder. Padding has weight 0."""
     return (count + LANES - 1) // LANES * LANES
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
-    """Copy the last block of a row to the spare one, and fill that up with masked labels; the maximum."""
+    """Copy the last block of a row to the spare one, fill that up with masked labels, and return the maximum."""
     source, target = np.uint64(start), np.uint64(edge)
     top = np.float32(-3e38)
     for i in range(np.uint64(count)):
@@ -228,7 +230,7 @@ def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
-    """Fill the blocks' weights, maxima and power sums; the largest maximum."""
+    """Fill the blocks' weights, maxima and power sums, and return the largest maximum."""
     highest = np.float32(-3e38)
     for b in range((stop - start + BLOCK - 1) // BLOCK):
         at = b * BLOCK
@@ -248,7 +250,7 @@ def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
-    """Make the blocks' power sums relative to `highest`; their totals."""
+    """Make the blocks' power sums relative to `highest`, and return their totals."""
     p1 = p2 = p3 = p4 = 0.0
     for b in range(blocks):
         scale = math.exp(table[b, TOP] - highest) if table[b, TOP] < highest else 1.0
@@ -267,7 +269,9 @@ def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _split(blocks, t, table):  # type: ignore[no-untyped-def]
-    """List the blocks that the series does not cover at t (with room above it); power sums of all the others."""
+    """List the blocks that the series does not cover at t, with a reserve; return their number and the power sums of
+    all the others.
+    """
     p1 = p2 = p3 = p4 = 0.0
     listed = 0
     for b in range(blocks):
@@ -283,20 +287,14 @@ def _split(blocks, t, table):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignore[no-untyped-def]
-    """(whether it succeeded, t = e^{ν+m}, m, Σh there). `weights` and the table's SCALE give v = t·scale·weight."""
+def _solve(x, start, stop, k, small, weights, table):  # type: ignore[no-untyped-def]
+    """Return (whether it succeeded, t = e^{ν+m}, m, Σh there).
+
+    `weights` and the table's SCALE give v = t·scale·weight.
+    """
     blocks = (stop - start + BLOCK - 1) // BLOCK
     highest = np.float64(_summarise(x, start, stop, weights, table))
-    if many > 0.0 and tail > highest:
-        highest = tail
     p1, p2, p3, p4 = _rescale(blocks, highest, table)
-    tail_weight = 0.0
-    if many > 0.0:
-        tail_weight = math.exp(tail - highest)
-        p1 += many * tail_weight
-        p2 += many * tail_weight**2
-        p3 += many * tail_weight**3
-        p4 += many * tail_weight**4
     if not (0.0 < p1 < np.inf and TINY_K < k < np.inf):
         return False, 0.0, 0.0, 0.0
     t = gauss_step(-k, p1, p2, p3, p4)
@@ -325,15 +323,6 @@ def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignor
             h1 += m1
             h2 += m2
             h3 += m3
-        if many > 0.0:
-            v = t * tail_weight
-            y, r = v / (1.0 + v), 1.0 / (1.0 + v)
-            excess += many * (y if v < 1.0 else -r)
-            above += 0.0 if v < 1.0 else many
-            h0 += many * y * r
-            h1 += many * y * r * y
-            h2 += many * y * r * y * y
-            h3 += many * y * r * y * y * y
         f = excess + (above - k)
         if f < 0.0:
             low = t
@@ -347,60 +336,46 @@ def _solve(x, start, stop, k, many, tail, small, weights, table):  # type: ignor
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _group_from(indptr, counts, row, last):  # type: ignore[no-untyped-def]
-    """How many rows from `row` on, at most GROUP, have one block and no tail."""
-    size = 0
-    while (
-        size < GROUP and row + size < last and counts[row + size] == 0.0
-        and indptr[row + size] < indptr[row + size + 1] <= indptr[row + size] + BLOCK
-    ):  # fmt: skip
-        size += 1
-    return size
+def _solve_group(x, width, ks, row, size, small, weights, table):  # type: ignore[no-untyped-def]
+    """Solve `size` rows of one block at once, with one evaluation of Σy each. ROOT is 0 where that is not enough.
 
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _solve_group(x, indptr, ks, row, size, small, weights, table):  # type: ignore[no-untyped-def]
-    """`_solve` with one look at Σy, for `size` rows at once. Where one look is not enough, FOUND is 0.
-
-    A row's numbers do not depend on its neighbours. Every loop but the sums is over rows, whose divisions and roots
-    then overlap.
+    A row's numbers do not depend on its neighbours. Every loop but the sums is over rows, so that their divisions and
+    roots overlap.
     """
     edge = GROUP * BLOCK
     for r in range(size):
-        start, count = indptr[row + r], indptr[row + r + 1] - indptr[row + r]
-        table[r, HIGHEST] = _fill_edge(x, start, count, weights, edge)
+        table[r, HIGHEST] = _fill_edge(x, (row + r) * width, width, weights, edge)
         top = np.float32(table[r, HIGHEST])
         table[r, 0], table[r, 1], table[r, 2], table[r, 3] = _powers(
-            weights, edge, _padded(count), top, weights, r * BLOCK
+            weights, edge, _padded(width), top, weights, r * BLOCK
         )
     for r in range(size):
         k = ks[row + r]
         sound = 0.0 < table[r, 0] < np.inf and TINY_K < k < np.inf
-        table[r, FOUND] = gauss_step(-k, table[r, 0], table[r, 1], table[r, 2], table[r, 3]) if sound else 0.0
+        table[r, ROOT] = gauss_step(-k, table[r, 0], table[r, 1], table[r, 2], table[r, 3]) if sound else 0.0
     for r in range(size):
-        if not 0.0 < table[r, FOUND] < LARGEST_T:
-            table[r, FOUND] = 0.0
-        count = indptr[row + r + 1] - indptr[row + r]
+        if not 0.0 < table[r, ROOT] < LARGEST_T:
+            table[r, ROOT] = 0.0
         table[r, EXCESS], table[r, ABOVE], table[r, 0], table[r, 1], table[r, 2], table[r, 3] = _moments(
-            weights, r * BLOCK, _padded(count), np.float32(table[r, FOUND])
+            weights, r * BLOCK, _padded(width), np.float32(table[r, ROOT])
         )
     for r in range(size):
         h0, h1, h2, h3 = table[r, 0], table[r, 1], table[r, 2], table[r, 3]
         f = table[r, EXCESS] + (table[r, ABOVE] - ks[row + r])
         step = gauss_step(f, h0, h1, h2, h3)
         table[r, SLOPE] = _slope_after(step, h0, h1, h2, h3)
-        table[r, FOUND] = table[r, FOUND] * (1.0 + step) if abs(step) < small or abs(f) <= 1e-6 * h0 else 0.0
+        table[r, ROOT] = table[r, ROOT] * (1.0 + step) if abs(step) < small or abs(f) <= 1e-6 * h0 else 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _slope_after(step, h0, h1, h2, h3):  # type: ignore[no-untyped-def]
-    """Σh at t·(1+step), to third order."""
+    """Return Σh at t·(1+step), to third order."""
     return h0 + step * (h0 - 2.0 * h1 + step * (3.0 * h2 - 2.0 * h1) + step * step * (3.0 * h2 - 4.0 * h3))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _project_short(start, stop, k, t, slope, y, weights, at):  # type: ignore[no-untyped-def]
-    """Whether y could be filled so that its sum is k."""
+    """Fill y and return whether its sum is k."""
     for _ in range(3):
         total = np.float64(_write_block(weights, at, stop - start, np.float32(t), y, start))
         if abs(total - k) <= 5e-7 * k:
@@ -410,27 +385,25 @@ def _project_short(start, stop, k, t, slope, y, weights, at):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _project(x, start, stop, k, many, tail, y, weights, table):  # type: ignore[no-untyped-def]
-    """(whether it succeeded, σ of the tail's logit); y is filled and its sum has been looked at."""
-    found, t, highest, slope = _solve(x, start, stop, k, many, tail, SMALL_STEP_FOR_Y, weights, table)
-    if not found:
-        return False, 0.0
+def _project(x, start, stop, k, y, weights, table):  # type: ignore[no-untyped-def]
+    """Fill y and return whether its sum is k."""
+    solved, t, _, slope = _solve(x, start, stop, k, SMALL_STEP_FOR_Y, weights, table)
+    if not solved:
+        return False
     for _ in range(3):
-        at_tail = t * math.exp(tail - highest) if many > 0.0 else 0.0
-        of_tail = at_tail / (1.0 + at_tail)
-        total = many * of_tail
+        total = 0.0
         for b in range((stop - start + BLOCK - 1) // BLOCK):
             count = min(BLOCK, stop - start - b * BLOCK)
             total += _write_block(weights, b * BLOCK, count, np.float32(t * table[b, SCALE]), y, start + b * BLOCK)
         if abs(total - k) <= 5e-7 * k:
-            return True, of_tail
+            return True
         t *= 1.0 - (total - k) / slope
-    return False, 0.0
+    return False
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
 def _weighted_sums(y, g, start, stop):  # type: ignore[no-untyped-def]
-    """Σh and Σhg over a block."""
+    """Return Σh and Σhg over a block."""
     one = y.dtype.type(1.0)
     total = product = y.dtype.type(0.0)
     for i in range(np.uint64(start), np.uint64(stop)):
@@ -448,12 +421,12 @@ def _pull_back(y, g, start, stop, mean, slope):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pull_back(y, g, indptr, tail_h, slope, means, first, last):  # type: ignore[no-untyped-def]
-    """h∘(g − d) with d = Σhg/Σh, the mean of g weighted by h; `tail_h` is the tail's share of Σh. 0 where Σh is 0."""
+def pull_back(y, g, slope, means, width, first, last):  # type: ignore[no-untyped-def]
+    """Fill `slope` with h∘(g − d) and `means` with d = Σhg/Σh, the mean of g weighted by h; 0 where Σh is 0."""
     y, g, slope = _borrowed(y), _borrowed(g), _borrowed(slope)
     for row in range(first, last):
-        start, stop = indptr[row], indptr[row + 1]
-        total, product = tail_h[row], 0.0
+        start, stop = row * width, (row + 1) * width
+        total = product = 0.0
         for at in range(start, stop, BLOCK):
             here, there = _weighted_sums(y, g, at, min(at + BLOCK, stop))
             total += here
@@ -464,68 +437,66 @@ def pull_back(y, g, indptr, tail_h, slope, means, first, last):  # type: ignore[
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _loss(  # type: ignore[no-untyped-def]
-    x, start, stop, k, many, tail, labels, factors, begin, end, values, slope, weights, table
+    x, start, stop, k, labels, factors, begin, end, missing, slope, weights, table
 ):
-    """(whether it succeeded, loss, ∂/∂k, ∂/∂tail); fills the row of `slope`, which may be the row of x itself.
+    """Fill the row of `slope`, which may be the row of x itself, and return (whether it succeeded, loss, ∂/∂k).
 
     A row without true labels has loss and derivatives 0.
     """
     if begin == end:
         for i in range(start, stop):
             slope[i] = _zero
-        return True, 0.0, 0.0, 0.0
-    found, t, highest, h0 = _solve(x, start, stop, k, many, tail, SMALL_STEP_FOR_LOSS, weights, table)
-    if not found:
-        return False, 0.0, 0.0, 0.0
-    loss, missing = positives(x, start, labels, factors, begin, end, (highest, math.log(t)), values)
-    factor = missing / h0
+        return True, 0.0, 0.0
+    solved, t, highest, h0 = _solve(x, start, stop, k, SMALL_STEP_FOR_LOSS, weights, table)
+    if not solved:
+        return False, 0.0, 0.0
+    loss, total_missing = positives(x, start, labels, factors, begin, end, (highest, math.log(t)), missing)
+    factor = total_missing / h0
     for b in range((stop - start + BLOCK - 1) // BLOCK):
         count = min(BLOCK, stop - start - b * BLOCK)
         scale = np.float32(t * table[b, SCALE])
         _write_slope_block(weights, b * BLOCK, count, scale, np.float32(factor), slope, start + b * BLOCK)
     for place in range(begin, end):
-        slope[start + labels[place]] -= values[place]
-    at_tail = t * math.exp(tail - highest) if many > 0.0 else 0.0
-    return True, loss, -factor, many * factor * at_tail / (1.0 + at_tail) ** 2
+        slope[start + labels[place]] -= missing[place]
+    return True, loss, -factor
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def project(x, indptr, ks, counts, tails, y, tail_y, done, room, first, last):  # type: ignore[no-untyped-def]
-    """y, and σ of the tail's logit, for the rows first…last−1 of the flat x; `done` says which rows could be done."""
-    x, y, indptr, ks, counts = _borrowed(x), _borrowed(y), _borrowed(indptr), _borrowed(ks), _borrowed(counts)
-    weights, table = _borrowed(room[0]), _borrowed(room[1])
-    group_weights, group_table = _borrowed(room[2]), _borrowed(room[3])
+def project(x, width, ks, y, done, workspace, first, last):  # type: ignore[no-untyped-def]
+    """Fill y for the rows first…last−1 of the flat x; `done` marks the rows that could be solved."""
+    x, y, ks = _borrowed(x), _borrowed(y), _borrowed(ks)
+    weights, table = _borrowed(workspace[0]), _borrowed(workspace[1])
+    group_weights, group_table = _borrowed(workspace[2]), _borrowed(workspace[3])
     row = first
     while row < last:
-        size = _group_from(indptr, counts, row, last)
-        _solve_group(x, indptr, ks, row, size, SMALL_STEP_FOR_Y, group_weights, group_table)
+        size = min(GROUP, last - row) if 0 < width <= BLOCK else 0
+        _solve_group(x, width, ks, row, size, SMALL_STEP_FOR_Y, group_weights, group_table)
         for r in range(max(1, size)):
-            start, stop, k = indptr[row], indptr[row + 1], ks[row]
-            done[row], tail_y[row] = r < size and group_table[r, FOUND] > 0.0, 0.0
+            start, stop, k = row * width, (row + 1) * width, ks[row]
+            done[row] = r < size and group_table[r, ROOT] > 0.0
             if done[row]:
-                t, slope = group_table[r, FOUND], group_table[r, SLOPE]
+                t, slope = group_table[r, ROOT], group_table[r, SLOPE]
                 done[row] = _project_short(start, stop, k, t, slope, y, group_weights, r * BLOCK)
             if not done[row]:
-                done[row], tail_y[row] = _project(x, start, stop, k, counts[row], tails[row], y, weights, table)
+                done[row] = _project(x, start, stop, k, y, weights, table)
             row += 1
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def loss(  # type: ignore[no-untyped-def]
-    x, indptr, ks, counts, tails, pairs, labels, factors,
-    values, slope, losses, k_slope, tail_slope, done, room, first, last,
-):  # fmt: skip
-    """Per row Σ factor·(−log y) over its true labels (pairs[row]…), and the derivative for x, k and the tail's logit.
+    x, width, ks, pairs, labels, factors, missing, slope, losses, k_slope, done, workspace, first, last
+):
+    """Compute per row Σ factor·(−log y) over its true labels (pairs[row]…), and the derivatives for x and k.
 
-    `slope` may be x itself: a row that could not be done is left as it was. `values` is room for one number per pair.
+    `slope` may be x itself: a row that cannot be solved stays as it was. `missing` is scratch, one number per pair.
     """
-    x, slope, labels, factors, values = (
-        _borrowed(x), _borrowed(slope), _borrowed(labels), _borrowed(factors), _borrowed(values)
+    x, slope, labels, factors, missing = (
+        _borrowed(x), _borrowed(slope), _borrowed(labels), _borrowed(factors), _borrowed(missing)
     )  # fmt: skip
-    weights, table = _borrowed(room[0]), _borrowed(room[1])
+    weights, table = _borrowed(workspace[0]), _borrowed(workspace[1])
     for row in range(first, last):
-        done[row], losses[row], k_slope[row], tail_slope[row] = _loss(
-            x, indptr[row], indptr[row + 1], ks[row], counts[row], tails[row],
-            labels, factors, pairs[row], pairs[row + 1], values, slope,
+        done[row], losses[row], k_slope[row] = _loss(
+            x, row * width, (row + 1) * width, ks[row],
+            labels, factors, pairs[row], pairs[row + 1], missing, slope,
             weights, table,
         )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from xmckit_heads.dft import fourier
 from xmckit_heads.dft.fourier import Grid, dft_logits, learned_angles, learned_rows, matrix
-from xmckit_heads.dft.subset import dft_logits_at
 
 from xmckit.errors import UsageError
 from xmckit.nn.threads import threads
@@ -29,16 +27,6 @@ SIZES = (
 
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
-
-
-def random_slots(rows: int, candidates: int, labels: int) -> torch.Tensor:
-    return torch.randint(-1, labels, (rows, candidates), generator=torch.Generator().manual_seed(1))
-
-
-def in_rows(grid: Grid, slots: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Rows × labels with the values summed at their slots."""
-    dense = torch.zeros(len(slots), grid.labels + 1, dtype=values.dtype)
-    return dense.scatter_add_(1, torch.where(slots < 0, grid.labels, slots), values)[:, :-1]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -102,69 +90,36 @@ def test_scales() -> None:
 def test_first_and_second_derivatives(labels: int, degree: int) -> None:
     grid = Grid(labels, degree)
     x = random(2, grid.columns).requires_grad_()
-    slots = random_slots(2, 4, labels)
-    slots[0, 1] = -1
-
-    def everywhere(x: torch.Tensor) -> torch.Tensor:
-        return dft_logits(x, grid)
-
-    def somewhere(x: torch.Tensor) -> torch.Tensor:
-        return dft_logits_at(x, slots, grid).masked_fill(slots < 0, 0.0)
-
-    for function in (everywhere, somewhere):
-        assert torch.autograd.gradcheck(function, (x,))
-        assert torch.autograd.gradgradcheck(function, (x,))
+    assert torch.autograd.gradcheck(lambda x: dft_logits(x, grid), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: dft_logits(x, grid), (x,))
 
 
-@pytest.mark.parametrize(
-    "function", [dft_logits, lambda x, grid: dft_logits_at(x, torch.arange(40).repeat(3, 1), grid)]
-)
-def test_layouts_of_memory_do_not_matter(function: Callable[[torch.Tensor, Grid], torch.Tensor]) -> None:
+def test_layouts_of_memory_do_not_matter() -> None:
     grid = Grid(40, 13)
     x = random(27, 3).T.requires_grad_()
-    logits = function(x, grid)
+    logits = dft_logits(x, grid)
     torch.testing.assert_close(logits, x @ matrix(grid).T)
     (gradient,) = torch.autograd.grad(logits.sum(), x)  # the slope of a sum is one number, expanded
     torch.testing.assert_close(gradient, matrix(grid).sum(0).expand(3, -1), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("labels", "degree"), SIZES)
-def test_candidates_equal_the_gathered_logits(labels: int, degree: int, dtype: torch.dtype) -> None:
-    grid = Grid(labels, degree)
-    x = random(18, grid.columns, dtype=dtype).requires_grad_()
-    slots = random_slots(18, 300, labels)
-    logits = dft_logits_at(x, slots, grid)
-    assert logits.dtype == dtype
-    gathered = dft_logits(x, grid).gather(1, slots.clamp(min=0)).masked_fill(slots < 0, -math.inf)
-    torch.testing.assert_close(logits, gathered, rtol=0, atol=10 * TOLERANCE[dtype])
-    slope = random(18, 300, dtype=dtype, seed=2)
-    (gradient,) = torch.autograd.grad(logits, x, slope)
-    wanted = in_rows(grid, slots, slope.double()) @ matrix(grid)
-    torch.testing.assert_close(gradient.double(), wanted, rtol=0, atol=20 * TOLERANCE[dtype])
-
-
-def test_no_candidates_and_no_rows() -> None:
+def test_no_rows() -> None:
     grid = Grid(9, 2)
-    assert dft_logits_at(random(3, 5), torch.empty(3, 0, dtype=torch.int64), grid).shape == (3, 0)
-    assert dft_logits_at(random(0, 5), torch.empty(0, 4, dtype=torch.int64), grid).shape == (0, 4)
     x = random(0, 5).requires_grad_()
     logits = dft_logits(x, grid)
     assert logits.shape == (0, 9)
     assert torch.autograd.grad(logits.sum(), x)[0].shape == (0, 5)
 
 
-def test_the_same_bits_whatever_the_number_of_threads() -> None:
+def test_the_number_of_threads_changes_no_bit() -> None:
     grid = Grid(1500, 60)
     x, slope = random(70, grid.columns, dtype=torch.float32), random(70, 1500, dtype=torch.float32, seed=1)
-    slots = random_slots(70, 50, 1500)
     results = []
     for workers in (1, 2, 3):
         with threads(workers) as pool:
             rows = x.clone().requires_grad_()
-            logits, some = dft_logits(rows, grid, pool), dft_logits_at(rows, slots, grid, pool)
-            gradients = torch.autograd.grad([logits, some], rows, [slope, slope[:, :50]])
-            results.append([logits, some, *gradients])
+            logits = dft_logits(rows, grid, pool)
+            results.append([logits, *torch.autograd.grad(logits, rows, slope)])
     for other in results[1:]:
         assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
 
@@ -187,12 +142,12 @@ def test_the_product_for_other_devices_is_the_same() -> None:
 
 
 @pytest.mark.parametrize(("labels", "degree"), [(7, 1), (7, 2), (8, 2), (9, 1), (9, 2), (8, 3)])
-def test_exactly_the_sets_with_at_most_k_runs_are_argmaxable(labels: int, degree: int) -> None:
+def test_exactly_the_sets_with_at_most_k_arcs_are_argmaxable(labels: int, degree: int) -> None:
     grid = Grid(labels, degree)
     rows = matrix(grid).numpy()[np.argsort(grid.cyclic_position())]
     for signs in itertools.product((-1, 1), repeat=labels):
-        runs = sum(signs[place] > signs[place - 1] for place in range(labels))
-        assert (margin(rows * np.array(signs)[:, None]) > 1e-7) == (runs <= degree), signs
+        arcs = sum(signs[place] > signs[place - 1] for place in range(labels))
+        assert (margin(rows * np.array(signs)[:, None]) > 1e-7) == (arcs <= degree), signs
 
 
 def margin(rows: np.ndarray) -> float:
@@ -217,7 +172,7 @@ def test_equal_gaps_are_equal_angles() -> None:
 
 @settings(deadline=None, max_examples=30, derandomize=True)
 @given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=3, max_size=60))
-def test_learned_angles_increase_whatever_the_gaps(gaps: list[float]) -> None:
+def test_learned_angles_always_increase(gaps: list[float]) -> None:
     angles = learned_angles(torch.tensor(gaps))
     assert angles[0] == 0
     assert (angles.diff() > 0).all()
@@ -265,11 +220,5 @@ def test_wrong_arguments() -> None:
         dft_logits(random(3, 4), grid)
     with pytest.raises(UsageError, match="float16"):
         dft_logits(random(3, 5).half(), grid)
-    with pytest.raises(UsageError, match="from 0 to 8"):
-        dft_logits_at(random(1, 5), torch.tensor([[9]]), grid)
-    with pytest.raises(UsageError, match="from 0 to 8"):
-        dft_logits_at(random(1, 5), torch.tensor([[-2]]), grid)
-    with pytest.raises(UsageError, match="2 × candidates"):
-        dft_logits_at(random(2, 5), torch.tensor([[1]]), grid)
     with pytest.raises(UsageError, match="scale"):
         Grid(9, 2, "none")  # type: ignore[arg-type]

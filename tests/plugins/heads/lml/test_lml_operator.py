@@ -11,9 +11,9 @@ from scipy.sparse import csr_matrix
 
 torch = pytest.importorskip("torch")
 
-from xmckit_heads.lml import fallback as lml_vectorised  # noqa: E402
+from xmckit_heads.lml import fallback  # noqa: E402
 from xmckit_heads.lml import operator as lml_operator  # noqa: E402
-from xmckit_heads.lml.operator import lml, lml_csr, lml_csr_loss, lml_loss, lml_loss_and_slope  # noqa: E402
+from xmckit_heads.lml.operator import lml, lml_loss, lml_loss_and_slope  # noqa: E402
 
 from xmckit.errors import UsageError  # noqa: E402
 from xmckit.nn import Targets, Threads  # noqa: E402
@@ -23,17 +23,16 @@ inf, nan = math.inf, math.nan
 ALLOWED = {torch.float32: 1e-6, torch.float64: 1e-12}
 
 
-def by_bisection(x: np.ndarray, k: float, times: np.ndarray | None = None) -> tuple[np.ndarray, np.longdouble]:
-    """(y, ν) of one row of finite logits, in the widest floating-point type there is."""
+def by_bisection(x: np.ndarray, k: float) -> tuple[np.ndarray, np.longdouble]:
+    """(y, ν) of one row of finite logits, in the widest floating-point type."""
     x = x.astype(np.longdouble)
-    times = np.ones(len(x), dtype=np.longdouble) if times is None else times.astype(np.longdouble)
     low, high = -x.max() - 80, -x.min() + 80
 
     def excess(nu: np.longdouble) -> np.longdouble:
         """Σy − k without cancellation: what is above ½ is counted, less what is missing to 1."""
         z = x + nu
         other = np.exp(-abs(z)) / (1 + np.exp(-abs(z)))
-        return (times * np.where(z < 0, other, -other)).sum() + ((times * (z >= 0)).sum() - np.longdouble(k))
+        return np.where(z < 0, other, -other).sum() + ((z >= 0).sum() - np.longdouble(k))
 
     for _ in range(85):
         middle = (low + high) / 2
@@ -84,7 +83,7 @@ def test_it_agrees_with_bisection(case):
         np.testing.assert_allclose(y.double().numpy(), expected, rtol=0, atol=off)
         assert (y[torch.tensor(hidden)] == 0).all()
         assert sums_to(y, k, ALLOWED[dtype])
-    elsewhere = lml_vectorised.project(logits[None], torch.tensor([k], dtype=torch.float64))[0]
+    elsewhere = fallback.project(logits[None], torch.tensor([k], dtype=torch.float64))[0]
     np.testing.assert_allclose(elsewhere.numpy(), expected, rtol=0, atol=2e-12)
 
 
@@ -115,7 +114,7 @@ def test_the_sum_is_k_for_three_million_labels(dtype):
         assert sums_to(lml(x, 5), 5, ALLOWED[dtype])
 
 
-def test_close_logits_far_from_zero_are_told_apart():
+def test_close_logits_far_from_zero_are_distinguished():
     x = torch.tensor([10_000.0, 10_000.001, 10_000.002, 9_999.0, -1e4])
     np.testing.assert_allclose(lml(x, 2.5), by_bisection(x.double().numpy(), 2.5)[0].astype(float), atol=1e-7)
 
@@ -126,7 +125,7 @@ def test_the_edges_are_as_documented():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         torch.testing.assert_close(lml(x.to(dtype), 2), expected.to(dtype), equal_nan=True)
     torch.testing.assert_close(
-        lml_vectorised.project(x, torch.full((5,), 2.0)), expected.double(), equal_nan=True, rtol=1e-6, atol=1e-6
+        fallback.project(x, torch.full((5,), 2.0)), expected.double(), equal_nan=True, rtol=1e-6, atol=1e-6
     )
     assert (lml(x[:4], 0) == 0).all()
     finite = torch.tensor([[1.0, 2.0, 3.0]]).expand(5, 3)
@@ -158,7 +157,7 @@ def test_entries_that_share_k_have_the_slope_of_equal_logits():
         loss = lml_loss(x, k, targets)
         slopes.append((*torch.autograd.grad(lml(x, k), (x, k), g), *torch.autograd.grad(loss, (x, k)), loss.detach()))
         pairs = (targets.rows, targets.labels, torch.ones(1, dtype=torch.float64))
-        elsewhere = lml_vectorised.log_loss_and_slopes(x.detach(), k.detach(), None, pairs)
+        elsewhere = fallback.log_loss_and_slopes(x.detach(), k.detach(), pairs)
         slopes.append((*slopes[-1][:2], *(part.float() for part in elsewhere[1:]), elsewhere[0].float()))
     for other in slopes[1:]:
         torch.testing.assert_close(slopes[0], other)
@@ -209,9 +208,6 @@ def test_the_operators_keep_torchs_rules():
     torch.library.opcheck(lml_operator._project, (x, k))
     y, g = lml(x, k).detach().requires_grad_(), torch.randn(2, 5, generator=generator).double().requires_grad_()
     torch.library.opcheck(lml_operator._pull_back, (y, g))
-    values, indptr = x.detach().flatten().requires_grad_(), torch.tensor([0, 3, 10])
-    count, logit = torch.tensor([0.0, 4.0]).double(), torch.tensor([0.0, -1.0]).double().requires_grad_()
-    torch.library.opcheck(lml_operator._project_csr, (values, indptr, k, count, logit))
 
 
 def test_vmap():
@@ -274,8 +270,8 @@ def test_the_loss_is_the_log_of_y(dtype, off, scale, weighted):
     overwritten = x.detach().clone()
     assert lml_loss_and_slope(overwritten, k.detach(), targets).item() == loss.item()
     assert torch.equal(overwritten, torch.autograd.grad(lml_loss(x, k, targets), x)[0])
-    elsewhere = lml_vectorised.log_loss_and_slopes(
-        x.detach(), k.detach(), None, (targets.rows, targets.labels, weights.double() / 12)
+    elsewhere = fallback.log_loss_and_slopes(
+        x.detach(), k.detach(), (targets.rows, targets.labels, weights.double() / 12)
     )
     torch.testing.assert_close(elsewhere[0], expected.detach())
     torch.testing.assert_close(elsewhere[1], overwritten.double(), rtol=1e-5, atol=off)
@@ -338,7 +334,7 @@ def test_a_masked_label_of_weight_0_costs_nothing(dtype):
     weighted = pairs([0, 0], [0, 2], (1, 3), torch.tensor([1.0, 0.0]))
     torch.testing.assert_close(lml_loss(logits, 1, weighted), lml_loss(logits, 1, pairs([0], [0], (1, 3))))
     rows = (torch.tensor([0, 0]), torch.tensor([0, 2]), torch.tensor([1.0, 0.0], dtype=torch.float64))
-    loss, _, _ = lml_vectorised.log_loss_and_slopes(logits, torch.ones(1), None, rows)
+    loss, _, _ = fallback.log_loss_and_slopes(logits, torch.ones(1), rows)
     torch.testing.assert_close(loss.to(dtype), lml_loss(logits, 1, weighted))
 
 
@@ -352,10 +348,6 @@ def test_the_neighbours_of_a_short_row_change_no_bit_of_it(size):
     together = lml(logits, k)
     alone = torch.stack([lml(row, one) for row, one in zip(logits, k, strict=True)])
     torch.testing.assert_close(together, alone, rtol=0, atol=0, equal_nan=True)
-    lengths = torch.tensor([size, 0, size, 0, 0, *[size] * 17])
-    ks = torch.zeros(len(lengths), dtype=k.dtype).masked_scatter(lengths > 0, k)
-    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    torch.testing.assert_close(lml_csr(logits.ravel(), indptr, ks), alone.ravel(), rtol=0, atol=0, equal_nan=True)
 
 
 def test_wrong_targets_are_named():
@@ -364,73 +356,13 @@ def test_wrong_targets_are_named():
 
     x = torch.zeros(2, 3)
     for targets, message in (
-        (pair([0], [3]), "row 0 has no place for label 3"),
+        (pair([0], [3]), "give row 0 the label 3, but there are 3 labels"),
         (pair([2], [0]), "name row 2"),
         (pair([1, 0], [0, 0]), "row order"),
         (pair([0], [0], (2, 4)), "do not fit targets"),
     ):
         with pytest.raises(UsageError, match=message):
             lml_loss(x, 1, targets)
-
-
-def ragged(rng, dtype, scale=2.0):
-    lengths = np.array([3, 0, 40, 900, 5])
-    indptr = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]))
-    values = torch.tensor(scale * rng.standard_normal(lengths.sum()), dtype=dtype)
-    count = torch.tensor([0.0, 7.0, 100.0, 670_000.0, 2.5], dtype=torch.float64)
-    logit = torch.tensor([nan, 1.0, -6.0, -12.0, 2.0], dtype=torch.float64)
-    return values, indptr, (count, logit), torch.tensor([1.5, 2.0, 5.0, 5.0, 3.0], dtype=torch.float64)
-
-
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 2e-6), (torch.float64, 2e-12)])
-def test_ragged_rows_and_their_tails(dtype, off):
-    values, indptr, (count, logit), k = ragged(np.random.default_rng(10), dtype)
-    y = lml_csr(values, indptr, k, (count, logit))
-    plain = lml_csr(values, indptr, k)
-    for row in range(5):
-        here = slice(int(indptr[row]), int(indptr[row + 1]))
-        if here.stop == here.start:
-            continue
-        assert torch.equal(plain[here], lml(values[here], k[row]))
-        x, times = values[here].double().numpy(), np.ones(here.stop - here.start)
-        if count[row] > 0:
-            x, times = np.append(x, logit[row].item()), np.append(times, count[row].item())
-        expected, _ = by_bisection(x, k[row].item(), times)
-        np.testing.assert_allclose(y[here].double().numpy(), expected[: len(y[here])].astype(float), rtol=0, atol=off)
-    padded = lml_operator._Padded(values, indptr, count, logit)
-    elsewhere = lml_vectorised.project(padded.x, k, padded.times)[:, 1:][padded.filled]
-    torch.testing.assert_close(elsewhere, y.double(), rtol=0, atol=off)
-
-
-def test_ragged_derivatives():
-    values, indptr, (count, logit), k = ragged(np.random.default_rng(11), torch.float64)
-    keep = torch.cat([torch.arange(0, 9), torch.arange(943, 948)])
-    values, indptr = values[keep].requires_grad_(), torch.tensor([0, 3, 3, 9, 9, 14])
-    logit = torch.nan_to_num(logit).requires_grad_()
-    k = k.requires_grad_()
-    assert torch.autograd.gradcheck(lambda v, t, k: lml_csr(v, indptr, k, (count, t)), (values, logit, k))
-    targets = Targets(torch.tensor([0, 2, 2, 4]), torch.tensor([1, 0, 5, 2]), torch.tensor([1, 2, 1, 0.5]), (5, 14))
-    assert torch.autograd.gradcheck(lambda v, t, k: lml_csr_loss(v, indptr, k, targets, (count, t)), (values, logit, k))
-    loss = lml_csr_loss(values, indptr, k, targets, (count, logit))
-    y = lml_csr(values, indptr, k, (count, logit))
-    terms = targets.weights * y[indptr[targets.rows] + targets.labels].log()
-    assert loss.item() == pytest.approx(-terms.sum().item() / 5)
-    narrow = [part.detach().float().requires_grad_() for part in (values, logit, k)]
-    loss32 = lml_csr_loss(narrow[0], indptr, narrow[2], targets, (count, narrow[1]))
-    wide = torch.autograd.grad(loss, (values, logit, k))
-    for ours, expected in zip(torch.autograd.grad(loss32, (narrow[0], narrow[1], narrow[2])), wide, strict=True):
-        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_unsound_ragged_rows_are_refused():
-    values = torch.zeros(4)
-    for indptr in (torch.tensor([0, 3]), torch.tensor([1, 4]), torch.tensor([0, 5, 4]), torch.tensor([0, 4]).int()):
-        with pytest.raises(UsageError, match="indptr"):
-            lml_csr(values, indptr, 1)
-    with pytest.raises(UsageError, match="for each of the 1 rows"):
-        lml_csr(values, torch.tensor([0, 4]), 1, (torch.ones(2), torch.ones(2)))
-    with pytest.raises(UsageError, match="negative number"):
-        lml_csr(values, torch.tensor([0, 4]), 1, (-torch.ones(1), torch.ones(1)))
 
 
 def test_threads_change_no_bit():
