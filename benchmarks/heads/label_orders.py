@@ -22,7 +22,7 @@ from numba import njit
 from scipy.sparse import coo_matrix, csr_matrix, load_npz
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 from scipy.sparse.linalg import eigsh
-from xmckit_heads.dft.ordering import cooccurrence_order, cyclic_runs, join_paths, label_order, sign_rank_bound
+from xmckit_heads.dft.ordering import cooccurrence_order, cyclic_arcs, join_paths, label_order, sign_rank_bound
 
 import xmckit
 from benchmarks.common import paths
@@ -58,7 +58,7 @@ def main() -> None:
 def measure(folder: Path | None) -> dict[str, Any]:
     warm = csr_matrix(np.tri(8))
     for order in ORDERS.values():
-        cyclic_runs(warm, order(warm))
+        cyclic_arcs(warm, order(warm))
     versions = {name: version for name, version in library_versions().items() if name in LIBRARIES}
     sets = {name: compare(train, test) for name, train, test in data_sets(folder)}
     return {"machine": machine(), "versions": versions, "sets": sets, "scale": at_scale()}
@@ -87,7 +87,7 @@ def compare(train: csr_matrix, test: csr_matrix) -> dict[str, Any]:
 
 def arcs_of(train: csr_matrix, test: csr_matrix, position: np.ndarray) -> dict[str, Any]:
     """Count arcs. `beyond`: test rows with more arcs than any training row, outside the guarantee of that degree."""
-    seen, unseen = cyclic_runs(train, position), cyclic_runs(test, position)
+    seen, unseen = cyclic_arcs(train, position), cyclic_arcs(test, position)
     return {"train": summary(seen), "test": summary(unseen), "beyond": int(np.count_nonzero(unseen > seen.max()))}
 
 

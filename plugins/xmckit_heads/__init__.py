@@ -1,4 +1,8 @@
-"""First-party heads."""
+"""The linear heads `bsl`, `dft`, `lml`, `softmax` and `topk-entropy`, and the losses they are trained with.
+
+May import `xmckit`, `xmckit.nn`, `xmckit.data.model` and `xmckit.errors`. Recipes use the heads by name; this module
+registers them and imports none of them.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,17 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "bsl",
         "xmckit_heads.bsl:BSLHead",
-        summary="Bottlenecked sigmoid layer: one learned vector and bias per label, thresholded one by one.",
+        summary="Bottlenecked sigmoid layer: one learned vector and bias per label; labels are thresholded one by one.",
     )
     yield xmckit.Component(
         "dft",
         "xmckit_heads.dft.head:DFTHead",
-        summary="DFT layer: fixed waves that put every sparse label set within reach, and learned slack columns.",
+        summary="DFT layer: fixed waves that can output every sparse label set, and learned slack columns.",
     )
     yield xmckit.Component(
         "lml",
         "xmckit_heads.lml.head:LMLHead",
-        summary="Limited multi-label projection: labels compete for k places; for recall at k with labels missing.",
+        summary="Limited multi-label projection: labels compete for k places; for recall at k when labels are missing.",
     )
     yield xmckit.Component(
         "softmax",
@@ -32,5 +36,5 @@ def xmckit_heads() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "topk-entropy",
         "xmckit_heads.topk_entropy:TopKEntropyHead",
-        summary="Truncated top-k entropy: cross-entropy that asks true labels to be among the first k.",
+        summary="Truncated top-k entropy: cross-entropy that is small once the true labels are among the first k.",
     )

@@ -1,4 +1,4 @@
-"""The losses that heads can be trained with, by name."""
+"""The training losses of heads, by name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from xmckit.nn import (
 from xmckit_heads.lml.operator import lml_loss_and_slope
 
 LossName: TypeAlias = Literal["bce", "lml", "topk-entropy", "softmax"]
-# (logits, targets) → the sum over rows; the logits become its derivative
+# A loss maps (logits, targets) to the sum over rows, and overwrites the logits by its derivative.
 Loss: TypeAlias = Callable[[torch.Tensor, Targets], torch.Tensor]
 
 
 def loss_named(name: LossName, k: int | None) -> Loss:
-    """`k` is for the losses that depend on the number of labels to output."""
+    """Return a loss; "lml" and "topk-entropy" need `k`, the number of labels to output."""
     if name == "bce":
         return binary_cross_entropy_and_slope
     if name == "softmax":
@@ -45,8 +45,7 @@ def _lml(k: int, logits: torch.Tensor, targets: Targets) -> torch.Tensor:
 
 
 def _topk_entropy(k: int, logits: torch.Tensor, targets: Targets) -> torch.Tensor:
-    """With as many labels to output as there are, every order is right."""
-    if k >= logits.shape[1]:
+    if k >= logits.shape[1]:  # all labels are output, so that every order is right
         logits.zero_()
         return logits.new_zeros(())
     return truncated_topk_entropy_and_slope(logits, targets, k)
@@ -60,7 +59,7 @@ def linear_loss_named(
     targets: Targets,
     threads: Threads,
 ) -> torch.Tensor:
-    """The mean over rows of the loss of W·x + b."""
+    """Return the mean over rows of the loss of W·x + b."""
     return linear_loss(x, classifier.W, classifier.b, targets, threads, loss_named(name, k))
 
 
@@ -72,18 +71,18 @@ def chunked_loss(
     loss: Loss,
     threads: Threads,
 ) -> torch.Tensor:
-    """The mean over rows of the loss of any layer that autograd understands."""
-    alone = Threads()  # chunks are spread over the threads, not the work inside one
+    """Return the mean over rows of the loss of any layer that autograd can differentiate."""
+    single = Threads()  # threads take chunks; the work inside a chunk is not spread
 
     def chunk_loss(rows: torch.Tensor, true: Targets) -> torch.Tensor:
-        result: torch.Tensor = _Judged.apply(logits(rows, alone), true, loss)
+        result: torch.Tensor = _InPlaceLoss.apply(logits(rows, single), true, loss)
         return result
 
     return in_row_chunks(chunk_loss, x, targets, parameters, threads)
 
 
-class _Judged(torch.autograd.Function):
-    """A loss whose slope takes the memory of the logits, which nothing else may use."""
+class _InPlaceLoss(torch.autograd.Function):
+    """A loss that overwrites its logits with their slope; nothing else may use them."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, targets: Targets, loss: Loss) -> torch.Tensor:

@@ -1,8 +1,8 @@
-"""Losses over one softmax, as heads: cross-entropy, and its truncated top-k form of Lapin, Hein and Schiele (2016) in
-the multi-label version of Amos et al. (2019), appendix B.
+"""Two heads with losses over one softmax: cross-entropy and truncated top-k entropy.
 
-Cross-entropy asks a true label to outscore all others; the truncated form forgives as many of the others as the first k
-places have room for beside the true labels, so that it is small as soon as the true labels are among the first k.
+The truncated form is that of Lapin, Hein and Schiele (2016) in the multi-label version of Amos et al. (2019),
+appendix B. Cross-entropy is small if a true label outscores all others. The truncated form ignores as many other labels
+as fit beside the true ones among the first k, so it is small as soon as the true labels are among the first k.
 """
 
 from __future__ import annotations
@@ -17,24 +17,31 @@ from xmckit_heads.losses import linear_loss_named
 
 
 class SoftmaxParams(RankingParams, LinearParams):
-    """`k` labels are output; the loss does not depend on it."""
+    """The head outputs `k` labels; the loss does not depend on `k`."""
 
 
 class TopKEntropyParams(RankingParams, LinearParams):
-    """`k` is both the number of labels that is output and the k of the loss."""
+    """`k` is both the number of output labels and the k of the loss."""
 
 
 class SoftmaxHead(TorchHead):
+    """A head that learns by softmax cross-entropy over all labels."""
+
     Params: ClassVar[type[Params]] = SoftmaxParams
 
     def loss(self, classifier: Classifier, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
-        """−Σ log softmax(z) over a row's labels."""
+        """Return −Σ log softmax(z) over a row's labels, mean over rows."""
         return linear_loss_named("softmax", None, classifier, x, targets, threads)
 
 
 class TopKEntropyHead(TorchHead):
+    """A head that learns by truncated top-k entropy."""
+
     Params: ClassVar[type[Params]] = TopKEntropyParams
 
     def loss(self, classifier: Classifier, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
-        """Σ log(1 + Σ_J exp(z_j − z_p)) over a row's labels p, with J the other labels without the k − |y| largest."""
+        """Return Σ log(1 + Σ_J exp(z_j − z_p)) over a row's labels p, mean over rows.
+
+        J are the other labels without the k − |y| largest.
+        """
         return linear_loss_named("topk-entropy", self.sizes["output"], classifier, x, targets, threads)

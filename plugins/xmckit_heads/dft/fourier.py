@@ -1,13 +1,13 @@
 """The truncated DFT matrix of Grivas, Vergari and Lopez (2024), section 4.3, as a fast operator.
 
 Row θ of the matrix is [1, √2 cos θ, √2 sin θ, …, √2 cos kθ, √2 sin kθ] times a scale. With n distinct angles in
-[0, 2π), a set of labels is output by sign(W·x) for some x exactly when its members form at most k runs around the
-circle. Nothing in that asks for equal spacing, so the n labels may take any n points of an N-point grid, and N is
-chosen to suit the arithmetic. The grid here is closed under θ → −θ and under θ → θ + 2π/R. One matrix product gives, on
-a 2R-th of the circle, the parts of z that these symmetries send to ± themselves (frequencies by their remainder
-mod R, even and odd parts), about R times fewer multiplications than W·x; additions and a real DFT of length R then
-give z on all 2R images. Everything happens on tiles that stay in cache, and the logits come out slot by slot: `Grid`
-says which angle each slot has.
+[0, 2π), sign(W·x) outputs a set of labels for some x exactly when its members form at most k arcs around the circle.
+The angles need not be equally spaced, so the n labels may take any n points of an N-point grid, and N is chosen to suit
+the arithmetic. The grid here is closed under θ → −θ and under θ → θ + 2π/R. One matrix product gives, on a 2R-th of the
+circle, the parts of z that these symmetries send to ± themselves (frequencies by their remainder mod R, even and odd
+parts), with about R times fewer multiplications than W·x; additions and a real DFT of length R then give z on all 2R
+images. All work is done on tiles that stay in cache. The logits are in the order of memory slots, and `Grid` gives the
+angle of each slot.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from torch.nn.functional import softplus
 from xmckit.errors import UsageError
 from xmckit.nn import Threads
 
-ROWS_AT_ONCE = 32  # half of it for batches that would otherwise leave a second thread idle
-NUMBERS_AT_ONCE = 3 << 16  # of a tile, so that it stays in the second-level cache
-BLOCK = 128  # lanes; times 2R, in float32: within the first-level cache
-PRODUCT_WIDTH = 6  # below this many frequencies per remainder, a larger R saves no time
+ROWS_AT_ONCE = 32  # half as many for batches that would otherwise leave a second thread idle
+NUMBERS_AT_ONCE = 3 << 16  # per tile, so that it stays in the second-level cache
+BLOCK = 128  # lanes: 2R·BLOCK float32 numbers fit into the first-level cache
+PRODUCT_WIDTH = 6  # with fewer frequencies per remainder, a larger R saves no time
 LARGEST_ROTATION = 32
 SMALLEST_GAP = 1e-3
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where `labels` slots lie on the circle, for frequencies up to `degree`.
+    """The angles of `labels` memory slots on the circle, for frequencies up to `degree`.
 
-    `scale` sets the lengths, which the guarantee does not depend on: "rows" makes every row of the matrix a unit
+    `scale` sets the lengths, on which the guarantee does not depend: "rows" makes every row of the matrix a unit
     vector, so that logits do not shrink as labels are added; "columns" is the paper's 1/√n and √(2/n).
     """
 
@@ -59,49 +59,52 @@ class Grid:
 
     @property
     def columns(self) -> int:
-        """2k+1: the constant, then a cosine and a sine for each frequency."""
+        """Return 2k+1: the constant, then a cosine and a sine for each frequency."""
         return 2 * self.degree + 1
 
     @property
     def constant(self) -> float:
-        """The entries of the first column; those of the others are √2·cos and √2·sin times this."""
+        """Return the entries of the first column; those of the others are √2·cos and √2·sin times this."""
         return 1 / math.sqrt(self.columns if self.scale == "rows" else self.labels)
 
     @property
     def rotations(self) -> int:
-        """R, a power of two: the grid is closed under rotation by 2π/R."""
+        """Return R, a power of two: the grid is closed under rotation by 2π/R."""
         return min(LARGEST_ROTATION, 1 << max(0, (self.degree // PRODUCT_WIDTH).bit_length() - 1))
 
     @property
     def lanes(self) -> int:
-        """Points between angle 0 and π/R. All others are their images; slots go by block of lanes, image and lane."""
+        """Return the number of points between angle 0 and π/R. All other points are their images.
+
+        Slots are ordered by block of lanes, then image, then lane.
+        """
         return -(-self.labels // (2 * self.rotations))
 
     @property
     def points(self) -> int:
-        """N ≥ n; the last N − n images in that order are not used."""
+        """Return N ≥ n; the last N − n images in slot order are not used."""
         return 2 * self.rotations * self.lanes
 
     def half_steps(self) -> np.ndarray:
-        """The angle of each slot as an odd multiple of π/N, int64."""
+        """Return the angle of each slot as an odd multiple of π/N, int64."""
         turns = 4 * self.lanes * np.array(_inverse_dft(self.rotations)[2], dtype=np.int64)[:, None]
         lanes = np.split(2 * np.arange(self.lanes, dtype=np.int64) + 1, range(BLOCK, self.lanes, BLOCK))
         blocks = [np.ravel([turns + block, turns - block]) for block in lanes]
         return (np.concatenate(blocks) % (2 * self.points))[: self.labels]
 
     def angles(self) -> np.ndarray:
-        """The angle of each slot, in [0, 2π), float64."""
+        """Return the angle of each slot, in [0, 2π), float64."""
         return self.half_steps() * (np.pi / self.points)
 
     def cyclic_position(self) -> np.ndarray:
-        """Slot → rank of its angle among the slots, int64: slots of consecutive ranks are neighbours on the circle."""
+        """Return the rank of each slot's angle, int64: slots of consecutive ranks are neighbours on the circle."""
         position = np.empty(self.labels, dtype=np.int64)
         position[np.argsort(self.half_steps())] = np.arange(self.labels)
         return position
 
 
 def matrix(grid: Grid, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """The explicit matrix, n × (2k+1), rows in slot order, each entry rounded once."""
+    """Return the explicit matrix, n × (2k+1), rows in slot order, each entry rounded once."""
     rows = np.empty((grid.labels, grid.columns))
     rows[:, 0] = grid.constant
     phases = _phases(np.arange(1, grid.degree + 1), grid.half_steps()[:, None], grid.points)
@@ -111,8 +114,8 @@ def matrix(grid: Grid, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 def dft_logits(x: torch.Tensor, grid: Grid, threads: Threads | None = None) -> torch.Tensor:
-    """x·Wᵀ for W = matrix(grid), rows × slots, without W. On threads, with the same bits whatever their number."""
-    check_columns(x, grid)
+    """Return x·Wᵀ for W = matrix(grid), rows × slots, without W. The number of threads changes no bit."""
+    _check_columns(x, grid)
     if x.device.type != "cpu":
         return x @ matrix_on(grid, x.dtype, x.device).T
     logits: torch.Tensor = _Logits.apply(x, grid, threads or Threads())
@@ -120,22 +123,22 @@ def dft_logits(x: torch.Tensor, grid: Grid, threads: Threads | None = None) -> t
 
 
 def learned_angles(gaps: torch.Tensor) -> torch.Tensor:
-    """Angles 0 = t₁ < t₂ < … < 2π in float64, the differences in proportion to softplus(gaps): equal for equal gaps."""
+    """Return angles 0 = t₁ < t₂ < … < 2π in float64, with differences proportional to softplus(gaps)."""
     spaces = softplus(gaps.double()) + SMALLEST_GAP
     ends = spaces.cumsum(0)
     return 2 * math.pi * (ends - spaces) / ends[-1]
 
 
 def learned_rows(gaps: torch.Tensor, degree: int, scale: float) -> torch.Tensor:
-    """Rows like those of `matrix` at `learned_angles(gaps)`, n × (2·degree + 1), for a product with dense vectors.
+    """Return rows like those of `matrix` at `learned_angles(gaps)`, n × (2·degree + 1), differentiable in `gaps`.
 
-    `scale` multiplies the constant column, √2·scale the others. Differentiable in `gaps`.
+    `scale` multiplies the constant column, √2·scale the others.
     """
     angles = learned_angles(gaps)
     kind = torch.complex64 if gaps.dtype == torch.float32 else torch.complex128
     waves = _wave(angles, 1, kind)
     while (done := waves.shape[1]) < degree:
-        # each factor comes from the angle itself, so that errors grow with log k and not with k
+        # Each factor is computed from the angle itself, so that errors grow with log k and not with k.
         waves = torch.cat([waves, waves[:, : degree - done] * _wave(angles, done, kind)], 1)
     sines = torch.view_as_real(waves).flatten(1) * (math.sqrt(2) * scale)
     return torch.cat([sines.new_full((len(gaps), 1), scale), sines], 1).to(gaps.dtype)
@@ -145,7 +148,7 @@ def _wave(angles: torch.Tensor, frequency: int, kind: torch.dtype) -> torch.Tens
     return torch.polar(torch.ones_like(angles), frequency * angles).to(kind).unsqueeze(1)
 
 
-def check_columns(x: torch.Tensor, grid: Grid) -> None:
+def _check_columns(x: torch.Tensor, grid: Grid) -> None:
     if x.ndim != 2 or x.shape[1] != grid.columns:
         raise UsageError(f"x must be rows × {grid.columns} for degree {grid.degree}, found {tuple(x.shape)}")
     if x.dtype not in (torch.float32, torch.float64):
@@ -153,12 +156,13 @@ def check_columns(x: torch.Tensor, grid: Grid) -> None:
 
 
 def _phases(frequencies: np.ndarray, half_steps: np.ndarray, points: int) -> np.ndarray:
-    """frequency·angle reduced to [0, 2π) in whole numbers, so that large frequencies lose no digits."""
+    """Return frequency·angle, reduced to [0, 2π) in integers, so that large frequencies lose no digits."""
     return (frequencies * half_steps % (2 * points)) * (np.pi / points)
 
 
 @lru_cache(maxsize=4)
 def matrix_on(grid: Grid, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return `matrix` on a device, from a cache."""
     return matrix(grid, dtype).to(device)
 
 
@@ -189,10 +193,10 @@ class _Pullback(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Plan:
-    """Constant arrays of a grid. A part is a (cosine or sine, remainder, member) with up to K terms.
+    """The constant arrays of a grid. A part is a (cosine or sine, remainder, member) with up to K terms.
 
     `columns` and `weights` (one entry per part and term) turn x into the left factors of the products; `tiles` holds
-    the right ones, each with its first lane. `pairs` and `turns` are the steps of the DFT of length R, for both
+    the right factors, each with its first lane. `pairs` and `turns` are the steps of the DFT of length R, for both
     directions around the circle.
     """
 
@@ -207,7 +211,7 @@ class _Plan:
 def _synthesise(x: torch.Tensor, grid: Grid, threads: Threads) -> torch.Tensor:
     plan = _plan(grid, x.dtype)
     doubles, members, terms = plan.parts
-    # numpy asks the system for huge pages and torch does not: first touching small ones costs more than the arithmetic
+    # numpy asks the system for huge pages, torch does not; the first touch of small pages costs more than the arithmetic.
     into, out = x.numpy(), np.empty((len(x), grid.labels), dtype=plan.weights.dtype)
 
     def fill(rows: slice) -> None:
@@ -218,7 +222,7 @@ def _synthesise(x: torch.Tensor, grid: Grid, threads: Threads) -> torch.Tensor:
             torch.bmm(left, table, out=parts)
             _spread(by_member, plan.pairs, plan.turns, out[rows], first)
 
-    threads.map(fill, row_chunks(len(x)))
+    threads.map(fill, _row_chunks(len(x)))
     return torch.from_numpy(out)
 
 
@@ -236,12 +240,15 @@ def _analyse(slope: torch.Tensor, grid: Grid, threads: Threads) -> torch.Tensor:
             sums.baddbmm_(parts, table.transpose(1, 2))
         _leave(sums.view(doubles, count, -1).numpy(), plan.columns, plan.weights, out[rows])
 
-    threads.map(pull, row_chunks(len(slope)))
+    threads.map(pull, _row_chunks(len(slope)))
     return gradient
 
 
 def _tiles(plan: _Plan, rows: int, like: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, np.ndarray]]:
-    """First lane, table, and the parts of each tile twice: for products and by member. Tiles share their memory."""
+    """Yield the first lane and table of each tile, and its parts twice: for products and by member.
+
+    All tiles of one width share the memory of their parts.
+    """
     doubles, members, _ = plan.parts
     parts = like.new_empty(0, 0, 0)
     for first, table in plan.tiles:
@@ -251,8 +258,8 @@ def _tiles(plan: _Plan, rows: int, like: torch.Tensor) -> Iterator[tuple[int, to
         yield first, table, parts, by_member
 
 
-def row_chunks(rows: int) -> list[slice]:
-    """Pieces of work. They depend on the batch alone, so that bits do not depend on the number of threads."""
+def _row_chunks(rows: int) -> list[slice]:
+    """Cut a batch into pieces of work, independently of the number of threads, so that it changes no bit."""
     size = ROWS_AT_ONCE if rows > ROWS_AT_ONCE else ROWS_AT_ONCE // 2
     return [slice(first, min(first + size, rows)) for first in range(0, rows, size)]
 
@@ -283,14 +290,14 @@ def _plan(grid: Grid, dtype: torch.dtype) -> _Plan:
 
 
 def _frequencies(grid: Grid, remainder: int) -> list[int]:
-    """The frequencies ≡ ±remainder mod R; remainder 0 also takes those ≡ R/2, which like it need only one member."""
+    """Return the frequencies ≡ ±remainder mod R. Remainder 0 also takes those ≡ R/2: both need only one member."""
     R = grid.rotations
     wanted = {remainder, R - remainder} if remainder else {0, R // 2}
     return [frequency for frequency in range(grid.degree + 1) if frequency % R in wanted]
 
 
 def _uses(frequency: int, remainder: int, R: int) -> list[tuple[int, int, int, int]]:
-    """(0 cosine or 1 sine, member, column of x, sign) wherever a frequency enters.
+    """Return (0 cosine or 1 sine, member, column of x, sign) for each part that a frequency enters.
 
     With y_r = Σ (α_f − iβ_f) e^{ifφ} over f ≡ r mod R, member 0 is Re(y_r + y_{R−r}) and member 1 Im(y_r − y_{R−r});
     for remainder 0 they are Re y_0 and Re y_{R/2}. Cosines carry the even part in φ, sines the odd one.
@@ -306,7 +313,7 @@ def _uses(frequency: int, remainder: int, R: int) -> list[tuple[int, int, int, i
 
 
 def _tables(grid: Grid, frequencies: list[list[int]], terms: int) -> list[tuple[int, np.ndarray]]:
-    """cos fφ, then sin fφ, for the frequencies of each remainder × the lanes of a tile."""
+    """Return, per tile, cos fφ and then sin fφ for the frequencies of each remainder × the lanes of the tile."""
     tiles = -(-grid.points * ROWS_AT_ONCE // NUMBERS_AT_ONCE)
     width = BLOCK * -(-grid.lanes // (tiles * BLOCK))
     tables = []
@@ -323,10 +330,12 @@ def _tables(grid: Grid, frequencies: list[list[int]], terms: int) -> list[tuple[
 
 @lru_cache(maxsize=8)
 def _inverse_dft(size: int) -> tuple[list[tuple[int, int]], list[tuple[float, float]], list[int]]:
-    """z_r = y₀ + (−1)^r y_{R/2} + Σ_ρ u_ρ cos(2πρr/R) − v_ρ sin(2πρr/R) for r = 0 … R − 1, R a power of two, in place.
+    """Return the steps of the in-place transform to z_r, r = 0 … R − 1, for R a power of two:
+
+        z_r = y₀ + (−1)^r y_{R/2} + Σ_ρ u_ρ cos(2πρr/R) − v_ρ sin(2πρr/R)
 
     The rows are y₀, y_{R/2}, u₁, v₁, u₂, v₂, …. A step takes a pair of rows (x, y) to (x + y, x − y) if its turn is
-    (1, 0) and otherwise turns it by (cos, sin). Returns the pairs, the turns, and which r each row ends as.
+    (1, 0) and otherwise rotates it by (cos, sin). The results are the pairs, the turns, and the r of each final row.
     """
     pairs: list[tuple[int, int]] = []
     turns: list[tuple[float, float]] = []
@@ -337,7 +346,7 @@ def _inverse_dft(size: int) -> tuple[list[tuple[int, int]], list[tuple[float, fl
         turns.append((math.cos(angle), math.sin(angle)))
 
     def split(mean: int, nyquist: int, negated: bool, waves: list[tuple[int, int]], first: int, stride: int) -> None:
-        """Into the transforms of half the length that give the even and the odd r."""
+        """Split into the two transforms of half the length that give the even and the odd r."""
         step(mean, nyquist)
         even, odd = (nyquist, mean) if negated else (mean, nyquist)
         if not waves:
@@ -361,11 +370,12 @@ def _inverse_dft(size: int) -> tuple[list[tuple[int, int]], list[tuple[float, fl
     return pairs, turns, ends
 
 
-# Unsigned numbers: the check for negative indices that numba makes of others keeps loops from becoming vector code.
+# Kernels count with unsigned numbers: numba checks signed indices for negative ones, and then does not vectorise loops.
 
 
 @njit(cache=True, nogil=True)
 def _enter(x: np.ndarray, columns: np.ndarray, weights: np.ndarray, factors: np.ndarray) -> None:
+    """Fill the left factors of the products from the rows of x."""
     for part in range(factors.shape[0]):
         for row in range(factors.shape[1]):
             for term in range(factors.shape[2]):
@@ -383,7 +393,7 @@ def _leave(factors: np.ndarray, columns: np.ndarray, weights: np.ndarray, out: n
 
 @njit(cache=True, nogil=True)
 def _spread(parts: np.ndarray, pairs: np.ndarray, turns: np.ndarray, out: np.ndarray, first: int) -> None:
-    """Even and odd parts to both directions, then the DFT over rotations, to the blocks of lanes from `first` on."""
+    """Write the logits of the lanes from `first` on: even and odd parts to both directions, then a DFT of length R."""
     half, members, lanes = parts.shape[0] // 2, parts.shape[2], parts.shape[3]
     images = 2 * half * members
     block = np.empty(images * BLOCK, parts.dtype)
@@ -410,7 +420,7 @@ def _spread(parts: np.ndarray, pairs: np.ndarray, turns: np.ndarray, out: np.nda
 
 @njit(cache=True, nogil=True)
 def _collect(slope: np.ndarray, pairs: np.ndarray, turns: np.ndarray, parts: np.ndarray, first: int) -> None:
-    """The transpose of `_spread`: every step transposed, in reverse order."""
+    """Apply the transpose of `_spread`: every step transposed, in reverse order."""
     half, members, lanes = parts.shape[0] // 2, parts.shape[2], parts.shape[3]
     images = 2 * half * members
     block = np.empty(images * BLOCK, parts.dtype)
@@ -437,6 +447,7 @@ def _collect(slope: np.ndarray, pairs: np.ndarray, turns: np.ndarray, parts: np.
 
 @njit(cache=True, nogil=True)
 def _turn(block: np.ndarray, one: int, other: int, cosine: float, sine: float, width: np.uint64) -> None:
+    """Apply one step of `_inverse_dft` to a pair of rows."""
     one_start, other_start = one * width, other * width
     if sine == 0:
         for lane in range(width):

@@ -32,8 +32,8 @@ def labelled(sets, labels):
     return xmckit.Split(X, csr_matrix(Y))
 
 
-def runs(active):
-    """Cyclic runs by looking at every place."""
+def arcs(active):
+    """Count cyclic arcs by looking at every position."""
     return sum(here and not before for here, before in zip(active, np.roll(active, 1), strict=True))
 
 
@@ -47,15 +47,15 @@ def can_be_output(decision, active):
 
 
 @pytest.mark.parametrize("angles", ["fixed", "learned"])
-def test_what_the_structure_says_is_within_reach_is(angles):
+def test_exactly_the_sets_of_the_structure_can_be_output(angles):
     train = labelled([{0, 3}, {1, 4, 6}, {2}, {5, 7}], 8)
     head = fitted(train, active=2, slack=0, bias=False, angles=angles, encoder={"use": "sparse-linear", "width": 5})
     decision = head.decision()
     assert (decision.structure.degree, decision.structure.slack) == (2, 0)
     for active in product([False, True], repeat=8):
-        placed = np.empty(8, dtype=bool)
-        placed[decision.structure.order] = active
-        assert can_be_output(decision, np.array(active)) == (runs(placed) <= 2)
+        on_circle = np.empty(8, dtype=bool)
+        on_circle[decision.structure.order] = active
+        assert can_be_output(decision, np.array(active)) == (arcs(on_circle) <= 2)
 
 
 def test_slack_columns_and_biases_take_nothing_away():
@@ -63,16 +63,16 @@ def test_slack_columns_and_biases_take_nothing_away():
     decision = head.decision()
     assert np.ptp(decision.b) > 0
     for active in product([False, True], repeat=8):
-        placed = np.empty(8, dtype=bool)
-        placed[decision.structure.order] = active
-        assert runs(placed) > 2 or can_be_output(decision, np.array(active))
+        on_circle = np.empty(8, dtype=bool)
+        on_circle[decision.structure.order] = active
+        assert arcs(on_circle) > 2 or can_be_output(decision, np.array(active))
 
 
-def test_the_degree_comes_from_the_runs_of_the_training_labels():
-    """Two groups of labels that always come together: one run each, however their numbers are mixed."""
+def test_the_degree_comes_from_the_arcs_of_the_training_labels():
+    """Two groups of labels that always come together: one arc each, however their numbers are mixed."""
     train = labelled([{0, 2, 4, 6, 8}, {1, 3, 5, 7, 9}] * 5, 10)
     assert fitted(train).sizes["degree"] == 1
-    assert fitted(train, order="given").sizes["degree"] == 4  # 5 runs, but 10 labels allow a degree of 4 at most
+    assert fitted(train, order="given").sizes["degree"] == 4  # 5 arcs, but 10 labels allow a degree of 4 at most
     facts = fitted(train, order="given").facts(train.Y)
     assert facts["training and validation rows beyond the guarantee"] == 10
     assert facts["sign rank of the training and validation labels, at most"] == 11
@@ -84,17 +84,17 @@ def test_validation_rows_count_for_the_degree():
     assert fitted(train, context=context).sizes["degree"] == 2
 
 
-def test_rows_beyond_the_guarantee_are_counted_and_said():
+def test_rows_beyond_the_guarantee_are_counted_and_reported():
     train = labelled([{0, 2, 4}, {1}, {3}, {5}], 9)
     head = fitted(train, active=1, slack=4, order="given")
     facts = head.facts(labelled([{0, 1}, {0, 5}, {2}], 9).Y)
     assert facts["training and validation rows beyond the guarantee"] == 1
     assert facts["test rows beyond the guarantee"] == 1
-    assert facts["guarantee"].startswith("every label set with at most 1 runs")
+    assert facts["guarantee"].startswith("every label set with at most 1 arcs")
     assert any("head.active = 3 would include them" in warning for warning in facts["warnings"])
 
 
-def test_a_narrow_encoder_loses_the_guarantee_and_this_is_said():
+def test_a_narrow_encoder_loses_the_guarantee_and_warns():
     head = fitted(small_problem(), slack=8, encoder={"use": "sparse-linear", "width": 6})
     decision, facts = head.decision(), head.facts(small_problem().Y)
     assert decision.structure is None
@@ -139,7 +139,7 @@ def test_no_degree_is_advised_that_the_labels_do_not_allow():
     train = labelled([{0, 2}, {1, 3}, {0}], 4)
     warnings = fitted(train, slack=4, order="given").facts(train.Y)["warnings"]
     assert warnings == [
-        "2 rows seen in training have more than 1 runs of active labels, which the guarantee does not cover; "
+        "2 rows seen in training have more than 1 arcs of active labels, which the guarantee does not cover; "
         "4 labels are too few to include them"
     ]
 
@@ -245,8 +245,8 @@ def test_the_layer_is_the_same_after_training_as_one_product(tmp_path):
     np.testing.assert_array_equal(np.sort(np.argsort(-scores, axis=1)[:, :3]), np.sort(expected.indices))
 
 
-@pytest.mark.parametrize(("loss", "k", "said"), [("lml", 10, True), ("topk-entropy", 10, True), ("lml", 9, False)])
-def test_a_loss_that_is_always_0_is_said(loss, k, said):
+@pytest.mark.parametrize(("loss", "k", "warned"), [("lml", 10, True), ("topk-entropy", 10, True), ("lml", 9, False)])
+def test_a_loss_that_is_always_0_warns(loss, k, warned):
     train = labelled([{0, 3}, {1, 4, 6}, {2}, {5, 7}], 10)
     warnings = fitted(train, slack=4, loss=loss, k=k).facts(train.Y)["warnings"]
-    assert any(text.startswith("nothing was learned: where all 10 labels are output") for text in warnings) == said
+    assert any(text.startswith("nothing was learned: where all 10 labels are output") for text in warnings) == warned

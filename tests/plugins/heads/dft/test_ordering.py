@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from xmckit_heads.dft.ordering import (
     cooccurrence_order,
-    cyclic_runs,
+    cyclic_arcs,
     label_order,
     label_pairs,
     read_order,
@@ -29,7 +29,7 @@ def label_matrices(draw):
     return csr_matrix((rng.random((rows, labels)) < density).astype(np.float32))
 
 
-def brute_force_runs(Y, position):
+def brute_force_arcs(Y, position):
     circle = np.zeros(Y.shape)
     circle[:, position] = Y.toarray() != 0
     starts = (circle == 1) & (np.roll(circle, 1, axis=1) == 0)
@@ -49,11 +49,11 @@ def overlapping_topics(seed=0, rows=400, labels=120, topics=30):
 
 @quick
 @given(label_matrices(), st.integers(0, 2**32 - 1))
-def test_runs_equal_those_counted_on_the_circle(Y, seed):
+def test_arcs_equal_those_counted_on_the_circle(Y, seed):
     position = np.random.default_rng(seed).permutation(Y.shape[1])
-    runs = cyclic_runs(Y, position)
-    assert runs.dtype == np.int64
-    np.testing.assert_array_equal(runs, brute_force_runs(Y, position))
+    arcs = cyclic_arcs(Y, position)
+    assert arcs.dtype == np.int64
+    np.testing.assert_array_equal(arcs, brute_force_arcs(Y, position))
 
 
 @quick
@@ -65,9 +65,9 @@ def test_orders_are_permutations_with_unseen_labels_last(Y):
     seen = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]))
     assert set(position[seen]) == set(range(len(seen)))
     sizes, labels = np.diff(Y.indptr), Y.shape[1]
-    runs = cyclic_runs(Y, position)
-    assert (runs <= np.minimum(sizes, labels // 2)).all()
-    assert ((runs > 0) == ((sizes > 0) & (sizes < labels))).all()
+    arcs = cyclic_arcs(Y, position)
+    assert (arcs <= np.minimum(sizes, labels // 2)).all()
+    assert ((arcs > 0) == ((sizes > 0) & (sizes < labels))).all()
 
 
 @quick
@@ -78,17 +78,17 @@ def test_an_order_depends_on_the_pattern_alone(Y):
     np.testing.assert_array_equal(label_order(Y), label_order(3 * Y))
     np.testing.assert_array_equal(label_order(Y), label_order(twice))
     assert (np.diff(twice.indptr) == 2 * np.diff(Y.indptr)).all()  # the argument stays as it was
-    np.testing.assert_array_equal(cyclic_runs(Y, label_order(Y)), cyclic_runs(twice, label_order(Y)))
+    np.testing.assert_array_equal(cyclic_arcs(Y, label_order(Y)), cyclic_arcs(twice, label_order(Y)))
 
 
 def test_stored_zeros_are_no_labels():
     Y = csr_matrix((np.array([1.0, 0.0, 1.0]), np.array([0, 1, 2]), np.array([0, 3])), shape=(1, 6))
-    assert cyclic_runs(Y, np.arange(6)).tolist() == [2]
+    assert cyclic_arcs(Y, np.arange(6)).tolist() == [2]
     assert label_order(Y)[[0, 2]].max() == 1
 
 
-def test_all_or_none_active_is_no_run():
-    assert cyclic_runs(csr_matrix(np.array([[1, 1, 1], [0, 0, 0], [1, 0, 1]])), np.arange(3)).tolist() == [0, 0, 1]
+def test_all_or_none_active_is_no_arc():
+    assert cyclic_arcs(csr_matrix(np.array([[1, 1, 1], [0, 0, 0], [1, 0, 1]])), np.arange(3)).tolist() == [0, 0, 1]
 
 
 def test_hand_counted_rows_of_a_long_circle():
@@ -96,21 +96,21 @@ def test_hand_counted_rows_of_a_long_circle():
     Y[0, ::2] = 1
     Y[1, [999, 0, 1, 500]] = 1
     Y[2, 10:900] = 1
-    assert cyclic_runs(csr_matrix(Y), np.arange(1000)).tolist() == [500, 2, 1]
+    assert cyclic_arcs(csr_matrix(Y), np.arange(1000)).tolist() == [500, 2, 1]
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 5), (3, 1), (0, 0), (2, 0)])
-def test_without_any_label_in_a_row_places_are_ids(shape):
+def test_without_any_label_in_a_row_positions_are_ids(shape):
     Y = csr_matrix(shape, dtype=np.float32)
     np.testing.assert_array_equal(label_order(Y), np.arange(shape[1]))
-    np.testing.assert_array_equal(cyclic_runs(Y, np.arange(shape[1])), np.zeros(shape[0]))
+    np.testing.assert_array_equal(cyclic_arcs(Y, np.arange(shape[1])), np.zeros(shape[0]))
     assert sign_rank_bound(Y, np.arange(shape[1])) == 1
 
 
 def test_one_label():
     Y = csr_matrix(np.array([[1.0], [0.0]]))
     assert label_order(Y).tolist() == [0]
-    assert cyclic_runs(Y, np.array([0])).tolist() == [0, 0]
+    assert cyclic_arcs(Y, np.array([0])).tolist() == [0, 0]
 
 
 def test_given_is_the_identity_and_other_names_are_refused():
@@ -120,41 +120,41 @@ def test_given_is_the_identity_and_other_names_are_refused():
         label_order(Y, "alphabet")
 
 
-def test_blocks_of_labels_become_one_run_each():
+def test_blocks_of_labels_become_one_arc_each():
     rng = np.random.default_rng(3)
     blocks = rng.permutation(60).reshape(12, 5)
     Y = np.zeros((12, 60), dtype=np.float32)
     Y[np.arange(12)[:, None], blocks] = 1
-    assert cyclic_runs(csr_matrix(Y), label_order(csr_matrix(Y))).tolist() == [1] * 12
+    assert cyclic_arcs(csr_matrix(Y), label_order(csr_matrix(Y))).tolist() == [1] * 12
 
 
 def test_intervals_of_a_hidden_path_are_found():
-    """Pairs of neighbours on a path, many times over: the path itself leaves one run everywhere."""
+    """Pairs of neighbours on a path, many times over: the path itself leaves one arc everywhere."""
     hidden = np.random.default_rng(5).permutation(40)
     Y = np.zeros((39, 50), dtype=np.float32)
     for row in range(39):
         Y[row, hidden[row : row + 2]] = 1
-    assert cyclic_runs(csr_matrix(Y), label_order(csr_matrix(Y))).max() == 1
+    assert cyclic_arcs(csr_matrix(Y), label_order(csr_matrix(Y))).max() == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_beats_the_given_and_random_orders_where_labels_go_together(seed):
     Y = overlapping_topics(seed)
-    runs = cyclic_runs(Y, label_order(Y))
+    arcs = cyclic_arcs(Y, label_order(Y))
     for other in (np.arange(Y.shape[1]), np.random.default_rng(seed).permutation(Y.shape[1])):
-        others = cyclic_runs(Y, other)
-        assert runs.mean() < 0.75 * others.mean()
-        assert runs.max() < others.max()
+        others = cyclic_arcs(Y, other)
+        assert arcs.mean() < 0.75 * others.mean()
+        assert arcs.max() < others.max()
 
 
-def test_weighting_rows_lowers_the_largest_number_of_runs():
+def test_weighting_rows_lowers_the_largest_number_of_arcs():
     """One row spans many topics: to the mean it is nothing, to the degree it is everything."""
     Y = overlapping_topics().toarray()
     Y[0] = 0
     Y[0, np.random.default_rng(1).choice(110, size=30, replace=False)] = 1
     Y = csr_matrix(Y)
-    unweighted = cyclic_runs(Y, cooccurrence_order(Y, rounds=0))
-    assert cyclic_runs(Y, label_order(Y)).max() < unweighted.max()
+    unweighted = cyclic_arcs(Y, cooccurrence_order(Y, rounds=0))
+    assert cyclic_arcs(Y, label_order(Y)).max() < unweighted.max()
 
 
 def test_small_sets_come_close_to_the_best_of_all_orders():
@@ -163,8 +163,8 @@ def test_small_sets_come_close_to_the_best_of_all_orders():
     for _ in range(10):
         Y = csr_matrix((rng.random((8, 6)) < 0.45).astype(np.float32))
         orders = [np.array((0, *rest)) for rest in itertools.permutations(range(1, 6))]
-        best = min(int(cyclic_runs(Y, order).max()) for order in orders)
-        found = int(cyclic_runs(Y, label_order(Y)).max())
+        best = min(int(cyclic_arcs(Y, order).max()) for order in orders)
+        found = int(cyclic_arcs(Y, label_order(Y)).max())
         assert found <= best + 1
         largest.append(found == best)
     assert sum(largest) >= 7
@@ -199,17 +199,17 @@ def sorted_rows(Y):
 def test_an_order_from_part_of_the_pairs_still_helps():
     Y = overlapping_topics()
     assert (
-        cyclic_runs(Y, cooccurrence_order(Y, most_pairs=2000)).mean()
-        < 0.9 * cyclic_runs(Y, np.arange(Y.shape[1])).mean()
+        cyclic_arcs(Y, cooccurrence_order(Y, most_pairs=2000)).mean()
+        < 0.9 * cyclic_arcs(Y, np.arange(Y.shape[1])).mean()
     )
 
 
 def test_the_sign_rank_bound_is_reached_by_trigonometric_polynomials():
-    """A polynomial of degree k that changes sign around the runs has the row's signs, for rows of at most k runs."""
+    """A polynomial of degree k that changes sign around the arcs has the row's signs, for rows of at most k arcs."""
     Y = overlapping_topics(rows=40, labels=60, topics=12)
     position = label_order(Y)
     bound = sign_rank_bound(Y, position)
-    most = int(cyclic_runs(Y, position).max())
+    most = int(cyclic_arcs(Y, position).max())
     assert bound == 2 * most + 1
     angles = 2 * np.pi * np.arange(60) / 60
     signs = np.zeros(Y.shape)
@@ -235,15 +235,15 @@ def polynomial_with_signs(row, angles):
         (np.arange(4), r"5 labels.*shape \(4,\)"),
         (np.arange(6), r"5 labels.*shape \(6,\)"),
         (np.arange(5.0), "whole number.*float64"),
-        (np.array([0, 1, 2, 3, 3]), "labels 3 and 4 both have place 3"),
-        (np.array([0, 1, 2, 3, 5]), "label 4 has place 5, expected 0 to 4"),
-        (np.array([-1, 1, 2, 3, 4]), "label 0 has place -1"),
+        (np.array([0, 1, 2, 3, 3]), "labels 3 and 4 both have position 3"),
+        (np.array([0, 1, 2, 3, 5]), "label 4 has position 5, expected 0 to 4"),
+        (np.array([-1, 1, 2, 3, 4]), "label 0 has position -1"),
         (np.arange(10).reshape(5, 2), "shape"),
     ],
 )
 def test_a_position_that_is_no_permutation_is_refused(position, message):
     with pytest.raises(xmckit.DataError, match=message):
-        cyclic_runs(csr_matrix(np.eye(5)), position)
+        cyclic_arcs(csr_matrix(np.eye(5)), position)
 
 
 def test_an_order_is_read_from_a_file(tmp_path):
@@ -256,7 +256,7 @@ def test_an_order_is_read_from_a_file(tmp_path):
     ("text", "message"),
     [
         ("0\n1\n", "found 2 of 3 labels, label 2 is missing"),
-        ("0\n1\n1\n", "line 3: label 1 again, it is in line 2"),
+        ("0\n1\n1\n", "line 3: label 1 is already in line 2"),
         ("0\n3\n1\n", "line 2: found '3', expected a label id from 0 to 2"),
         ("0\n-1\n1\n", "line 2: found '-1'"),
         ("0\n\n1\n", "line 2: found ''"),
