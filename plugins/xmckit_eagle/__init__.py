@@ -1,4 +1,8 @@
-"""EAGLE (Shen et al. 2020): labels for rows from labels for groups of rows."""
+"""EAGLE (Shen et al. 2020): derive labels for rows from labels for groups of rows.
+
+Label preprocessors, the head `miml` and the command `labels`. May import `xmckit` and its public packages. Recipes use
+the components by name; this module registers them and imports none of them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ def xmckit_label_preprocessors() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "eagle",
         "xmckit_eagle.preprocessor:Eagle",
-        summary="Gives each label of a group to the rows of the group that it is about.",
+        summary="Gives each label of a group to the rows of the group that the label is about.",
     )
     yield xmckit.Component(
         "aggregate",
@@ -35,5 +39,5 @@ def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "labels",
         "xmckit_eagle.cli:labels",
-        summary="Show which rows of a group were given its labels, and how clear the choice was.",
+        summary="Show which rows of a group got its labels, and how clear each choice was.",
     )

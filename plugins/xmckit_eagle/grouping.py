@@ -1,4 +1,4 @@
-"""Groups made from labelled rows, for experiments: at random, of rows that are alike, and anything between the two."""
+"""Make groups from labelled rows, for experiments: at random, of similar rows, or a mixture of the two."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numba import njit
 from pydantic import Field
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, Groups, Matrix, Params, Split, UsageError
 from xmckit.data.model import as_csr
 from xmckit_eagle.assign.normalise import squared_lengths
-from xmckit_eagle.assign.rows import add_row, clear_row, dot_row
+from xmckit_eagle.assign.rows import add_row, clear_row, compiled_rows, dot_row
 
-PASSES = 8  # of 2-means, at most, for one split
+PASSES = 8  # at most, of 2-means for one split
 
 
 class AggregateParams(Params):
     method: Literal["random", "clusters", "given"] = Field(
         "random",
-        description='"random": groups of `size` rows; "clusters": 2**depth groups of rows that are alike, by splitting '
-        'in two halves again and again; "given": the groups that come with the data.',
+        description='"random": groups of `size` rows; "clusters": 2**depth groups of similar rows, by repeated '
+        'splitting into halves; "given": the groups that come with the data.',
     )
-    size: int = Field(4, ge=1, description="Rows in a random group; the last one may have fewer.")
-    depth: int = Field(8, ge=0, le=30, description="How often clusters are split: 2**depth groups.")
-    noise: float = Field(
-        0.0, ge=0, le=1, description="This share of the rows, drawn at random, trades places among the groups."
-    )
+    size: int = Field(4, ge=1, description="Rows in a random group; the last group may have fewer.")
+    depth: int = Field(8, ge=0, le=30, description="Number of times that clusters are split, for 2**depth groups.")
+    noise: float = Field(0.0, ge=0, le=1, description="Share of the rows, drawn at random, that swap their groups.")
     merge: Literal["list", "set"] = Field(
-        "list", description='"list": a group has a label as often as its rows have it; "set": once.'
+        "list", description='"list": a group has a label as often as its rows; "set": once.'
     )
 
 
 class Aggregate(Configured):
-    """Forgets which row of a group had which label: every row gets all labels of its groups, which `eagle` undoes.
+    """Give every row all labels of its groups, as in section 7.2 of Shen et al. (2020); `eagle` undoes this.
 
-    Section 7.2 of Shen et al. (2020). Rows in no group keep their labels.
+    Rows in no group keep their labels.
     """
 
     Params: ClassVar[type[Params]] = AggregateParams
@@ -51,42 +49,36 @@ class Aggregate(Configured):
         rng = context.rng("aggregate")
         if self.params.method == "given":
             if train.groups is None:
-                raise UsageError('these rows come in no groups: method has to be "random" or "clusters"')
+                raise UsageError('these rows have no groups: method must be "random" or "clusters"')
             if self.params.noise:
-                raise UsageError("noise is for groups that are made here: leave it out")
+                raise UsageError('noise has no meaning with method = "given": leave it out')
             return as_csr(train.groups.membership)
         if self.params.method == "random":
             group_of = random_groups(train.rows, self.params.size, rng)
         else:
             group_of = cluster_groups(train.matrix, self.params.depth, seed=context.seed_for("aggregate"))
-        return as_membership(mixed(group_of, self.params.noise, rng))
+        return membership_matrix(swap_groups(group_of, self.params.noise, rng))
 
 
 def random_groups(rows: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """The group of each row: `size` rows each, the last group what is left."""
+    """Return the group of each row; groups have `size` rows, the last one may have fewer."""
     group_of = np.empty(rows, dtype=np.int64)
     group_of[rng.permutation(rows)] = np.arange(rows) // size
     return group_of
 
 
 def cluster_groups(X: Matrix, depth: int, *, seed: int) -> np.ndarray:
-    """The group of each row: 2**depth groups by balanced 2-means, split after split; sizes differ by at most one.
+    """Return the group of each row: 2**depth groups by repeated balanced 2-means, with sizes that differ by at most 1.
 
-    A split starts from two rows and alternates between the halves' means and the halves, which are the rows nearer to
-    the one mean than to the other, made equal in number: the rows in the order of ⟨x, c₁ − c₂⟩, cut in the middle.
-    Rows count with unit length.
+    A split starts from two rows and alternates between the means c₁ and c₂ of the halves and the halves themselves: the
+    rows in the order of ⟨x, c₁ − c₂⟩, cut in the middle. Rows count with unit length.
     """
     rows = X.shape[0]
     if 1 << depth > rows:
         raise UsageError(f"depth {depth} makes {1 << depth:,} groups, but there are only {rows:,} rows")
     lengths = np.sqrt(squared_lengths(X))
     factors = np.divide(1.0, lengths, out=np.zeros(rows), where=lengths > 0)
-    features: Any
-    if issparse(X):
-        X = as_csr(X)
-        features = (X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False), X.data)
-    else:
-        features = np.ascontiguousarray(X, dtype=np.float32)
+    features = compiled_rows(X)
     order = np.arange(rows)
     bounds = np.array([0, rows])
     axis, scores = np.zeros(X.shape[1]), np.empty(rows)
@@ -100,15 +92,16 @@ def cluster_groups(X: Matrix, depth: int, *, seed: int) -> np.ndarray:
     return group_of
 
 
-def mixed(group_of: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
-    """A share `noise` of the rows trade places at random: 0 changes nothing, 1 leaves only the groups' sizes."""
+def swap_groups(group_of: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
+    """Let a share `noise` of the rows swap groups at random: 0 changes nothing, 1 keeps only the groups' sizes."""
     group_of = group_of.copy()
     drawn = rng.permutation(len(group_of))[: round(noise * len(group_of))]
     group_of[drawn] = group_of[rng.permutation(drawn)]
     return group_of
 
 
-def as_membership(group_of: np.ndarray) -> csr_matrix:
+def membership_matrix(group_of: np.ndarray) -> csr_matrix:
+    """Return rows × groups with a 1 for the group of each row."""
     rows = len(group_of)
     ones = np.ones(rows, dtype=np.float32)
     groups = int(group_of.max(initial=-1)) + 1
@@ -116,13 +109,13 @@ def as_membership(group_of: np.ndarray) -> csr_matrix:
 
 
 def group_labels(membership: csr_matrix, Y: csr_matrix, merge: str = "list") -> csr_matrix:
-    """Groups × labels: how many rows of the group have the label, or with "set" that some has."""
+    """Return groups × labels: the number of the group's rows with the label, or with "set" 1 if there are some."""
     labels = as_csr(membership.T.tocsr() @ _ones(Y))
     return labels if merge == "list" else _ones(labels)
 
 
 def labels_of_groups(groups: Groups, Y: csr_matrix) -> csr_matrix:
-    """Rows × labels: all labels of the row's groups; rows in no group keep those in Y."""
+    """Return rows × labels: all labels of the row's groups; rows in no group keep those in Y."""
     own = np.diff(groups.membership.indptr) == 0
     kept = _ones(Y).multiply(own[:, None]).tocsr()
     return _ones(as_csr(groups.membership @ groups.labels + kept))
@@ -138,7 +131,7 @@ def _halve(
     X: Any, factors: np.ndarray, order: np.ndarray, bounds: np.ndarray, middle: np.ndarray, draws: np.ndarray,
     axis: np.ndarray, scores: np.ndarray,
 ) -> None:  # fmt: skip
-    """Sort the rows of each stretch of `order` so that its two halves are the two clusters."""
+    """Sort the rows of `order` between any two `bounds` so that their two halves are the two clusters."""
     for node in range(len(middle)):
         rows = order[bounds[node] : bounds[node + 1]].copy()
         half = middle[node] - bounds[node]

@@ -1,4 +1,4 @@
-"""Eagle: a label preprocessor that gives each label of a group to the rows of the group that it is about."""
+"""The label preprocessor `eagle`: it gives each label of a group to the rows of the group that the label is about."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from xmckit.data.model import as_csr
 from xmckit.exhibits import Exhibit
 from xmckit_eagle.assign.choice import Choice, check_sound
 from xmckit_eagle.assign.cross_fitting import check_head
-from xmckit_eagle.assign.normalise import normalised, zero_rows
-from xmckit_eagle.assign.steps import place
+from xmckit_eagle.assign.normalise import normalise_rows, zero_rows
+from xmckit_eagle.assign.steps import choose_rows
 from xmckit_eagle.exhibits import assignment_exhibits
 
 ASSIGNMENTS = "assignments.npz"
@@ -35,98 +35,99 @@ PAPER = {
 
 
 class EagleParams(Params):
-    iterations: int = Field(0, ge=0, description="Steps of Algorithm 1; 0 is EAGLE-0. The paper takes 20.")
+    iterations: int = Field(0, ge=0, description="Steps of Algorithm 1; 0 is EAGLE-0, the paper uses 20.")
     step: float = Field(0.1, ge=0, description="Step size λ.")
     update: Literal["sum", "mean"] = Field(
-        "sum", description='A step adds the picked rows of all groups of the label; "mean" divides by their number.'
+        "sum",
+        description='A step adds the picked rows of all groups of the label; "mean" divides the sum by their number.',
     )
     normalise: Literal["auto", "idf", "unit", "none"] = Field(
         "idf",
-        description='"idf": weigh features by idf and give rows unit length, as scores are cosines; "unit": unit '
-        'length only; "none": take X as it is; "auto": "none" where rows have unit length already, otherwise "idf".',
+        description='"idf": weight features by idf and scale rows to unit length, so that scores are cosines; "unit": '
+        'unit length only; "none": use X unchanged; "auto": "none" if rows have unit length, otherwise "idf".',
     )
-    background: bool = Field(True, description="What a row shares with the mean row does not count in its score.")
+    background: bool = Field(True, description="Ignore the part of a row along the mean row in its score.")
     leave_one_out: bool = Field(
-        True, description="What a group itself adds to a label's embedding does not count in the scores of its rows."
+        True, description="Ignore a group's own part of a label's embedding in the scores of its rows."
     )
     merge: Literal["list", "set"] = Field(
-        "list", description='"list": a group that has a label several times counts as often; "set": it counts once.'
+        "list", description='"list": a group counts as often as it has the label; "set": once.'
     )
     refine: int = Field(
         2,
         ge=0,
-        description="Rounds in which the rows of a group are scored by one classifier per label that was trained on "
-        "the choice for other groups; they end where held-out groups are not recognised better. They take most of the "
-        "time, hours with hundreds of thousands of labels; 0: none.",
+        description="Rounds that score the rows of a group by one classifier per label, trained on the choice for "
+        "other groups; they end when held-out groups are not recognised better. They take most of the time, hours with "
+        "hundreds of thousands of labels; 0: none.",
     )
     head: HeadSpec | None = Field(
         None,
-        description="One more round, after those of `refine`, with this head as the judge: it is trained on the choice "
-        "for other groups and scores the rows; kept where held-out groups are recognised better. It is trained ten "
-        "times.",
+        description="Head for one more cross-fitting round after those of `refine`: it is trained on the choice for "
+        "other groups and scores the rows. The round is kept if held-out groups are recognised better. The head is "
+        "trained ten times.",
     )
     capacity: Literal["auto", "one", "count", "margin", "threshold"] = Field(
         "auto",
-        description='Rows of a group that get a label: one; "count", as often as the group has it; "margin", also all '
-        'that the classifiers of `refine` put above `margin`; "threshold", without `refine`, also all whose score '
-        'comes close to the best; "auto": "count" where labels are repeated, otherwise "margin".',
+        description='Rows of a group that get a label: "one"; "count", as many as the group has the label; "margin", '
+        'also all that the classifiers of `refine` score above `margin`; "threshold", without `refine`, also all with '
+        'a score close to the best; "auto": "count" if labels are repeated, otherwise "margin".',
     )
-    margin: float = Field(-0.25, description='With capacity "margin": above this, 0 being the classifier\'s border.')
+    margin: float = Field(-0.25, description='With capacity "margin": the least score; 0 is the classifier\'s border.')
     threshold: float = Field(
         0.8, gt=0, le=1, description='With capacity "threshold": the share of the best score that a row needs.'
     )
     cover: bool = Field(
         True,
-        description="Every row of a group has a label: one without takes the label that costs least, and labels that "
-        "only one group has go to its row with the fewest labels.",
+        description="Give every row of a group a label: a row without one takes the label that costs least, and labels "
+        "that only one group has go to its row with the fewest labels.",
     )
     soft: bool = Field(
         True,
-        description="Hand the confidence of each label to the head as its weight; a label that only one group has "
-        "keeps weight 1, as it has no other rows to be learned from.",
+        description="Pass the confidence of each label to the head as its weight; a label that only one group has "
+        "keeps weight 1, as it has no other rows to learn from.",
     )
     paper: bool = Field(
-        False, description="Exactly the paper's algorithm, with 20 iterations unless another number is given."
+        False, description="Run exactly the paper's algorithm, with 20 iterations unless `iterations` is set."
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _as_in_the_paper(cls, given: Any) -> Any:
-        if not isinstance(given, Mapping) or given.get("paper") is not True:
-            return given
-        against = {name: repr(value) for name, value in PAPER.items() if given.get(name, value) != value}
-        if given.get("normalise") == "none":
-            against["normalise"] = "'auto', 'idf' or 'unit'"
-        if against:
-            wanted = ", ".join(f"{name} = {value}" for name, value in against.items())
-            raise ValueError(f"paper = true means {wanted}: leave that out, or paper")
-        return {"iterations": 20, **PAPER, **given}
+    def _set_paper_values(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("paper") is not True:
+            return values
+        conflicts = {name: repr(value) for name, value in PAPER.items() if values.get(name, value) != value}
+        if values.get("normalise") == "none":
+            conflicts["normalise"] = "'auto', 'idf' or 'unit'"
+        if conflicts:
+            expected = ", ".join(f"{name} = {value}" for name, value in conflicts.items())
+            raise ValueError(f"paper = true means {expected}: leave that out, or paper")
+        return {"iterations": 20, **PAPER, **values}
 
     @model_validator(mode="after")
-    def _fitting_capacity(self) -> EagleParams:
+    def _check_capacity(self) -> EagleParams:
         if self.capacity == "margin" and not self.refine:
-            raise ValueError('capacity = "margin" is about the classifiers of refine, which is 0')
+            raise ValueError('capacity = "margin" needs the classifiers of refine, but refine is 0')
         if self.capacity == "threshold" and (self.refine or self.head):
-            raise ValueError('capacity = "threshold" is about cosines: it needs refine = 0 and no head')
+            raise ValueError('capacity = "threshold" needs cosines: set refine = 0 and no head')
         return self
 
 
 class Eagle(Configured):
-    """Shen et al. (2020), Algorithms 1 and 2, and what does better: see the parameters and `assign.steps`.
+    """Algorithms 1 and 2 of Shen et al. (2020), and improvements: see the parameters and `assign.steps`.
 
-    Rows in groups lose the labels they had and get those that their groups give them; rows in no group keep their
-    own. A label of a group without rows, or whose rows have no features at all, cannot be placed: `facts` counts them.
+    Rows in groups lose their labels and get those that their groups give them; rows in no group keep their own. A label
+    of a group without rows, or with only rows that have no features, cannot be placed: `facts` counts such labels.
 
-    The confidence of an assignment is 1/(1 + n·exp(−margin/c)) with n the number of rows of the group that were not
-    given the label and c = 0.03 for cosines, 0.7 for refined scores: 1/(1+n) for a tie, towards 1 the further the row
-    is ahead, 1 where there was nothing to choose. A label that only one group has is as unclear as a tie: no other
-    group says anything about it, and its scores are not evidence.
+    The confidence of an assignment is 1/(1 + n·exp(−margin/c)) with n the number of rows of the group that did not get
+    the label and c = 0.03 for cosines, 0.7 for refined scores: 1/(1+n) for a tie, closer to 1 the further the row is
+    ahead, 1 if all rows got the label. A label that only one group has counts as a tie: no other group gives evidence
+    about it.
     """
 
     Params: ClassVar[type[Params]] = EagleParams
     conformance: ClassVar[Mapping[str, Any]] = {
         "expected_failures": {
-            "takes_dense_and_sparse_rows_alike": "dense rows have every feature, so that idf says nothing about them"
+            "takes_dense_and_sparse_rows_alike": "dense rows have every feature, so that idf carries no information"
         }
     }
 
@@ -141,30 +142,30 @@ class Eagle(Configured):
         groups = _checked_groups(train)
         if self.params.head is not None:
             check_head(self.params.head, context)
-        X, done = normalised(train.matrix, self.params.normalise)
+        X, method = normalise_rows(train.matrix, self.params.normalise)
         with context.progress("placing labels", total=1.0) as bar:
-            placed = place(X, replace(train, groups=groups), self.params, context=context, advance=bar.advance)
-        choice = placed.choice
+            result = choose_rows(X, replace(train, groups=groups), self.params, context=context, advance=bar.advance)
+        choice = result.choice
         empty = zero_rows(X)
-        alone = (np.bincount(groups.labels.indices, minlength=train.labels) == 1)[choice.labels]
+        single_group = (np.bincount(groups.labels.indices, minlength=train.labels) == 1)[choice.labels]
         self.choice = choice
-        self.confidence = confidence(choice, groups.membership, empty, alone, placed.clear)
-        own = np.diff(groups.membership.indptr) == 0
-        Y, weights = _labelled(train.Y, own, choice, np.where(alone, np.float32(1), self.confidence))
+        self.confidence = confidences(choice, groups.membership, empty, single_group, result.clear_margin)
+        ungrouped = np.diff(groups.membership.indptr) == 0
+        Y, weights = _label_matrices(train.Y, ungrouped, choice, np.where(single_group, np.float32(1), self.confidence))
         self._facts = {
-            "normalised": done,
-            **placed.facts,
-            **_facts(train.Y, groups, empty, own, choice, self.confidence),
+            "normalised": method,
+            **result.facts,
+            **_facts(train.Y, groups, empty, ungrouped, choice, self.confidence),
         }
         self._exhibits = assignment_exhibits(choice, self.confidence, groups, train.names)
         return replace(train, Y=Y, weights=weights if self.params.soft else None)
 
     def facts(self) -> dict[str, Any]:
-        """What the last `apply` placed, where, and what it could not place."""
+        """Return facts about the last `apply`: the labels that it placed and those that it could not place."""
         return self._facts
 
     def exhibits(self) -> list[Exhibit]:
-        """How sure the last `apply` was, and its surest and least sure choices."""
+        """Return exhibits about the last `apply`: its confidence, and its surest and least sure choices."""
         return self._exhibits
 
     def save(self, folder: Path) -> None:
@@ -174,12 +175,12 @@ class Eagle(Configured):
             store.write_arrays(folder / ASSIGNMENTS, {**arrays, "confidence": self.confidence})
 
 
-def confidence(
-    choice: Choice, membership: csr_matrix, empty: np.ndarray, alone: np.ndarray, clear: float
+def confidences(
+    choice: Choice, membership: csr_matrix, empty: np.ndarray, single_group: np.ndarray, clear_margin: float
 ) -> np.ndarray:
-    """For each assignment a number from 0 to 1 that grows with its margin; see `Eagle`.
+    """Return for each assignment a number from 0 to 1 that grows with its margin; see `Eagle`.
 
-    `empty` marks rows of zeros, `alone` the assignments of labels that only one group has.
+    `empty` marks rows of zeros, `single_group` the assignments of labels that only one group has.
     """
     sizes = np.bincount(
         membership.indices[~np.repeat(empty, np.diff(membership.indptr))], minlength=membership.shape[1]
@@ -187,15 +188,15 @@ def confidence(
     change = np.flatnonzero(np.diff(choice.labels) | np.diff(choice.groups)) + 1
     given = np.diff(np.concatenate([[0], change, [len(choice)]]))
     left = sizes[choice.groups] - np.repeat(given, given) if len(choice) else np.empty(0)
-    margins = np.where(alone, 0.0, choice.margins.astype(np.float64))
-    return (1.0 / (1.0 + left * np.exp(-margins / clear))).astype(np.float32)
+    margins = np.where(single_group, 0.0, choice.margins.astype(np.float64))
+    return (1.0 / (1.0 + left * np.exp(-margins / clear_margin))).astype(np.float32)
 
 
 def _checked_groups(train: Split) -> Groups:
     if train.groups is None:
         raise DataError(
-            "eagle needs groups of rows and the labels of the groups, and these rows have none: give the data a file "
-            "of groups, or put the label stage 'aggregate' before eagle to make groups from labelled rows"
+            "eagle needs groups of rows and the labels of the groups, but these rows have none: add a file of groups "
+            "to the data, or put the label stage 'aggregate' before eagle to make groups from labelled rows"
         )
     train.groups.check(train.rows, train.labels)
     for what, matrix in {"membership": train.groups.membership, "labels": train.groups.labels}.items():
@@ -203,12 +204,14 @@ def _checked_groups(train: Split) -> Groups:
     return Groups(as_csr(train.groups.membership), as_csr(train.groups.labels), train.groups.names)
 
 
-def _labelled(Y: csr_matrix, own: np.ndarray, choice: Choice, sure: np.ndarray) -> tuple[csr_matrix, csr_matrix]:
-    """Y and weights: of several assignments of one label to one row the surest counts; `own` rows keep theirs."""
-    kept = np.repeat(own, np.diff(Y.indptr))
+def _label_matrices(
+    Y: csr_matrix, ungrouped: np.ndarray, choice: Choice, assignment_weights: np.ndarray
+) -> tuple[csr_matrix, csr_matrix]:
+    """Return Y and weights; the highest weight of a label and row counts, and `ungrouped` rows keep their labels."""
+    kept = np.repeat(ungrouped, np.diff(Y.indptr))
     rows = np.concatenate([choice.rows, np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))[kept]])
     labels = np.concatenate([choice.labels, Y.indices[kept]])
-    weights = np.concatenate([sure, np.ones(int(kept.sum()), dtype=np.float32)])
+    weights = np.concatenate([assignment_weights, np.ones(int(kept.sum()), dtype=np.float32)])
     order = np.lexsort((-weights, labels, rows))
     rows, labels, weights = rows[order], labels[order], weights[order]
     first = np.ones(len(rows), dtype=bool)
@@ -220,7 +223,7 @@ def _labelled(Y: csr_matrix, own: np.ndarray, choice: Choice, sure: np.ndarray) 
 
 
 def _facts(
-    Y: csr_matrix, groups: Groups, empty: np.ndarray, own: np.ndarray, choice: Choice, sure: np.ndarray
+    Y: csr_matrix, groups: Groups, empty: np.ndarray, ungrouped: np.ndarray, choice: Choice, confidence: np.ndarray
 ) -> dict[str, Any]:
     membership, given = groups.membership, groups.labels
     sizes = np.bincount(membership.indices, minlength=membership.shape[1])
@@ -228,8 +231,8 @@ def _facts(
     usable = np.bincount(membership.indices[full], minlength=membership.shape[1])
     per_group = np.diff(given.indptr)
     no_rows, no_features = int(per_group[sizes == 0].sum()), int(per_group[(sizes > 0) & (usable == 0)].sum())
-    had = np.bincount(given.indices, minlength=given.shape[1]) > 0
-    got = np.bincount(choice.labels, minlength=given.shape[1]) > 0
+    in_groups = np.bincount(given.indices, minlength=given.shape[1]) > 0
+    placed = np.bincount(choice.labels, minlength=given.shape[1]) > 0
     repeated = int(np.maximum(np.rint(given.data).astype(np.int64) - 1, 0).sum())
     facts: dict[str, Any] = {
         "group_labels": int(given.nnz),
@@ -238,25 +241,25 @@ def _facts(
         "given_to_rows": len(choice),
         "repetitions": repeated,
         "rows_with_labels": len(np.unique(choice.rows)),
-        "rows_in_groups": int((~own).sum()),
-        "rows_in_no_group": int(own.sum()),
-        "labels_kept_by_rows_in_no_group": int(np.diff(Y.indptr)[own].sum()),
-        "labels_in_no_group": int((~had).sum()),
-        "labels_placed_nowhere": int((had & ~got).sum()),
-        "mean_confidence": float(sure.mean()) if len(sure) else None,
-        "confidence_below_half": int((sure < 0.5).sum()),
+        "rows_in_groups": int((~ungrouped).sum()),
+        "rows_in_no_group": int(ungrouped.sum()),
+        "labels_kept_by_rows_in_no_group": int(np.diff(Y.indptr)[ungrouped].sum()),
+        "labels_in_no_group": int((~in_groups).sum()),
+        "labels_placed_nowhere": int((in_groups & ~placed).sum()),
+        "mean_confidence": float(confidence.mean()) if len(confidence) else None,
+        "confidence_below_half": int((confidence < 0.5).sum()),
     }
     warnings = []
     if no_rows or no_features:
         warnings.append(
-            f"{no_rows + no_features} of {given.nnz} labels of groups could not be placed: {no_rows} are of groups "
-            f"without rows, {no_features} of groups whose rows have no features"
+            f"{no_rows + no_features} of {given.nnz} labels of groups could not be placed: {no_rows} because the group "
+            f"has no rows, {no_features} because its rows have no features"
         )
     if facts["labels_placed_nowhere"]:
-        warnings.append(f"{facts['labels_placed_nowhere']} labels are in groups, but no row could be given one of them")
+        warnings.append(f"{facts['labels_placed_nowhere']} labels of groups could not be given to any row")
     return {**facts, "warnings": warnings}
 
 
 def read_assignments(folder: Path) -> dict[str, np.ndarray]:
-    """What `Eagle.save` wrote: groups, labels, rows, scores, margins and confidence, one entry per assignment."""
+    """Read what `Eagle.save` wrote: groups, labels, rows, scores, margins and confidence, one entry per assignment."""
     return store.read_arrays(folder / ASSIGNMENTS, *(field.name for field in fields(Choice)), "confidence")

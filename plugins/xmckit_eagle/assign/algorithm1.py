@@ -1,15 +1,15 @@
 """Algorithm 1 of Shen et al. (2020) in the space of scores: the same iterates, without an embedding per label.
 
-For one label, e is never stored. Kept are s_i = ⟨x_i, e⟩ and r_i = ⟨x_i, c⟩ with c = Σ_j w_j x_{v_j} over the label's
-groups j and the rows v_j that they pick, and a step e ← Proj(e + λc) is
+The embedding e of a label is never stored. The algorithm keeps s_i = ⟨x_i, e⟩ and r_i = ⟨x_i, c⟩ with
+c = Σ_j w_j x_{v_j} over the label's groups j and the rows v_j that they pick, and a step e ← Proj(e + λc) is
 
     s ← (s + λr)/ν,   ν² = 1 + 2λ Σ_j w_j s_{v_j} + λ² Σ_j w_j r_{v_j}.
 
-r costs a pass over the label's rows, and only when some v_j has changed. A choice without its own group needs that
-group's part of e, Σ_i ω_i x_i over its rows: kept are the ω_i, q_i = ⟨x_i, part⟩ and p_i = ⟨x_i, x_{v_j}⟩.
+r costs a pass over the label's rows, and only if some v_j has changed. To leave out a group's own part of e,
+Σ_i ω_i x_i over its rows, the algorithm also keeps the ω_i, q_i = ⟨x_i, part⟩ and p_i = ⟨x_i, x_{v_j}⟩.
 
 A slot is a row in a group of the label. All sums are float64, and of scores that are equal up to rounding the row with
-the smallest id wins: the result does not depend on the order of summation.
+the smallest id wins: so the result does not depend on the order of summation.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from numba import njit
 from xmckit_eagle.assign.rows import add_row, clear_row, clear_rows, dot_row
 
 TIE = 1e-10  # scores closer than this, for rows of unit length, are equal
-NOTHING = 1e-9  # a squared length below this share of what it was made of is zero
-SORTED = 32  # of more rows than this a full ranking is sorted, not picked one by one
+NOTHING = 1e-9  # a squared length below this share of its terms is zero
+SORTED = 32  # a full ranking of more rows than this is sorted, not picked one by one
 
-# what is kept by slot, in the order of the rows of `slot`
+# the quantities per slot, in the order of the rows of `slot`
 S, R, Z, LENGTH, ALONG, OWN, OMEGA, Q, P = range(9)
 
 
 class Rules(NamedTuple):
-    """`limit` 0: as many rows as the group has the label; `threshold` −inf: none. `mu_squared` = ⟨μ, μ⟩."""
+    """The options of `choice.assign`: `limit` 0 is capacity "count", `threshold` −inf is none, mu_squared is ⟨μ, μ⟩."""
 
     iterations: int
     step: float
@@ -44,7 +44,11 @@ class Rules(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The rows of each group. By row: length and ⟨x_i, μ⟩; by member: ⟨x_i, Σ of its group⟩; either may be empty."""
+    """The rows of each group: `start` and `rows`.
+
+    `lengths` are by row; so is `along` = ⟨x_i, μ⟩, empty without background. `own` = ⟨x_i, Σ of its group⟩ is by
+    member, empty without leave-one-out.
+    """
 
     start: np.ndarray
     rows: np.ndarray
@@ -54,7 +58,7 @@ class Members(NamedTuple):
 
 
 class LabelGroups(NamedTuple):
-    """The groups of each label, how often they have it, and a random number for each label."""
+    """The groups of each label, how often they have it (`counts`), and a random number for each label (`lots`)."""
 
     start: np.ndarray
     groups: np.ndarray
@@ -63,7 +67,7 @@ class LabelGroups(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """One thread's memory: by feature, by slot and by group of the label at hand."""
+    """One thread's memory: by feature, by slot and by group of the current label."""
 
     dense: np.ndarray
     rows: np.ndarray
@@ -77,7 +81,7 @@ class Scratch(NamedTuple):
 
 
 def make_scratch(features: int, slots: int, groups: int, rules: Rules) -> Scratch:
-    """`slots` and `groups` are the most that one label has."""
+    """Allocate scratch; `slots` and `groups` are the largest numbers of one label."""
     return Scratch(
         dense=np.zeros((2 if rules.leave_one_out and rules.iterations else 1, features)),
         rows=np.empty(slots, dtype=np.int32),
@@ -92,15 +96,15 @@ def make_scratch(features: int, slots: int, groups: int, rules: Rules) -> Scratc
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def place_labels(
+def assign_labels(
     X: Any, members: Members, labels: LabelGroups, rules: Rules, begin: int, end: int, scratch: Scratch,
     whole: np.ndarray, real: np.ndarray,
 ) -> int:  # fmt: skip
     """Choose rows for the labels `begin` to `end`.
 
-    Writes (group, label, row) to `whole` and (score, margin) to `real`; returns how many there are.
+    Write (group, label, row) to `whole` and (score, margin) to `real`; return the number of entries.
     """
-    # A tuple of many arrays is slow to compile wherever it is passed to.
+    # Unpacked here: a tuple of many arrays is slow to compile in every function that takes it.
     dense, rows, slot, marks, first, weight, group, times, picked = scratch
     written = 0
     for label in range(begin, end):
@@ -126,14 +130,14 @@ def _collect(
     members: Members, labels: LabelGroups, label: int, rules: Rules,
     rows: np.ndarray, slot: np.ndarray, first: np.ndarray, weight: np.ndarray, group: np.ndarray, times: np.ndarray,
 ) -> int:  # fmt: skip
-    """The label's groups that have rows, and their rows; returns the number of groups."""
+    """Collect the label's groups that have rows, and their rows; return the number of groups."""
     number, slots = 0, 0
     for place in range(labels.start[label], labels.start[label + 1]):
         begin, end = members.start[labels.groups[place]], members.start[labels.groups[place] + 1]
         if begin == end:
             continue
         group[number] = labels.groups[place]
-        # a count may be above what an integer holds, and below 1
+        # A count may overflow an integer, and may be below 1.
         times[number] = np.int64(max(1.0, np.rint(min(labels.counts[place], np.float64(end - begin)))))
         weight[number] = labels.counts[place] if rules.weighted else 1.0
         for member in range(begin, end):
@@ -155,7 +159,7 @@ def _embed(
     X: Any, rows: np.ndarray, first: np.ndarray, weight: np.ndarray, slot: np.ndarray, dense: np.ndarray,
     rules: Rules, lot: int,
 ) -> float:  # fmt: skip
-    """S, and with leave-one-out OMEGA and Q, of e⁰. Returns ⟨e⁰, μ⟩."""
+    """Fill S, and with leave-one-out OMEGA and Q, for e⁰; return ⟨e⁰, μ⟩."""
     squared, rough, e_mu = 0.0, 0.0, 0.0
     for at in range(len(weight)):
         for i in range(first[at], first[at + 1]):
@@ -197,7 +201,7 @@ def _iterate(
     X: Any, rows: np.ndarray, first: np.ndarray, weight: np.ndarray, slot: np.ndarray, dense: np.ndarray,
     rules: Rules, e_mu: float, marks: np.ndarray, picked: np.ndarray,
 ) -> float:  # fmt: skip
-    """The iterations: S, OMEGA and Q follow e. Returns ⟨e, μ⟩."""
+    """Run the iterations, which update S, OMEGA and Q; return ⟨e, μ⟩."""
     groups = len(weight)
     rate = rules.step / weight.sum() if rules.mean else rules.step
     picked[:groups] = -1
@@ -245,7 +249,7 @@ def _pick(
     X: Any, rows: np.ndarray, begin: int, end: int, weight: float, before: int, best: int, slot: np.ndarray,
     dense: np.ndarray, rules: Rules,
 ) -> None:  # fmt: skip
-    """A group picks slot `best`: c, which is in dense[0], and the group's P follow."""
+    """Let a group pick slot `best`: update c, which is in dense[0], and the group's P."""
     if before >= 0:
         add_row(X, rows[before], -weight, dense[0])
     add_row(X, rows[best], weight, dense[0])
@@ -258,7 +262,7 @@ def _pick(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _group_scores(begin: int, end: int, slot: np.ndarray, rules: Rules, e_mu: float) -> float:
-    """Z of the rows of one group; returns the squared length of the vector that they are products with."""
+    """Fill Z for the rows of one group; return the squared length of the vector that Z are the products with."""
     squared, mu_squared = 1.0, rules.mu_squared
     without = False
     if rules.leave_one_out:
@@ -291,7 +295,7 @@ def _group_scores(begin: int, end: int, slot: np.ndarray, rules: Rules, e_mu: fl
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _best(begin: int, end: int, slot: np.ndarray, marks: np.ndarray, unmarked: bool) -> int:
-    """The slot with the best score (of those without a mark, when asked), or −1. Slots are in the order of rows."""
+    """Return the slot with the best score, or −1; with `unmarked`, of those without a mark. Slots are in row order."""
     top = -1
     for i in range(begin, end):
         if (top < 0 or slot[Z, i] > slot[Z, top]) and not (unmarked and marks[i]):
@@ -305,7 +309,7 @@ def _best(begin: int, end: int, slot: np.ndarray, marks: np.ndarray, unmarked: b
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _close_enough(slot: np.ndarray, top: int, other: int, threshold: float) -> bool:
-    """Whether a row has the share of the best score, which must be above 0, up to rounding."""
+    """Return whether a row has the share of the best score, which must be above 0, up to rounding."""
     if threshold == -np.inf:
         return True
     near = slot[Z, other] >= threshold * slot[Z, top] - TIE * (slot[LENGTH, top] + slot[LENGTH, other])
@@ -317,7 +321,7 @@ def _give(
     begin: int, end: int, slot: np.ndarray, marks: np.ndarray, rows: np.ndarray, rules: Rules, e_mu: float, limit: int,
     chosen: np.ndarray, real: np.ndarray, written: int,
 ) -> int:  # fmt: skip
-    """Give the label to the best rows of one group: `chosen` rows, `real` scores and margins."""
+    """Give the label to the best rows of one group: write the rows to `chosen`, scores and margins to `real`."""
     length = np.sqrt(_group_scores(begin, end, slot, rules, e_mu))
     start = written
     best = _best(begin, end, slot, marks, True)

@@ -1,4 +1,4 @@
-"""All rows that a label could be given to, group by group, with scores that may change before the choice is made."""
+"""All rows that a label could go to, group by group, with scores that may change before the choice is made."""
 
 from __future__ import annotations
 
@@ -10,92 +10,92 @@ from scipy.sparse import csr_matrix
 
 from xmckit_eagle.assign.choice import Choice
 
-SORTED = 16  # more candidates of a pair than this are found by sorting, fewer one by one
+SORTED = 16  # to select more candidates of a pair than this, sort them; select fewer one by one
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """A pair is a label of a group; its candidates are the group's rows that have features.
+class CandidateRows:
+    """The rows that each label of each group could go to.
 
-    Pairs are in the order of labels, then groups: those of label l are `of_label[l]` to `of_label[l + 1]`, and the
-    candidates of pair p are `start[p]` to `start[p + 1]`. `times`: how often the group has the label. `scores` are
-    comparable within a pair only.
+    A pair is a label of a group; its candidates are the group's rows that have features. Pairs are in the order of
+    labels, then groups: those of label l are `label_start[l]` to `label_start[l + 1]`, and the candidates of pair p are
+    `start[p]` to `start[p + 1]`. `times` says how often the group has the label. `scores` are comparable within a pair
+    only.
     """
 
-    of_label: np.ndarray
+    label_start: np.ndarray
     groups: np.ndarray
     times: np.ndarray
     start: np.ndarray
     rows: np.ndarray
     scores: np.ndarray
 
+    @classmethod
+    def from_ranking(cls, ranking: Choice, labels: csr_matrix) -> CandidateRows:
+        """Read a ranking of all rows of each pair; `labels` (groups × labels) says how often a group has a label."""
+        first = np.ones(len(ranking), dtype=bool)
+        first[1:] = (np.diff(ranking.labels) != 0) | (np.diff(ranking.groups) != 0)
+        begins = np.flatnonzero(first)
+        pair_groups, pair_labels = ranking.groups[begins], ranking.labels[begins]
+        times = np.asarray(labels[pair_groups, pair_labels]).ravel() if len(begins) else np.empty(0)
+        return cls(
+            label_start=np.searchsorted(pair_labels, np.arange(labels.shape[1] + 1)).astype(np.int64),
+            groups=pair_groups.astype(np.int64),
+            times=np.maximum(np.rint(times), 1).astype(np.int64),
+            start=np.concatenate([begins, [len(ranking)]]).astype(np.int64),
+            rows=ranking.rows.astype(np.int32),
+            scores=ranking.scores.astype(np.float64),
+        )
+
     @property
     def labels(self) -> np.ndarray:
-        """The label of each pair."""
-        return np.repeat(np.arange(len(self.of_label) - 1), np.diff(self.of_label))
+        """Return the label of each pair."""
+        return np.repeat(np.arange(len(self.label_start) - 1), np.diff(self.label_start))
 
     @property
-    def alone(self) -> np.ndarray:
-        """Which pairs belong to a label that no other group has: nothing can be learned about it."""
-        number = np.diff(self.of_label)
+    def single_group(self) -> np.ndarray:
+        """Mark the pairs of labels that only one group has: nothing can be learned about such a label."""
+        number = np.diff(self.label_start)
         return np.repeat(number == 1, number)
 
-    def with_scores(self, scores: np.ndarray) -> Candidates:
+    def with_scores(self, scores: np.ndarray) -> CandidateRows:
         return replace(self, scores=scores)
 
     def best(self, take: np.ndarray) -> np.ndarray:
-        """Which candidates are among the `take` best of their pair; of equal ones the first."""
+        """Mark the `take` best candidates of each pair; of equal ones the first."""
         chosen = np.zeros(len(self.rows), dtype=np.bool_)
         _mark_best(self.start, self.scores, np.asarray(take, dtype=np.int64), chosen)
         return chosen
 
     def choice(self, chosen: np.ndarray) -> Choice:
-        """The marked candidates; a margin is the distance to the best candidate of the pair that is not marked."""
+        """Return the marked candidates; a margin is the distance to the best candidate of the pair without a mark."""
         pairs = np.repeat(np.arange(len(self.times)), np.diff(self.start))
         rest = np.full(len(self.times), -np.inf)
         np.maximum.at(rest, pairs[~chosen], self.scores[~chosen])
-        places = np.flatnonzero(chosen)
-        places = places[np.lexsort((-self.scores[places], pairs[places]))]
-        of, scores = pairs[places], self.scores[places]
+        marked = np.flatnonzero(chosen)
+        marked = marked[np.lexsort((-self.scores[marked], pairs[marked]))]
+        pairs, scores = pairs[marked], self.scores[marked]
         return Choice(
-            self.groups[of].astype(np.int64),
-            self.labels[of],
-            self.rows[places].astype(np.int64),
+            self.groups[pairs].astype(np.int64),
+            self.labels[pairs],
+            self.rows[marked].astype(np.int64),
             scores.astype(np.float32),
-            (scores - rest[of]).astype(np.float32),
+            (scores - rest[pairs]).astype(np.float32),
         )
 
-
-def candidates(ranking: Choice, labels: csr_matrix) -> Candidates:
-    """From a ranking of all rows of each pair; `labels` (groups × labels) says how often a group has a label."""
-    first = np.ones(len(ranking), dtype=bool)
-    first[1:] = (np.diff(ranking.labels) != 0) | (np.diff(ranking.groups) != 0)
-    begins = np.flatnonzero(first)
-    groups, of = ranking.groups[begins], ranking.labels[begins]
-    times = np.asarray(labels[groups, of]).ravel() if len(begins) else np.empty(0)
-    return Candidates(
-        of_label=np.searchsorted(of, np.arange(labels.shape[1] + 1)).astype(np.int64),
-        groups=groups.astype(np.int64),
-        times=np.maximum(np.rint(times), 1).astype(np.int64),
-        start=np.concatenate([begins, [len(ranking)]]).astype(np.int64),
-        rows=ranking.rows.astype(np.int32),
-        scores=ranking.scores.astype(np.float64),
-    )
-
-
-def standardised(these: Candidates, scores: np.ndarray) -> np.ndarray:
-    """Scores with mean 0 within each pair and, over the pairs of a label, mean square 1 (0 where all are equal)."""
-    sizes = np.diff(these.start)
-    if not len(sizes):
-        return scores.astype(np.float64)
-    pairs = np.repeat(np.arange(len(sizes)), sizes)
-    centred = scores - (np.add.reduceat(scores, these.start[:-1]) / sizes)[pairs]
-    of_label = these.start[these.of_label]
-    running = np.concatenate([[0.0], np.cumsum(centred**2)])
-    number = np.maximum(np.diff(of_label), 1)
-    spread = np.sqrt(np.maximum(np.diff(running[of_label]), 0.0) / number)
-    spread = np.where(spread > 1e-9 * (np.abs(scores).max(initial=0.0) + 1e-300), spread, np.inf)
-    return np.asarray(centred / np.repeat(spread, np.diff(of_label)))
+    def standardised(self, scores: np.ndarray) -> np.ndarray:
+        """Return scores with mean 0 in each pair and mean square 1 over the pairs of a label; 0 if all are equal."""
+        sizes = np.diff(self.start)
+        if not len(sizes):
+            return scores.astype(np.float64)
+        pairs = np.repeat(np.arange(len(sizes)), sizes)
+        centred = scores - (np.add.reduceat(scores, self.start[:-1]) / sizes)[pairs]
+        label_start = self.start[self.label_start]
+        running = np.concatenate([[0.0], np.cumsum(centred**2)])
+        number = np.maximum(np.diff(label_start), 1)
+        spread = np.sqrt(np.maximum(np.diff(running[label_start]), 0.0) / number)
+        spread = np.where(spread > 1e-9 * (np.abs(scores).max(initial=0.0) + 1e-300), spread, np.inf)
+        return np.asarray(centred / np.repeat(spread, np.diff(label_start)))
 
 
 @njit(cache=True, nogil=True)

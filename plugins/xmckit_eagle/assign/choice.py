@@ -1,4 +1,4 @@
-"""Which rows of a group its labels belong to: `assign` runs EAGLE over all labels, on several threads."""
+"""Choose the rows that the labels of groups belong to: `assign` runs EAGLE over all labels, on several threads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from scipy.sparse import csc_matrix, csr_matrix, issparse
 
 from xmckit import DataError, Matrix, UsageError
 from xmckit.data.model import as_csr
-from xmckit_eagle.assign.algorithm1 import NOTHING, LabelGroups, Members, Rules, make_scratch, place_labels
+from xmckit_eagle.assign.algorithm1 import NOTHING, LabelGroups, Members, Rules, assign_labels, make_scratch
 from xmckit_eagle.assign.normalise import squared_lengths
-from xmckit_eagle.assign.rows import group_products, products_with_sum
+from xmckit_eagle.assign.rows import compiled_rows, group_products, products_with_sum
 
-PARTS = 128  # labels are handed to the threads in about so many parts of equal work
-MOST = int(np.iinfo(np.int64).max)
+PARTS = 128  # threads take labels in about this many parts of equal work
+UNLIMITED = int(np.iinfo(np.int64).max)
 _MASK = (1 << 64) - 1
 
 Capacity = int | Literal["count", "threshold"]
@@ -26,11 +26,10 @@ Capacity = int | Literal["count", "threshold"]
 
 @dataclass(frozen=True)
 class Choice:
-    """One entry per (group, label, row that is given the label), by label, then group, then rank.
+    """One entry per (group, label, row that gets the label), by label, then group, then rank.
 
-    `scores` are cosines between row and embedding as the last choice saw them (products where rows are not of unit
-    length). `margins` is how far the score is above that of the best row of the group that was not given the label;
-    inf where there is none.
+    `scores` are cosines between row and embedding at the last choice (products if rows are not of unit length).
+    `margins` are the distances of the scores to the best row of the group that did not get the label; inf if all did.
     """
 
     groups: np.ndarray
@@ -60,55 +59,63 @@ def assign(
     workers: int = 1,
     advance: Callable[[float], None] | None = None,
 ) -> Choice:
-    """Algorithm 2 of Shen et al. (2020). X is used as it is; `membership` is rows × groups, `labels` groups × labels.
+    """Run Algorithm 2 of Shen et al. (2020). `membership` is rows × groups, `labels` is groups × labels.
 
     - `iterations` T and `step` λ of Algorithm 1; `update` "mean" divides λ by the number of the label's groups.
-    - `background`: what a row shares with the sum of all rows does not count in its score.
-    - `leave_one_out`: what a group itself has added to an embedding does not count in the scores of its rows.
-    - `capacity`: how many rows of a group may get one label: a number, "count" (as many as `labels` says) or
-      "threshold" (any number). With a `threshold`, rows after the first need that share of the best row's score.
-    - `counts`: a group weighs as much as `labels` says, instead of 1.
-    - `seed`: draws the row that a label starts from where the sum of its rows is zero.
-    - `advance` hears, part by part, the share of the work that is done.
+    - `background`: ignore the part of a row along the sum of all rows.
+    - `leave_one_out`: ignore a group's own part of an embedding in the scores of its rows.
+    - `capacity`: rows of a group that may get one label: a number, "count" (the number in `labels`) or "threshold"
+      (any number). With a `threshold`, rows after the first need that share of the best row's score.
+    - `counts`: a group weighs as much as its number in `labels`, instead of 1.
+    - `seed`: draws the row that a label starts from if the sum of its rows is zero.
+    - `advance` gets the share of the work that was done, part by part.
 
-    Groups without rows and rows of zeros take no part. The result does not depend on `workers`.
+    X is not normalised here. Groups without rows and rows of zeros take no part. The result does not depend on
+    `workers`.
     """
     _check_options(iterations, step, update, capacity, threshold)
     X, by_group, by_label = _checked(X, membership, labels)
-    features = _for_kernels(X)
-    rows, columns = X.shape
-    dense = np.zeros(columns)
-    lengths = np.sqrt(squared_lengths(X))
-    start, group_rows = _without_zero_rows(by_group, lengths)
-    along, mu_squared = np.empty(rows if background else 0), 0.0
-    if background:
-        mu_squared = products_with_sum(features, group_rows, dense, along)
-        background = mu_squared > NOTHING * lengths[group_rows].sum() ** 2
-    own = np.empty(len(group_rows) if leave_one_out else 0)
-    if leave_one_out:
-        group_products(features, start, group_rows, dense, own)
+    features = compiled_rows(X)
+    members, mu_squared = _members(X, features, by_group, background, leave_one_out)
     rules = Rules(
         iterations=int(iterations),
         step=float(step),
         mean=update == "mean",
         weighted=bool(counts),
-        background=bool(background),
+        background=mu_squared > 0.0,
         leave_one_out=bool(leave_one_out),
         limit=_limit(capacity),
         threshold=-np.inf if threshold is None else float(threshold),
-        mu_squared=float(mu_squared),
+        mu_squared=mu_squared,
     )
-    of_labels = LabelGroups(
+    label_groups = LabelGroups(
         start=by_label.indptr.astype(np.int64),
         groups=by_label.indices.astype(np.int32, copy=False),
         counts=by_label.data,
         lots=_lots(seed, by_label.shape[1]),
     )
-    members = Members(start, group_rows, lengths, along, own)
-    return _placed(X, features, members, of_labels, rules, max(1, workers), advance)
+    return _assign_parts(X, features, members, label_groups, rules, max(1, workers), advance)
 
 
-def _placed(
+def _members(
+    X: Matrix, features: Any, by_group: csc_matrix, background: bool, leave_one_out: bool
+) -> tuple[Members, float]:
+    """Return the rows of each group, and ⟨μ, μ⟩ of the sum of all rows: 0 if it is negligible or not wanted."""
+    dense, mu_squared = np.zeros(X.shape[1]), 0.0
+    lengths = np.sqrt(squared_lengths(X))
+    start, group_rows = _without_zero_rows(by_group, lengths)
+    along = np.empty(X.shape[0] if background else 0)
+    if background:
+        mu_squared = float(products_with_sum(features, group_rows, dense, along))
+        if mu_squared <= NOTHING * lengths[group_rows].sum() ** 2:
+            mu_squared = 0.0
+    own = np.empty(len(group_rows) if leave_one_out else 0)
+    if leave_one_out:
+        group_products(features, start, group_rows, dense, own)
+    return Members(start, group_rows, lengths, along, own), mu_squared
+
+
+def _assign_parts(
     X: Matrix,
     features: Any,
     members: Members,
@@ -124,31 +131,31 @@ def _placed(
     room = np.concatenate([[0], np.cumsum(_sums(np.minimum(sizes, most_given).astype(np.int64), labels.start))])
     parts, costs = _parts(_work(X, members, labels))
     workers = min(workers, max(1, len(parts)))
-    mine = threading.local()
+    local = threading.local()
 
-    def place(part: int) -> tuple[np.ndarray, np.ndarray]:
+    def work(part: int) -> tuple[np.ndarray, np.ndarray]:
         begin, end = parts[part]
-        if not hasattr(mine, "scratch"):
-            mine.scratch = make_scratch(X.shape[1], slots, most, rules)
+        if not hasattr(local, "scratch"):
+            local.scratch = make_scratch(X.shape[1], slots, most, rules)
         size = int(room[end] - room[begin])
         whole, real = np.empty((3, size), dtype=np.int32), np.empty((2, size), dtype=np.float32)
-        written = place_labels(features, members, labels, rules, begin, end, mine.scratch, whole, real)
+        written = assign_labels(features, members, labels, rules, begin, end, local.scratch, whole, real)
         return (whole, real) if written == size else (whole[:, :written].copy(), real[:, :written].copy())
 
-    # A part may be one label that is in most groups: the largest come first, so that none is waited for at the end.
+    # A part may be one label that is in most groups: the largest come first, so that none is left for the end.
     order = sorted(range(len(parts)), key=lambda part: -costs[part])
-    placed = {}
+    results = {}
     with ThreadPoolExecutor(workers) as pool:
-        waiting = {pool.submit(place, part): part for part in order}
+        waiting = {pool.submit(work, part): part for part in order}
         try:
             for done in as_completed(waiting):
-                placed[waiting[done]] = done.result()
+                results[waiting[done]] = done.result()
                 if advance is not None:
                     advance(costs[waiting[done]])
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    pairs = [placed[part] for part in range(len(parts))]
+    pairs = [results[part] for part in range(len(parts))]
     return Choice(
         *(_joined([whole[row] for whole, _ in pairs], np.int64) for row in range(3)),
         *(_joined([real[row] for _, real in pairs], np.float32) for row in range(2)),
@@ -156,13 +163,13 @@ def _placed(
 
 
 def _work(X: Any, members: Members, labels: LabelGroups) -> np.ndarray:
-    """How many stored values each label has to do with."""
+    """Return the number of stored values in the rows of each label's groups, plus 1."""
     per_row = np.diff(X.indptr) if issparse(X) else np.full(X.shape[0], X.shape[1])
     return _sums(_sums(per_row[members.rows], members.start)[labels.groups], labels.start) + 1
 
 
 def _parts(work: np.ndarray) -> tuple[list[tuple[int, int]], list[float]]:
-    """Ranges of labels of about equal work, and each one's share of it."""
+    """Return ranges of labels of about equal work, and each range's share of it."""
     done = np.concatenate([[0], np.cumsum(work)])
     cuts = np.searchsorted(done, np.arange(1, PARTS) * (done[-1] / PARTS))
     cuts = np.unique(np.concatenate([[0], cuts, [len(work)]]))
@@ -177,11 +184,11 @@ def _joined(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
 def _limit(capacity: Capacity) -> int:
     if capacity == "count":
         return 0
-    return MOST if capacity == "threshold" else min(int(capacity), MOST)
+    return UNLIMITED if capacity == "threshold" else min(int(capacity), UNLIMITED)
 
 
 def _sums(values: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Sums of the stretches of `values` that `start` marks; a stretch may be empty."""
+    """Return the sums of `values[start[i] : start[i + 1]]`; slices may be empty."""
     running = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
     return running[start[1:]] - running[start[:-1]]
 
@@ -195,7 +202,7 @@ def _without_zero_rows(members: csc_matrix, lengths: np.ndarray) -> tuple[np.nda
 
 
 def _lots(seed: int, labels: int) -> np.ndarray:
-    """One draw of 64 bits per label (splitmix64)."""
+    """Draw 64 random bits per label (splitmix64)."""
     z = np.uint64((seed * 0x9E3779B97F4A7C15) & _MASK) + np.arange(1, labels + 1, dtype=np.uint64) * np.uint64(
         0xD1B54A32D192ED03
     )
@@ -214,13 +221,13 @@ def _check_options(iterations: int, step: float, update: str, capacity: object, 
     if capacity not in ("count", "threshold") and not (isinstance(capacity, (int, np.integer)) and capacity >= 1):
         raise UsageError(f"capacity is {capacity!r}, expected a number of at least 1, 'count' or 'threshold'")
     if capacity == "threshold" and threshold is None:
-        raise UsageError("capacity is 'threshold': say with threshold which share of the best score a row needs")
+        raise UsageError("capacity is 'threshold': set threshold to the share of the best score that a row needs")
     if threshold is not None and not np.isfinite(threshold):
         raise UsageError(f"threshold is {threshold}, expected a finite number")
 
 
 def check_sound(matrix: csr_matrix, what: str) -> None:
-    """Raise DataError where a matrix names rows or columns that it does not have: compiled code would follow it."""
+    """Raise DataError if a matrix names rows or columns that it does not have: compiled code does not check."""
     try:
         matrix.check_format(full_check=True)
     except ValueError as error:
@@ -229,7 +236,7 @@ def check_sound(matrix: csr_matrix, what: str) -> None:
 
 
 def _checked(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tuple[Matrix, csc_matrix, csc_matrix]:
-    """X in float32 without repeated entries, the rows of each group, the groups of each label."""
+    """Return X in float32 without repeated entries, the rows of each group, and the groups of each label."""
     if len(X.shape) != 2:
         raise DataError(f"features must have two dimensions, rows × features, found {len(X.shape)}")
     if membership.shape[0] != X.shape[0]:
@@ -240,29 +247,21 @@ def _checked(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tuple[Mat
         check_sound(matrix, f"the groups' {what}")
         if not (np.isfinite(matrix.data) & (matrix.data >= 0)).all():
             raise DataError(f"the groups' {what} has a value that is negative or not a number")
-    members, given = (as_csr(matrix).tocsc() for matrix in (membership, labels))
-    for matrix in (members, given):
+    by_group, by_label = (as_csr(matrix).tocsc() for matrix in (membership, labels))
+    for matrix in (by_group, by_label):
         matrix.sort_indices()
-    return _finite(X), members, given
+    return _finite(X), by_group, by_label
 
 
 def _finite(X: Any) -> Matrix:
-    """X in float32, or DataError where a value is not a number or too large to be one in float32."""
+    """Return X in float32; raise DataError if a value is not finite or overflows float32."""
     if issparse(X):
         check_sound(X, "the feature matrix")
     with np.errstate(over="ignore"):
-        found: Any = as_csr(X) if issparse(X) else np.ascontiguousarray(X, dtype=np.float32)
-    finite = np.isfinite(found.data if issparse(found) else found)
+        rows: Any = as_csr(X) if issparse(X) else np.ascontiguousarray(X, dtype=np.float32)
+    finite = np.isfinite(rows.data if issparse(rows) else rows)
     if not finite.all():
         first = int(np.argmin(finite))
-        row = int(np.searchsorted(found.indptr, first, "right")) - 1 if issparse(found) else first // found.shape[1]
+        row = int(np.searchsorted(rows.indptr, first, "right")) - 1 if issparse(rows) else first // rows.shape[1]
         raise DataError("the features have a value that is not a finite number of 32 bits", row=row)
-    return found
-
-
-def _for_kernels(X: Any) -> Any:
-    if not issparse(X):
-        return X
-    # Compiled code need not ask whether an unsigned index counts from the end.
-    indices = X.indices.astype(np.int32, copy=False).view(np.uint32)
-    return X.indptr.astype(np.int64, copy=False), indices, X.data
+    return rows

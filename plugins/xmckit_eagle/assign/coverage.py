@@ -1,9 +1,8 @@
-"""Labels for the rows that would be left without any: in data of this kind every row has a label.
+"""Labels for rows that the scores leave without any: in data of this kind every row has a label.
 
-Two things follow from it that no score can say. A label that only one group has gives no hint which of the group's rows
-it is about: it goes, with all others of its group, to the row that has the fewest labels. And a row that no label was
-given to takes the one of its group's labels that costs least: the smallest step down in score, from a row that keeps
-another label.
+Two rules follow that no score can express. A label that only one group has gives no hint about its row: all such labels
+of a group go to the row with the fewest labels. And a row without a label takes the one of its group's labels that
+costs least: the smallest step down in score, from a row that keeps another label.
 """
 
 from __future__ import annotations
@@ -11,23 +10,21 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from xmckit_eagle.assign.candidates import Candidates
+from xmckit_eagle.assign.candidates import CandidateRows
 
 
-def cover(these: Candidates, chosen: np.ndarray, row_count: int) -> tuple[np.ndarray, int]:
-    """The marked candidates after both steps, and how many rows took a label."""
-    chosen, alone = chosen.copy(), these.alone
-    of_candidate = np.repeat(alone, np.diff(these.start))
-    held = np.bincount(these.rows[chosen & ~of_candidate], minlength=row_count)
-    lonely = these.with_scores(np.where(of_candidate, -held[these.rows].astype(np.float64), 0.0)).best(
-        np.where(alone, these.times, 0)
-    )
-    chosen[of_candidate] = lonely[of_candidate]
-    held += np.bincount(these.rows[chosen & of_candidate], minlength=row_count)
-    scores = np.where(of_candidate, 0.0, these.scores)
-    pairs = np.argsort(these.groups, kind="stable")
-    begins = np.searchsorted(these.groups[pairs], np.arange(these.groups.max(initial=-1) + 2))
-    moved = _fill(pairs, begins, these.start, these.rows, scores, held, chosen)
+def cover(candidates: CandidateRows, chosen: np.ndarray, row_count: int) -> tuple[np.ndarray, int]:
+    """Return the marked candidates after both rules, and the number of rows that took a label."""
+    rows, chosen = candidates.rows, chosen.copy()
+    single_group = np.repeat(candidates.single_group, np.diff(candidates.start))
+    held = np.bincount(rows[chosen & ~single_group], minlength=row_count)
+    fewest_first = candidates.with_scores(np.where(single_group, -held[rows].astype(np.float64), 0.0))
+    chosen[single_group] = fewest_first.best(np.where(candidates.single_group, candidates.times, 0))[single_group]
+    held += np.bincount(rows[chosen & single_group], minlength=row_count)
+    scores = np.where(single_group, 0.0, candidates.scores)
+    pairs = np.argsort(candidates.groups, kind="stable")
+    begins = np.searchsorted(candidates.groups[pairs], np.arange(candidates.groups.max(initial=-1) + 2))
+    moved = _fill(pairs, begins, candidates.start, rows, scores, held, chosen)
     return chosen, moved
 
 
@@ -36,6 +33,7 @@ def _fill(
     pairs: np.ndarray, begins: np.ndarray, start: np.ndarray, rows: np.ndarray, scores: np.ndarray, held: np.ndarray,
     chosen: np.ndarray,
 ) -> int:  # fmt: skip
+    """Apply the second rule group by group: `pairs` from `begins[group]` on are those of the group."""
     moved = 0
     for group in range(len(begins) - 1):
         here = pairs[begins[group] : begins[group + 1]]

@@ -1,4 +1,4 @@
-"""Rows as the paper's cosine asks for them: weighted by idf and of unit length."""
+"""Normalise rows for the paper's cosine: weighted by idf and of unit length."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from scipy.sparse import csr_matrix, issparse
 from xmckit import Matrix
 from xmckit.data.model import as_csr
 
-DENSE = 0.5  # with more than this share of its entries stored, a sparse matrix holds dense rows
-UNIT = 1e-3  # rows whose lengths differ from 1 by no more have been normalised
+DENSE = 0.5  # a sparse matrix with more than this share of its entries stored counts as dense
+UNIT = 1e-3  # a length that differs from 1 by no more than this is unit length
 
 
-def normalised(X: Matrix, how: str) -> tuple[Matrix, str]:
-    """X as asked for, and what was done: "idf" (and unit length), "unit" or "none". X itself is not changed.
+def normalise_rows(X: Matrix, how: str) -> tuple[Matrix, str]:
+    """Return normalised rows and the method used: "idf" (and unit length), "unit" or "none". X is not changed.
 
-    "auto" takes rows that already have unit length as they are, since they have been weighted already (twice idf is
-    worse), and does "idf" otherwise. Dense rows have every feature, so that idf says nothing: they get unit length, and
-    so do rows of a sparse matrix of which most entries are stored.
+    "auto" keeps rows that have unit length, since they are weighted already (idf twice is worse), and applies "idf" to
+    others. Dense rows have every feature, so that idf carries no information: they get unit length, and so do rows of a
+    sparse matrix with most entries stored.
     """
     rows: Any
-    with np.errstate(over="ignore"):  # what float32 cannot hold is not a finite number afterwards: `assign` refuses it
+    with np.errstate(over="ignore"):  # `assign` refuses values that overflow float32
         rows = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
     if how == "auto":
         lengths = np.sqrt(squared_lengths(rows))
@@ -39,9 +39,9 @@ def normalised(X: Matrix, how: str) -> tuple[Matrix, str]:
 
 
 def idf_rows(X: csr_matrix) -> csr_matrix:
-    """Rows weighted by ln(rows / rows that have the feature), of unit length. Rows of zeros stay.
+    """Return rows weighted by ln(rows / rows that have the feature), of unit length; rows of zeros stay.
 
-    A feature that all rows have gets weight 0: it cannot tell rows apart.
+    A feature that all rows have gets weight 0: it does not distinguish them.
     """
     X = as_csr(X)
     have = np.bincount(X.indices, minlength=X.shape[1])
@@ -55,7 +55,7 @@ def _unit_rows(X: csr_matrix, weights: np.ndarray) -> csr_matrix:
 
 
 def squared_lengths(X: Matrix) -> np.ndarray:
-    """⟨x_i, x_i⟩ of every row, in float64."""
+    """Return ⟨x_i, x_i⟩ of every row, in float64."""
     if not issparse(X):
         return np.asarray(np.einsum("ij,ij->i", X, X, dtype=np.float64))
     matrix = csr_matrix(X)
@@ -65,7 +65,7 @@ def squared_lengths(X: Matrix) -> np.ndarray:
 
 
 def zero_rows(X: Matrix) -> np.ndarray:
-    """Which rows hold nothing but zeros."""
+    """Mark the rows that hold only zeros."""
     if not issparse(X):
         return np.asarray(~np.any(X, axis=1))
     matrix = csr_matrix(X)

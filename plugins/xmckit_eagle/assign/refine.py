@@ -1,14 +1,13 @@
-"""Rows of a group told apart by classifiers that have not seen the group, one per label and fold.
+"""Refine the choice with classifiers that have not seen the group, one per label and fold.
 
-EAGLE's embedding is a mean; it does not know which features tell the label's rows from others. So each label gets a
-linear support vector machine: the rows that were chosen for it against those of its groups that were not and against
-rows of groups that do not have the label at all, which are certain not to be about it. The label's groups are dealt
-into folds, and a group's rows are scored by the classifier of the other folds. The new scores are mixed with EAGLE's,
-the choice is made anew, and so on.
+EAGLE's embedding is a mean; it does not know which features distinguish the label's rows from others. So each label
+gets a linear support vector machine: the rows chosen for it against the other rows of its groups, and against rows of
+groups without the label, which are certainly not about it. The label's groups are dealt into folds, and the classifier
+of the other folds scores a group's rows. The new scores are mixed with EAGLE's, rows are chosen again, and so on.
 
-Whether a round was worth it is judged without any row's label: after training on a choice, how often does a group that
-was held out, with its best row, beat as many rows drawn from groups without the label? A choice that lowers this share
-is dropped, and the rounds end. `improve` is that loop; `cross_fitting` has another judge for it.
+No row's label is needed to decide whether a round helped. After training on a choice: how often does the best row of a
+held-out group beat as many rows drawn from groups without the label? A choice that lowers this share is dropped, and
+the rounds end. `improve` is that loop; `cross_fitting` has another scorer for it.
 """
 
 from __future__ import annotations
@@ -16,54 +15,59 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numba import njit
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix
 
 from xmckit import Matrix
-from xmckit.data.model import as_csr
-from xmckit_eagle.assign.candidates import Candidates, standardised
+from xmckit_eagle.assign.candidates import CandidateRows
 from xmckit_eagle.assign.normalise import squared_lengths
-from xmckit_eagle.assign.rows import add_row, clear_rows, dot_row, fetch_row
+from xmckit_eagle.assign.rows import add_row, clear_rows, compiled_rows, dot_row, fetch_row
 
-PARTS = 128  # labels are handed to the threads in about so many parts of equal work
-COST = 0.3  # of a wrong side; all of these were tuned on the data sets of docs/eagle.md
+PARTS = 128  # threads take labels in about this many parts of equal work
+COST = 0.3  # of a row on the wrong side; this and the following were tuned on the data sets of docs/eagle.md
 COST_UNCHOSEN = 0.15  # a row that was not chosen may still be about the label
 FOLDS = 5
 EPOCHS = 3
-AHEAD = 2  # rows are in no order in memory: the one after the next is asked for while this one is worked on
+AHEAD = 2  # rows are in no order in memory: prefetch the one after the next
 OUTSIDE, OUTSIDE_LEAST, OUTSIDE_MOST = 4, 100, 50_000  # rows without the label per row of its groups, and bounds
-EAGLES_SHARE = 0.5  # of EAGLE's own scores in the mixture, which counts the classifiers' with 1
+EAGLES_SHARE = 0.5  # of EAGLE's own scores in the mixture; the classifiers' scores count with 1
 
 
-class Judgement(NamedTuple):
-    """`margins` by candidate, by what has not seen its group (NaN: it cannot say); `wins` of held-out groups."""
+class HeldOutScores(NamedTuple):
+    """Scores by classifiers that have not seen the group.
+
+    `margins` are by candidate, NaN if no classifier could be trained; held-out groups won `wins` of `matches`.
+    """
 
     margins: np.ndarray
     wins: float
     matches: int
 
 
-@dataclass(frozen=True)
-class Refined:
-    """`candidates` with new scores; `margins`, by candidate, of the judge (NaN where a label has one group).
+Scorer: TypeAlias = Callable[[np.ndarray], HeldOutScores]
 
-    `recognised`: the share of held-out groups that beat rows without the label, for the choices in the order tried;
-    `rounds` of them, after the first, were kept.
+
+@dataclass(frozen=True)
+class Refinement:
+    """The result of `improve`: `candidates` with new scores, and the scorer's `margins` by candidate.
+
+    Margins are NaN for labels with one group. `recognised` is the share of held-out groups that beat rows without the
+    label, for the choices in the order tried; `rounds` of them, after the first, were kept.
     """
 
-    candidates: Candidates
+    candidates: CandidateRows
     margins: np.ndarray
     recognised: list[float]
     rounds: int
 
 
 class _Problem(NamedTuple):
-    """What the kernel reads. `pool`: the rows to draw from; `member_of`, from `member_start`: the groups of a row."""
+    """The kernel's input. It draws rows from `pool`; `member_of`, from `member_start[row]` on, are a row's groups."""
 
-    of_label: np.ndarray
+    label_start: np.ndarray
     start: np.ndarray
     rows: np.ndarray
     groups: np.ndarray
@@ -75,68 +79,56 @@ class _Problem(NamedTuple):
 
 def refine(
     X: Matrix,
-    these: Candidates,
+    candidates: CandidateRows,
     membership: csr_matrix,
-    take: np.ndarray,
     *,
     rounds: int,
     seed: int = 0,
     workers: int = 1,
     advance: Callable[[float], None] | None = None,
-) -> Refined:
-    """Up to `rounds` rounds; `take` rows of each pair count as chosen. The result does not depend on `workers`."""
-    features: Any = X
-    if issparse(X):
-        X = as_csr(X)
-        # Compiled code need not ask whether an unsigned index counts from the end.
-        indices = X.indices.astype(np.int32, copy=False).view(np.uint32)
-        features = (X.indptr.astype(np.int64), indices, X.data)
+) -> Refinement:
+    """Run up to `rounds` rounds with classifiers as the scorer. The result does not depend on `workers`."""
+    features = compiled_rows(X)
     problem = _Problem(
-        these.of_label,
-        these.start,
-        these.rows,
-        these.groups,
-        np.unique(these.rows),
+        candidates.label_start,
+        candidates.start,
+        candidates.rows,
+        candidates.groups,
+        np.unique(candidates.rows),
         membership.indptr.astype(np.int64),
         membership.indices.astype(np.int32, copy=False),
         squared_lengths(X),
     )
 
-    def judge(chosen: np.ndarray) -> Judgement:
+    def score(chosen: np.ndarray) -> HeldOutScores:
         return _train(features, X.shape[1], problem, chosen, seed, max(1, workers), advance)
 
-    return improve(these, take, judge, rounds=rounds, shares=(1.0, EAGLES_SHARE))
+    return improve(candidates, score, rounds=rounds, shares=(1.0, EAGLES_SHARE))
 
 
-def improve(
-    these: Candidates,
-    take: np.ndarray,
-    judge: Callable[[np.ndarray], Judgement],
-    *,
-    rounds: int,
-    shares: tuple[float, float],
-) -> Refined:
-    """Up to `rounds` rounds in which `judge`, trained on a choice, scores all candidates anew.
+def improve(candidates: CandidateRows, scorer: Scorer, *, rounds: int, shares: tuple[float, float]) -> Refinement:
+    """Run up to `rounds` rounds in which `scorer`, trained on a choice, scores all candidates again.
 
-    New scores are the judge's margins and the scores before the first round, standardised, in these `shares`.
+    A pair's best candidates, as many as its `times`, are the choice. New scores are the scorer's margins and the scores
+    before the first round, standardised, in these `shares`.
     """
-    before = standardised(these, these.scores)
+    before = candidates.standardised(candidates.scores)
     scores, margins, recognised = [before], [], []
     for _ in range(rounds + 1):
-        chosen = these.with_scores(scores[-1]).best(take)
-        found, wins, matches = judge(chosen)
+        chosen = candidates.with_scores(scores[-1]).best(candidates.times)
+        new_margins, wins, matches = scorer(chosen)
         recognised.append(wins / matches if matches else 1.0)
         if len(recognised) > 1 and recognised[-1] < recognised[-2]:
             scores.pop()
             break
-        margins.append(found)
+        margins.append(new_margins)
         if not matches:
             break
-        known = ~np.isnan(found)
-        mixed = shares[0] * standardised(these, np.where(known, found, 0.0)) + shares[1] * before
+        known = ~np.isnan(new_margins)
+        mixed = shares[0] * candidates.standardised(np.where(known, new_margins, 0.0)) + shares[1] * before
         scores.append(np.where(known, mixed, before))
     kept = min(len(scores) - 1, rounds)
-    return Refined(these.with_scores(scores[kept]), margins[max(kept - 1, 0)], recognised, kept)
+    return Refinement(candidates.with_scores(scores[kept]), margins[max(kept - 1, 0)], recognised, kept)
 
 
 def _train(
@@ -147,10 +139,10 @@ def _train(
     seed: int,
     workers: int,
     advance: Callable[[float], None] | None,
-) -> Judgement:
-    """One classifier per label and fold."""
+) -> HeldOutScores:
+    """Train one classifier per label and fold, and score the held-out groups."""
     margins = np.full(len(problem.rows), np.nan)
-    slots = problem.start[problem.of_label]
+    slots = problem.start[problem.label_start]
     cuts = np.unique(np.searchsorted(slots, np.linspace(0, slots[-1], PARTS + 1)))
     cuts[0], cuts[-1] = 0, len(slots) - 1
     parts = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
@@ -164,16 +156,16 @@ def _train(
             advance((slots[end] - slots[begin]) / max(1, slots[-1]))
         return result
 
-    # A part may be one label that is in most groups: the largest come first, so that none is waited for at the end.
+    # A part may be one label that is in most groups: the largest come first, so that none is left for the end.
     parts.sort(key=lambda part: slots[part[0]] - slots[part[1]])
     with ThreadPoolExecutor(workers) as pool:
         results = list(pool.map(run, parts))
-    return Judgement(margins, float(sum(wins for wins, _ in results)), sum(matches for _, matches in results))
+    return HeldOutScores(margins, float(sum(wins for wins, _ in results)), sum(matches for _, matches in results))
 
 
 @njit(cache=True, nogil=True)
 def _next(state: np.ndarray, below: int) -> Any:
-    """A number below `below`, by splitmix64."""
+    """Draw a number below `below` by splitmix64."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -183,7 +175,7 @@ def _next(state: np.ndarray, below: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _has_label(row: int, member_start: np.ndarray, member_of: np.ndarray, groups: np.ndarray) -> bool:
-    """Whether the row is in one of `groups`, which are in order."""
+    """Return whether the row is in one of `groups`, which are sorted."""
     for place in range(member_start[row], member_start[row + 1]):
         at = np.searchsorted(groups, member_of[place])
         if at < len(groups) and groups[at] == member_of[place]:
@@ -196,13 +188,17 @@ def _train_labels(
     X: Any, w: np.ndarray, problem: _Problem, chosen: np.ndarray, begin: int, end: int, room: int, seed: int,
     margins: np.ndarray,
 ) -> tuple[float, int]:  # fmt: skip
-    of_label, start, candidate_rows, all_groups, pool, member_start, member_of, squares = problem
+    """Fill `margins` for the labels `begin` to `end`; return the matches that held-out groups won, and all matches.
+
+    The kernel stays whole: every step works on the scratch arrays of one label, and w is cleared after each fold.
+    """
+    label_start, start, candidate_rows, all_groups, pool, member_start, member_of, squares = problem
     rows, side, cost = np.empty(room, np.int32), np.empty(room), np.empty(room)
     alpha, order = np.empty(room), np.empty(room, np.int64)
     state = np.zeros(1, np.uint64)
     wins, matches = 0.0, 0
     for label in range(begin, end):
-        first, number = of_label[label], of_label[label + 1] - of_label[label]
+        first, number = label_start[label], label_start[label + 1] - label_start[label]
         if number < 2:
             continue
         groups = all_groups[first : first + number]
@@ -251,7 +247,7 @@ def _separate(
     X: Any, squares: np.ndarray, rows: np.ndarray, side: np.ndarray, cost: np.ndarray, w: np.ndarray,
     alpha: np.ndarray, order: np.ndarray, state: np.ndarray,
 ) -> float:  # fmt: skip
-    """Squared-hinge support vector machine by dual coordinate descent; w is zero before. Returns the bias."""
+    """Train a squared-hinge support vector machine by dual coordinate descent; w starts at zero. Return the bias."""
     bias = 0.0
     for at in range(len(rows)):
         order[at], alpha[at] = at, 0.0

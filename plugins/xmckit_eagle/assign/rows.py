@@ -1,6 +1,9 @@
-"""Rows of a matrix for compiled code: X is (indptr, indices, data) of a CSR matrix, or a dense array."""
+"""Operations on the rows of a matrix in compiled code: X is (indptr, indices, data) of a CSR matrix, or a dense array.
 
-# numba gives the overloads their types
+The functions without a body are stubs: numba compiles the overload for the type of X.
+"""
+
+# numba infers the types of the overloads
 # mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
@@ -10,32 +13,45 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 from numba.extending import overload
+from scipy.sparse import issparse
 
+from xmckit import Matrix
+from xmckit.data.model import as_csr
 from xmckit.sparse.lanes import prefetch
 
 
+def compiled_rows(X: Matrix) -> Any:
+    """Return X in float32, in the form that compiled code takes."""
+    if not issparse(X):
+        return np.ascontiguousarray(X, dtype=np.float32)
+    X = as_csr(X)
+    # Compiled code need not check whether an unsigned index counts from the end.
+    indices = X.indices.astype(np.int32, copy=False).view(np.uint32)
+    return X.indptr.astype(np.int64, copy=False), indices, X.data
+
+
 def add_row(X: Any, row: int, factor: float, target: np.ndarray) -> None:
-    """target += factor · x_row"""
+    """Add factor · x_row to the target."""
     raise NotImplementedError
 
 
 def dot_row(X: Any, row: int, vector: np.ndarray) -> float:
-    """⟨x_row, vector⟩"""
+    """Return ⟨x_row, vector⟩."""
     raise NotImplementedError
 
 
 def fetch_row(X: Any, row: int) -> None:
-    """Ask the processor to bring a row near, before it is needed."""
+    """Prefetch a row into the cache."""
     raise NotImplementedError
 
 
 def clear_row(X: Any, row: int, target: np.ndarray) -> None:
-    """target = 0 where x_row is stored"""
+    """Set the target to 0 where x_row is stored."""
     raise NotImplementedError
 
 
 def clear_rows(X: Any, rows: np.ndarray, target: np.ndarray) -> None:
-    """target = 0 where one of the rows is stored"""
+    """Set the target to 0 where one of the rows is stored."""
     raise NotImplementedError
 
 
@@ -59,7 +75,7 @@ def _add_row(X, row, factor, target):
 
 @overload(dot_row, jit_options={"nogil": True})
 def _dot_row(X, row, vector):
-    # Four sums at once: one alone would wait for each addition to end before the next begins.
+    # Four sums overlap; a single one would wait for each addition to end before the next begins.
     if isinstance(X, types.Array):
 
         def dense(X, row, vector):
@@ -103,7 +119,7 @@ def _fetch_row(X, row):
 
     def sparse(X, row):
         indptr, indices, data = X
-        for place in range(indptr[row], indptr[row + 1], 16):  # of 4 bytes each: one line of the cache
+        for place in range(indptr[row], indptr[row + 1], 16):  # 16 entries of 4 bytes fill one cache line
             prefetch(indices.ctypes.data + 4 * place)
             prefetch(data.ctypes.data + 4 * place)
 
@@ -145,7 +161,7 @@ def _clear_rows(X, rows, target):
 
 @njit(cache=True, nogil=True)
 def group_products(X: Any, start: np.ndarray, rows: np.ndarray, dense: np.ndarray, out: np.ndarray) -> None:
-    """out = ⟨x_i, sum of the rows of the group⟩ for every row of every group; `dense` is zero before and after."""
+    """Set out = ⟨x_i, sum of the group's rows⟩ for every row of every group; `dense` is zero before and after."""
     for group in range(len(start) - 1):
         for member in range(start[group], start[group + 1]):
             add_row(X, rows[member], 1.0, dense)
@@ -157,7 +173,7 @@ def group_products(X: Any, start: np.ndarray, rows: np.ndarray, dense: np.ndarra
 
 @njit(cache=True, nogil=True)
 def products_with_sum(X: Any, rows: np.ndarray, dense: np.ndarray, out: np.ndarray) -> float:
-    """out = ⟨x_i, μ⟩ for all i with μ = Σ x over `rows`; returns ⟨μ, μ⟩. `dense` is zero before and after."""
+    """Set out = ⟨x_i, μ⟩ for all i with μ = Σ x over `rows`, and return ⟨μ, μ⟩; `dense` is zero before and after."""
     for row in rows:
         add_row(X, row, 1.0, dense)
     for row in range(len(out)):

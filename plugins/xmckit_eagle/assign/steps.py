@@ -1,4 +1,4 @@
-"""From groups to a choice of rows: EAGLE's scores, refined, cut to the capacity, and no row left out."""
+"""The steps from groups to a choice of rows: EAGLE's scores, refinement, capacity, and coverage of all rows."""
 
 from __future__ import annotations
 
@@ -9,101 +9,85 @@ from typing import Any
 import numpy as np
 
 from xmckit import Context, Groups, Matrix, Split
-from xmckit_eagle.assign.candidates import Candidates, candidates, standardised
-from xmckit_eagle.assign.choice import Choice, assign
+from xmckit_eagle.assign.candidates import CandidateRows
+from xmckit_eagle.assign.choice import UNLIMITED, Capacity, Choice, assign
 from xmckit_eagle.assign.coverage import cover
-from xmckit_eagle.assign.cross_fitting import head_judge
+from xmckit_eagle.assign.cross_fitting import head_scorer
 from xmckit_eagle.assign.refine import improve, refine
 
-# The margin at which a row is e times as likely as the runner-up: for cosines, and for refined scores, whose spread
-# over the rows of a label's groups is about 1.
+# The margin at which a row is e times as likely as the runner-up: for cosines, and for refined scores, which have a
+# spread of about 1 over the rows of a label's groups.
 # Over bibtex, cve_libraries, reuters21578, delicious and debian_depends with random groups of 4 and 10, without
 # iterations, the mean log-loss of the confidence against the truth is least for 0.03; for single sets the best value
 # is 0.015 to 0.1. For refined scores it is least between 0.25 (cve_libraries) and 1 (stdlib-calls).
-CLEAR = 0.03
-CLEAR_REFINED = 0.7
-HEADS_SHARE = 0.25  # of the head's scores beside those before; tuned on the data sets of docs/eagle.md
-EAGLES_PART = 0.2  # of the progress bar, when more follows
+CLEAR_MARGIN = 0.03
+CLEAR_MARGIN_REFINED = 0.7
+HEADS_SHARE = 0.25  # of the head's scores in the mixture with the earlier ones; tuned on the data sets of docs/eagle.md
+EAGLES_PROGRESS = 0.2  # share of the progress bar for EAGLE itself, if further steps follow
 
 
 @dataclass(frozen=True)
-class Placed:
-    """`clear`: the margin that makes a choice clear; `facts` say what was done beyond EAGLE."""
+class ChosenRows:
+    """The chosen rows, the margin that makes a choice clear, and facts about the steps beyond EAGLE."""
 
     choice: Choice
-    clear: float
+    clear_margin: float
     facts: dict[str, Any]
 
 
-def place(X: Matrix, train: Split, params: Any, *, context: Context, advance: Callable[[float], None]) -> Placed:
-    """`X` are the rows of `train`, normalised; `params` are those of `Eagle`."""
+def choose_rows(
+    X: Matrix, train: Split, params: Any, *, context: Context, advance: Callable[[float], None]
+) -> ChosenRows:
+    """Run all steps; `X` are the normalised rows of `train`, and `params` are those of `Eagle`."""
     assert train.groups is not None
-    groups, seed = train.groups, context.seed_for("eagle")
-    capacity = capacity_used(groups, params)
-
-    def run(capacity: int | str, threshold: float | None, share: float) -> Choice:
-        return assign(
-            X,
-            groups.membership,
-            groups.labels,
-            iterations=params.iterations,
-            step=params.step,
-            update=params.update,
-            background=params.background,
-            leave_one_out=params.leave_one_out,
-            capacity=capacity,  # type: ignore[arg-type]
-            threshold=threshold,
-            counts=params.merge == "list",
-            seed=seed,
-            workers=context.workers,
-            advance=lambda done: advance(share * done),
-        )
-
-    if not params.refine and not params.cover and params.head is None:
-        limit = params.threshold if capacity == "threshold" else None
-        return Placed(run(1 if capacity == "one" else capacity, limit, 1.0), CLEAR, {"capacity": capacity})
-    everything = run(np.iinfo(np.int64).max, None, EAGLES_PART)
-    these = candidates(everything, groups.labels)
-    if capacity != "count":
-        these = replace(these, times=np.ones_like(these.times))
+    groups = train.groups
+    capacity = resolve_capacity(groups, params)
     facts: dict[str, Any] = {"capacity": capacity}
+    if not params.refine and not params.cover and params.head is None:
+        limit: Any = 1 if capacity == "one" else capacity
+        threshold = params.threshold if capacity == "threshold" else None
+        choice = _run_eagle(X, groups, params, limit, threshold, context, advance)
+        return ChosenRows(choice, CLEAR_MARGIN, facts)
+    ranking = _run_eagle(X, groups, params, UNLIMITED, None, context, lambda done: advance(EAGLES_PROGRESS * done))
+    candidates = CandidateRows.from_ranking(ranking, groups.labels)
+    if capacity != "count":
+        candidates = replace(candidates, times=np.ones_like(candidates.times))
     trainings = (params.refine + 1 if params.refine else 0) + (2 if params.head is not None else 0)
 
-    def trained(done: float) -> None:
-        advance((1.0 - EAGLES_PART) / trainings * done)
+    def advance_training(done: float) -> None:
+        advance((1.0 - EAGLES_PROGRESS) / trainings * done)
 
-    scored, margins = these, None
+    scored, margins = candidates, None
     if params.refine:
-        refined = refine(
+        refinement = refine(
             X,
-            these,
+            candidates,
             groups.membership,
-            these.times,
             rounds=params.refine,
-            seed=seed,
+            seed=context.seed_for("eagle"),
             workers=context.workers,
-            advance=trained,
+            advance=advance_training,
         )
-        scored, margins = refined.candidates, refined.margins
-        facts["refinement_rounds"] = refined.rounds
-        facts["held_out_groups_recognised"] = [round(value, 4) for value in refined.recognised]
+        scored, margins = refinement.candidates, refinement.margins
+        facts["refinement_rounds"] = refinement.rounds
+        facts["held_out_groups_recognised"] = [round(share, 4) for share in refinement.recognised]
     if params.head is not None:
-        judge = head_judge(train, scored, params.head, context=context, advance=trained)
-        judged = improve(scored, scored.times, judge, rounds=1, shares=(HEADS_SHARE, 1.0))
-        helped = bool(judged.recognised[-1] > judged.recognised[0])
-        scored = judged.candidates if helped else scored
+        scorer = head_scorer(train, scored, params.head, context=context, advance=advance_training)
+        refinement = improve(scored, scorer, rounds=1, shares=(HEADS_SHARE, 1.0))
+        helped = bool(refinement.recognised[-1] > refinement.recognised[0])
+        scored = refinement.candidates if helped else scored
         facts["round_with_head_kept"] = helped
-        facts["held_out_groups_recognised_by_head"] = [round(value, 4) for value in judged.recognised]
-    standard = scored is not these
-    chosen = _chosen(scored, margins, capacity, params)
+        facts["held_out_groups_recognised_by_head"] = [round(share, 4) for share in refinement.recognised]
+    standardised = scored is not candidates
+    chosen = _apply_capacity(scored, margins, capacity, params)
     if params.cover:
-        even = scored if standard else scored.with_scores(standardised(scored, scored.scores))
-        chosen, facts["rows_that_took_a_label"] = cover(even, chosen, X.shape[0])
-    return Placed(scored.choice(chosen), CLEAR_REFINED if standard else CLEAR, facts)
+        comparable = scored if standardised else scored.with_scores(scored.standardised(scored.scores))
+        chosen, facts["rows_that_took_a_label"] = cover(comparable, chosen, X.shape[0])
+    return ChosenRows(scored.choice(chosen), CLEAR_MARGIN_REFINED if standardised else CLEAR_MARGIN, facts)
 
 
-def capacity_used(groups: Groups, params: Any) -> str:
-    """What "auto" means for these groups."""
+def resolve_capacity(groups: Groups, params: Any) -> str:
+    """Return the capacity that is used for these groups if the parameter is "auto"."""
     if params.capacity != "auto":
         return str(params.capacity)
     if params.merge == "list" and groups.labels.nnz and groups.labels.data.max() > 1:
@@ -111,11 +95,38 @@ def capacity_used(groups: Groups, params: Any) -> str:
     return "margin" if params.refine else "one"
 
 
-def _chosen(scored: Candidates, margins: np.ndarray | None, capacity: str, params: Any) -> np.ndarray:
-    """`margins`: of the classifiers of `refine`, where there are some."""
+def _run_eagle(
+    X: Matrix,
+    groups: Groups,
+    params: Any,
+    capacity: Capacity,
+    threshold: float | None,
+    context: Context,
+    advance: Callable[[float], None],
+) -> Choice:
+    return assign(
+        X,
+        groups.membership,
+        groups.labels,
+        iterations=params.iterations,
+        step=params.step,
+        update=params.update,
+        background=params.background,
+        leave_one_out=params.leave_one_out,
+        capacity=capacity,
+        threshold=threshold,
+        counts=params.merge == "list",
+        seed=context.seed_for("eagle"),
+        workers=context.workers,
+        advance=advance,
+    )
+
+
+def _apply_capacity(scored: CandidateRows, margins: np.ndarray | None, capacity: str, params: Any) -> np.ndarray:
+    """Mark the candidates that get the label; `margins` are those of the classifiers of `refine`, if it ran."""
     chosen = scored.best(scored.times)
     if capacity == "margin" and margins is not None:
-        chosen |= margins > params.margin  # NaN, of a label with one group, is not above anything
+        chosen |= margins > params.margin  # the NaN of a label with one group is not above anything
     if capacity == "threshold":
         best = np.repeat(np.maximum.reduceat(scored.scores, scored.start[:-1]), np.diff(scored.start))
         chosen |= (best > 0) & (scored.scores >= params.threshold * best)

@@ -1,8 +1,8 @@
 """A head for bags of rows (multi-instance multi-label learning), after section 6 of Shen et al. (2020).
 
-It learns from groups whose labels are known as a whole and ranks labels for groups or for single rows. The networks are
-in `network`; label embeddings come from the algorithm that gives labels to rows (`assign.choice`). Meant for up to some
-thousands of labels: with more, let the label preprocessor `eagle` give labels to rows, and any head learn from those.
+It learns from the labels of groups and ranks labels for groups or for single rows. The networks are in `network`; label
+embeddings come from `assign.choice`, which gives labels to rows. The head is meant for up to some thousands of labels:
+with more, let the label preprocessor `eagle` give labels to rows, and use any head.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ from xmckit_eagle.miml.network import (
     row_lengths,
 )
 
-# Entries of the tensor of concepts that one step of training may need, and of embeddings that are learned.
+# Largest number of entries in the concepts of one training step, and in trained embeddings.
 LARGEST_STEP = 1 << 29
 LARGEST_EMBEDDINGS = 1 << 27
 SCORES_AT_ONCE = 1 << 22
 
 
 class MIMLParams(ThresholdParams):
-    """A bag's logits are the maxima over its rows, weighted by how much each label is a row's affair."""
+    """A bag's logits are maxima over its rows, weighted by the attention of labels to rows."""
 
     tau: float = Field(
         0.3, ge=0, le=1000, description="Sharpness of the attention of labels to rows; 0: none, as in Deep-MIML."
     )
     direct: float = Field(
-        0.0, ge=0, le=1000, description="Weight, at first, of a row's likeness to a label; 0: none, as in the paper."
+        0.0, ge=0, le=1000, description="Initial weight of a row's similarity to a label; 0: none, as in the paper."
     )
-    concepts: int = Field(4, ge=1, le=1000, description="Concepts per label, of which the strongest counts.")
-    dim: int = Field(256, ge=1, le=65536, description="Width of the vectors from which concepts are made.")
+    concepts: int = Field(4, ge=1, le=1000, description="Concepts per label; the strongest one counts.")
+    dim: int = Field(256, ge=1, le=65536, description="Width of the vectors that concepts are computed from.")
     loss: Literal["bce", "softmax"] = Field(
-        "bce", description='"softmax" where repeated labels say how much of a bag a label is.'
+        "bce", description='Training loss; "softmax" if the repetitions of a label are its share of the bag.'
     )
-    bias: bool = Field(True, description="A bias per label; without one, as in the paper, logits are 0 or more.")
-    repeats: bool = Field(True, description="A label counts as often as it was given in a group; off: once.")
+    bias: bool = Field(True, description="Learn a bias per label; without it, as in the paper, logits are at least 0.")
+    repeats: bool = Field(True, description="Count a label as often as the group has it; false: once.")
     embeddings: Literal["fixed", "trained"] = Field(
-        "fixed", description='Label embeddings stay as EAGLE made them or are "trained" with the network.'
+        "fixed", description="Keep the label embeddings of EAGLE, or train them with the network."
     )
-    iterations: int = Field(20, ge=0, le=1000, description="EAGLE's iterations for the label embeddings.")
-    background: bool = Field(True, description="Leave out of the attention what all rows have in common.")
-    alone: bool = Field(False, description="Without groups, learn from each row as a bag of one instead of refusing.")
-    batch: int = Field(64, ge=1, description="Bags per step.")
-    epochs: int = Field(40, ge=1, description="Passes over the bags, at most.")
+    iterations: int = Field(20, ge=0, le=1000, description="Iterations of EAGLE for the label embeddings.")
+    background: bool = Field(True, description="Ignore the part of rows along the mean row in the attention.")
+    alone: bool = Field(False, description="Without groups, learn from bags of one row instead of raising an error.")
+    batch: int = Field(64, ge=1, description="Bags per training step.")
+    epochs: int = Field(40, ge=1, description="Largest number of passes over the bags.")
 
 
 @dataclass(frozen=True)
-class Material:
-    """What a fit works from: the bags, and the label embeddings with the direction of the mean row."""
+class BagTrainingData:
+    """The input of a fit: the bags, and the label embeddings with the direction of the mean row."""
 
     bags: LabelledBags
     facts: dict[str, int]
@@ -78,44 +78,45 @@ class Material:
 
 
 class MIMLHead(TorchHead):
-    """The paper's co-attention, which is Deep-MIML where `tau` is 0; with `direct` more than either.
+    """The paper's co-attention; Deep-MIML if `tau` is 0; `direct` adds to both.
 
-    It is not linear, so that there is nothing to verify.
+    The head is not linear, so it cannot be verified.
     """
 
     Params: ClassVar[type[Params]] = MIMLParams
-    conformance: ClassVar[Mapping[str, Any]] = {"params": {"alone": True}}  # rows of the checks are in no groups
+    conformance: ClassVar[Mapping[str, Any]] = {"params": {"alone": True}}  # the checks use rows without groups
 
     def __init__(self, **params: Any):
         super().__init__(**params)
-        self._material: Material | None = None
+        self._data: BagTrainingData | None = None
 
     def embeddings(self) -> Matrix | None:
-        """Labels × features: what the attention compares rows with; None without attention."""
-        attention = self._fitted().classifier.embeddings
-        return None if attention is None else attention.matrix()
+        """Return the embeddings that rows are compared with, labels × features; None if the head uses none."""
+        embeddings = self._fitted().classifier.embeddings
+        return None if embeddings is None else embeddings.matrix()
 
-    # What TorchHead asks for
+    # Overrides of TorchHead
 
     @property
     def probabilistic(self) -> bool:
         return bool(self.params.loss != "softmax")
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
-        self._material = self._prepared(train, context)
+        self._data = self._prepare(train, context)
         try:
-            super().fit(train, indexes=indexes, context=context.using(validation=_grouped(context.validation)))
+            validation = _with_group_labels(context.validation)
+            super().fit(train, indexes=indexes, context=context.using(validation=validation))
         finally:
-            self._material = None
+            self._data = None
 
     def plan(self, train: Split, context: Context) -> dict[str, int]:
-        material = self._given()
+        data = self._training_data
         return {
             **super().plan(train, context),
             "width": self.params.dim,
             "concepts": self.params.concepts,
-            "entries": material.embeddings.nnz,
-            **material.facts,
+            "entries": data.embeddings.nnz,
+            **data.facts,
         }
 
     def size_names(self) -> set[str]:
@@ -123,7 +124,7 @@ class MIMLHead(TorchHead):
 
     def make_classifier(self, sizes: dict[str, int]) -> ConceptLayer:
         kind = FixedEmbeddings if self.params.embeddings == "fixed" else TrainedEmbeddings
-        asked = self._asks_embeddings
+        shape = sizes["labels"], sizes["inputs"], sizes["entries"]
         return ConceptLayer(
             sizes["labels"],
             sizes["width"],
@@ -132,28 +133,28 @@ class MIMLHead(TorchHead):
             direct=self.params.direct,
             bias=self.params.bias,
             shares=self.params.loss == "softmax",
-            embeddings=kind(sizes["labels"], sizes["inputs"], sizes["entries"]) if asked else None,
+            embeddings=kind(*shape) if self._uses_embeddings else None,
         )
 
     def start(self, network: Network, train: Split, generator: torch.Generator) -> None:
-        material = self._given()
-        Y = material.bags.Y
+        data = self._training_data
+        Y = data.bags.Y
         if self.params.loss == "softmax":
-            given = Y.data if material.bags.weights is None else material.bags.weights.data
-            biases = np.log(np.bincount(Y.indices, weights=given, minlength=Y.shape[1]) + 0.5)
+            weights = Y.data if data.bags.weights is None else data.bags.weights.data
+            biases = np.log(np.bincount(Y.indices, weights=weights, minlength=Y.shape[1]) + 0.5)
             biases -= biases.mean()
         else:
             counts = np.bincount(Y.indices, minlength=Y.shape[1])
             biases = np.log((counts + 0.5) / (Y.shape[0] - counts + 0.5))
         network.classifier.begin(biases, generator)
         if network.classifier.embeddings is not None:
-            network.classifier.embeddings.start(material.embeddings, material.background)
+            network.classifier.embeddings.start(data.embeddings, data.background)
 
     def examples(self, train: Split) -> LabelledBags:
-        return self._given().bags
+        return self._training_data.bags
 
     def loss(self, classifier: Any, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
-        raise NotImplementedError("the loss of bags is not one of vectors alone: see batch_loss")
+        raise NotImplementedError("the loss of bags needs more than vectors: see batch_loss")
 
     def batch_loss(
         self,
@@ -172,7 +173,7 @@ class MIMLHead(TorchHead):
         if validation.groups is None:
             bags, truth = Bags.single(validation.rows), validation.Y
         else:
-            bags, kept = Bags.of(validation.groups.membership)
+            bags, kept = Bags.from_membership(validation.groups.membership)
             truth = as_csr(validation.groups.labels)[kept]
         for block, scores in self._bag_scores(self._checked(validation.matrix), bags, threads):
             yield scores, truth[block]
@@ -182,7 +183,7 @@ class MIMLHead(TorchHead):
             classifier.embeddings.check()
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
-        """The best labels of each group, or of each row without `groups`; a group without rows gets none."""
+        """Return the best labels of each group, or of each row without `groups`; a group without rows gets none."""
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
         X = self._checked(X)
@@ -192,7 +193,7 @@ class MIMLHead(TorchHead):
             rows, count = groups.membership.shape
             if rows != X.shape[0]:
                 raise DataError(f"the groups are about {rows} rows, but there are {X.shape[0]} rows of features")
-            bags, kept = Bags.of(groups.membership)
+            bags, kept = Bags.from_membership(groups.membership)
         indices, values = np.full((count, k), -1, dtype=np.int32), np.full((count, k), -np.inf, dtype=np.float32)
         with threads(self._workers) as pool:
             for block, scores in self._bag_scores(X, bags, pool):
@@ -213,74 +214,82 @@ class MIMLHead(TorchHead):
         known = ("bags", "groups without rows", "rows in no bag")
         return {**{name: self.sizes[name] for name in known}, **super().facts(truth)}
 
-    # Its own
+    # Steps of fit and predict
 
     @property
-    def _asks_embeddings(self) -> bool:
+    def _uses_embeddings(self) -> bool:
         return bool(self.params.tau or self.params.direct)
 
     def _bag_scores(self, X: Matrix, bags: Bags, pool: Threads) -> Iterator[tuple[slice, np.ndarray]]:
-        """Blocks of bags with their logits."""
+        """Yield blocks of bags with their logits."""
         network = self._fitted()
         layer: ConceptLayer = network.classifier
         most = max(1, SCORES_AT_ONCE // max(self.sizes["labels"], self.sizes["width"]))
         for block in bags.blocks(most):
-            batch = BagBatch.of(X, bags.take(np.arange(block.start, block.stop)), self._device)
+            batch = BagBatch.from_rows(X, bags.take(np.arange(block.start, block.stop)), self._device)
             with torch.no_grad():
                 x = network.projection(network.encoder(batch.features))
                 yield block, layer(x, layer.affinity(batch), batch.sizes, pool).cpu().numpy()
 
-    def _given(self) -> Material:
-        assert self._material is not None, "only within fit"
-        return self._material
+    @property
+    def _training_data(self) -> BagTrainingData:
+        assert self._data is not None, "only within fit"
+        return self._data
 
-    def _prepared(self, train: Split, context: Context) -> Material:
+    def _prepare(self, train: Split, context: Context) -> BagTrainingData:
         train.check("train")
         train, X = without_stored_zeros(train), as_inputs(train.matrix)
-        labelled, facts = self._bags(train, X)
-        step = int(np.sort(labelled.bags.sizes)[-self.params.batch :].sum()) * self.params.concepts * train.labels
+        labelled, facts = self._labelled_bags(train, X)
+        self._check_size(labelled.bags, train.labels, X.shape[1])
+        if not self._uses_embeddings:
+            empty = csr_matrix((train.labels, X.shape[1]), dtype=np.float32)
+            return BagTrainingData(labelled, facts, empty, np.empty(0))
+        unit = unit_rows(X)
+        embeddings = label_embeddings(
+            unit,
+            labelled.bags,
+            labelled.Y if labelled.weights is None or train.groups is None else labelled.weights,
+            iterations=self.params.iterations,
+            background=self.params.background,
+            seed=context.seed_for("embeddings"),
+            workers=context.workers,
+        )
+        mean = mean_direction(unit) if self.params.background else np.zeros(X.shape[1], dtype=np.float32)
+        return BagTrainingData(labelled, facts, embeddings, mean)
+
+    def _check_size(self, bags: Bags, labels: int, features: int) -> None:
+        """Raise UsageError if a training step or the trained embeddings would be too large."""
+        step = int(np.sort(bags.sizes)[-self.params.batch :].sum()) * self.params.concepts * labels
         if step > LARGEST_STEP:
             raise UsageError(
-                f"a step of training would hold {step:,} numbers (rows of {self.params.batch} bags × "
-                f"{self.params.concepts} concepts × {train.labels} labels), above {LARGEST_STEP:,}: lower batch or "
-                "concepts, or let the label preprocessor eagle give labels to rows and use another head"
+                f"a training step would hold {step:,} numbers (rows of {self.params.batch} bags × "
+                f"{self.params.concepts} concepts × {labels} labels), above {LARGEST_STEP:,}: lower batch or concepts, "
+                "or let the label preprocessor eagle give labels to rows and use another head"
             )
-        if (
-            self._asks_embeddings
-            and self.params.embeddings == "trained"
-            and train.labels * X.shape[1] > LARGEST_EMBEDDINGS
-        ):
+        trained = self._uses_embeddings and self.params.embeddings == "trained"
+        if trained and labels * features > LARGEST_EMBEDDINGS:
             raise UsageError(
-                f"embeddings of {train.labels} labels × {X.shape[1]} features are too many to be trained: leave "
-                'embeddings at "fixed", which stores only what is not 0'
+                f"embeddings of {labels} labels × {features} features are too many to train: leave embeddings at "
+                '"fixed", which stores only numbers other than 0'
             )
-        if not self._asks_embeddings:
-            return Material(labelled, facts, csr_matrix((train.labels, X.shape[1]), dtype=np.float32), np.empty(0))
-        unit = unit_rows(X)
-        counts = labelled.Y if labelled.weights is None or train.groups is None else labelled.weights
-        found = label_embeddings(
-            unit, labelled.bags, counts, iterations=self.params.iterations, background=self.params.background,
-            seed=context.seed_for("embeddings"), workers=context.workers,
-        )  # fmt: skip
-        mean = mean_direction(unit) if self.params.background else np.zeros(X.shape[1], dtype=np.float32)
-        return Material(labelled, facts, found, mean)
 
-    def _bags(self, train: Split, X: Matrix) -> tuple[LabelledBags, dict[str, int]]:
+    def _labelled_bags(self, train: Split, X: Matrix) -> tuple[LabelledBags, dict[str, int]]:
+        """Return the bags with their labels, and facts about them."""
         if train.groups is None:
             if not self.params.alone:
                 raise DataError(
-                    "the head miml learns from groups of rows, and the training rows have none: give groups with the "
+                    "the head miml learns from groups of rows, but the training rows have none: add groups to the "
                     "data, make some with the label stage aggregate, or set alone = true to learn from single rows"
                 )
             bags, empty = Bags.single(train.rows), 0
             Y, weights = train.Y, train.weights
         else:
-            bags, kept = Bags.of(train.groups.membership)
+            bags, kept = Bags.from_membership(train.groups.membership)
             check_sound(train.groups.labels, "the groups' labels")
             counts = as_csr(train.groups.labels)
             empty = counts.shape[0] - len(kept)
             if not (np.isfinite(counts.data) & (counts.data > 0)).all():
-                raise DataError("a group's labels must be counted by finite numbers above 0")
+                raise DataError("the counts of a group's labels must be finite and above 0")
             counts = counts[kept]
             Y = csr_matrix((np.ones_like(counts.data), counts.indices, counts.indptr), counts.shape)
             weights = counts if self.params.repeats and (counts.data != 1).any() else None
@@ -294,12 +303,13 @@ class MIMLHead(TorchHead):
 
 
 def unit_rows(X: Matrix) -> Matrix:
+    """Return the rows scaled to unit length; rows of zeros stay."""
     scale = 1 / row_lengths(X)
     return csr_matrix(diags(scale) @ X, dtype=np.float32) if issparse(X) else X * scale[:, None]
 
 
 def mean_direction(unit: Matrix) -> np.ndarray:
-    """The direction of the mean of rows of unit length; 0 where they cancel out."""
+    """Return the direction of the mean of rows of unit length; 0 if they cancel out."""
     mean = np.asarray(unit.mean(axis=0), dtype=np.float64).ravel()
     length = np.linalg.norm(mean)
     return (mean / length if length > 1e-6 else np.zeros_like(mean)).astype(np.float32)
@@ -308,19 +318,26 @@ def mean_direction(unit: Matrix) -> np.ndarray:
 def label_embeddings(
     unit: Matrix, bags: Bags, counts: csr_matrix, *, iterations: int, background: bool, seed: int, workers: int
 ) -> csr_matrix:
-    """Labels × features, rows of unit length or 0: where the labels lie among rows of unit length.
+    """Return label embeddings, labels × features, with rows of unit length or 0.
 
-    With no iterations the sum of all rows of the label's bags (EAGLE-0), else the sum of the rows that are chosen, one
-    per bag, after that many iterations: the iterate of (26) in the paper. A bag counts as often as it has the label.
+    Without iterations an embedding is the sum of all rows of the label's bags (EAGLE-0), otherwise the sum of the rows
+    chosen after that many iterations, one per bag: the iterate of (26) in the paper. A bag counts as often as it has
+    the label.
     """
     membership = csr_matrix(
         (np.ones(len(bags.rows), dtype=np.float32), bags.rows, bags.starts), (len(bags), unit.shape[0])
     )
     if iterations:
         choice = assign(
-            unit, csr_matrix(membership.T), counts, iterations=iterations, background=background,
-            counts=True, seed=seed, workers=workers,
-        )  # fmt: skip
+            unit,
+            csr_matrix(membership.T),
+            counts,
+            iterations=iterations,
+            background=background,
+            counts=True,
+            seed=seed,
+            workers=workers,
+        )
         weights = np.asarray(counts[choice.groups, choice.labels]).ravel() if len(choice) else np.empty(0)
         chosen = csr_matrix((weights, (choice.labels, choice.rows)), (counts.shape[1], unit.shape[0]), dtype=np.float32)
         sums = chosen @ unit
@@ -329,8 +346,11 @@ def label_embeddings(
     return as_csr(unit_rows(csr_matrix(sums, dtype=np.float32)))
 
 
-def _grouped(validation: Split | None) -> Split | None:
-    """Validation rows with the labels of their groups, None if no bag among them has one; rows as they are if alone."""
+def _with_group_labels(validation: Split | None) -> Split | None:
+    """Return validation rows with the labels of their groups, None if no group has a label.
+
+    Rows without groups stay as they are.
+    """
     if validation is None or validation.groups is None:
         return validation
     Y = as_csr(validation.groups.membership @ validation.groups.labels)

@@ -1,13 +1,13 @@
-"""The networks of section 6 of Shen et al. (2020), for bags of rows of which only the bag's labels are known.
+"""The networks of section 6 of Shen et al. (2020), for bags of rows with labels for the bag only.
 
 A row's vector x becomes V₁ = ReLU(W·ReLU(x) + c), one number per concept and label, and V₂ = max V₁ over the concepts.
-The mask M = g·softmax(τ⟨x_i, e_l⟩) over the g rows i of the bag says how much label l is row i's affair, for a label
-embedding e_l in the space of the features; the bag's logit is z_l = max_i M_il·V₂_il + b_l. With τ = 0, or for a bag of
-one row, M is 1 and the network is Deep-MIML (Feng and Zhou 2017). V₂ is not negative, so that a row that the mask turns
-away (M near 0) does not become the maximum by it.
+The mask M = g·softmax(τ⟨x_i, e_l⟩) over the g rows i of the bag says how much label l belongs to row i, for a label
+embedding e_l in the space of the features. The bag's logit is z_l = max_i M_il·V₂_il + b_l. With τ = 0, or for a bag of
+one row, M is 1 and the network is Deep-MIML (Feng and Zhou 2017). V₂ is not negative, so that a small M does not make a
+row the maximum.
 
-Two things are not in the paper. The bias b lets a sigmoid say "no". And as M is 1 for a single row, all its ranking can
-know of the embeddings is what V₂ has taken over from them, which is little where bags are large: with `direct`, a row's
+Two parts are not in the paper. The bias b lets the sigmoid be below ½. And as M is 1 for a single row, its ranking
+knows of the embeddings only what V₂ has learned from them, which is little if bags are large: with `direct`, a row's
 value is V₂ + α·max(⟨x_i, e_l⟩, 0), where α starts at `direct` and is learned.
 """
 
@@ -27,11 +27,11 @@ from xmckit.nn import Batch, FeatureTable, Targets, Threads, linear
 from xmckit.nn.batches import as_batch
 from xmckit_eagle.assign.choice import check_sound
 
-# Entries of V₁ at a time where no gradient is needed.
+# Entries of V₁ that are computed at a time without gradients.
 CONCEPTS_AT_ONCE = 1 << 24
 # A matrix with more than this share of its entries stored is faster as a dense one.
 DENSE = 0.3
-# Where the embeddings count by themselves, V₂ starts this much smaller, and they lead.
+# With `direct`, V₂ starts this much smaller, so that the embeddings lead at first.
 SMALL = 0.1
 
 
@@ -43,8 +43,8 @@ class Bags:
     starts: np.ndarray
 
     @classmethod
-    def of(cls, membership: csr_matrix) -> tuple[Bags, np.ndarray]:
-        """The groups that have rows, of a matrix rows × groups, and which groups these are."""
+    def from_membership(cls, membership: csr_matrix) -> tuple[Bags, np.ndarray]:
+        """Return the groups that have rows, from a matrix rows × groups, and the ids of these groups."""
         check_sound(membership, "the groups' membership")
         by_group = as_csr(membership.T)
         sizes = np.diff(by_group.indptr)
@@ -54,7 +54,7 @@ class Bags:
 
     @classmethod
     def single(cls, rows: int) -> Bags:
-        """Every row a bag of its own."""
+        """Return bags of one row each."""
         return cls(np.arange(rows, dtype=np.int64), np.arange(rows + 1, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -67,11 +67,11 @@ class Bags:
     def take(self, bags: np.ndarray) -> Bags:
         sizes = self.sizes[bags]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        places = np.arange(starts[-1]) + np.repeat(self.starts[bags] - starts[:-1], sizes)
-        return Bags(self.rows[places], starts)
+        positions = np.arange(starts[-1]) + np.repeat(self.starts[bags] - starts[:-1], sizes)
+        return Bags(self.rows[positions], starts)
 
     def blocks(self, most: int) -> Iterator[slice]:
-        """Consecutive bags with at most `most` rows together, or a single bag with more."""
+        """Yield consecutive bags with at most `most` rows together, or a single bag with more."""
         start = 0
         while start < len(self):
             stop = int(np.searchsorted(self.starts, self.starts[start] + most, "right")) - 1
@@ -81,21 +81,21 @@ class Bags:
 
 @dataclass(frozen=True)
 class BagBatch:
-    """The rows of some bags, one bag after the other: as stored, as an encoder takes them, and the bags' sizes."""
+    """The rows of some bags, bag after bag: `X` as stored, `features` for the encoder, and the bags' `sizes`."""
 
     X: Matrix
     features: Batch
     sizes: torch.Tensor
 
     @classmethod
-    def of(cls, X: Matrix, bags: Bags, device: torch.device) -> BagBatch:
+    def from_rows(cls, X: Matrix, bags: Bags, device: torch.device) -> BagBatch:
         rows = X[bags.rows]
         return cls(rows, as_batch(rows, device), torch.from_numpy(bags.sizes).to(device))
 
 
 @dataclass(frozen=True)
 class LabelledBags:
-    """Bags as the training loop takes them: `Y` and `weights` have one row per bag."""
+    """The examples of the training loop: `Y` and `weights` have one row per bag."""
 
     X: Matrix
     bags: Bags
@@ -109,11 +109,14 @@ class LabelledBags:
         for start in range(0, len(order), size):
             some = order[start : start + size]
             weights = None if self.weights is None else self.weights[some]
-            yield BagBatch.of(self.X, self.bags.take(some), device), Targets.from_csr(self.Y[some], weights, device)
+            yield (
+                BagBatch.from_rows(self.X, self.bags.take(some), device),
+                Targets.from_csr(self.Y[some], weights, device),
+            )
 
 
 def attention_mask(affinity: torch.Tensor, sizes: torch.Tensor, tau: float) -> torch.Tensor:
-    """M = g·softmax(τ·affinity) over the rows of each bag, label by label; its mean over a bag is 1."""
+    """Return M = g·softmax(τ·affinity) over the rows of each bag, label by label; its mean over a bag is 1."""
     bag = torch.repeat_interleave(torch.arange(len(sizes), device=sizes.device), sizes)
     scaled = tau * affinity
     largest = torch.segment_reduce(scaled.detach(), "max", lengths=sizes, axis=0)
@@ -123,7 +126,7 @@ def attention_mask(affinity: torch.Tensor, sizes: torch.Tensor, tau: float) -> t
 
 
 def row_lengths(X: Matrix) -> np.ndarray:
-    """Euclidean lengths of the rows, 1 for a row of zeros."""
+    """Return the Euclidean lengths of the rows, 1 for a row of zeros."""
     if isinstance(X, np.ndarray):
         squares = np.einsum("ij,ij->i", X, X)
     else:
@@ -132,10 +135,10 @@ def row_lengths(X: Matrix) -> np.ndarray:
 
 
 class FixedEmbeddings(torch.nn.Module):
-    """Label embeddings as Algorithm 1 left them, stored as CSR so that sparse features need no dense labels × features.
+    """The label embeddings of Algorithm 1, stored as CSR so that sparse features need no dense labels × features.
 
-    The affinity is ⟨x, e⟩ − ⟨x, μ⟩⟨e, μ⟩ over the length of x: the cosine, without what all rows have in common where
-    μ, the direction of their mean, is not 0.
+    The affinity is ⟨x, e⟩ − ⟨x, μ⟩⟨e, μ⟩ over the length of x: the cosine without the part along μ, the direction of
+    the mean row. μ = 0 leaves the plain cosine.
     """
 
     starts: torch.Tensor
@@ -160,7 +163,7 @@ class FixedEmbeddings(torch.nn.Module):
         self._matrix = None
 
     def check(self) -> None:
-        """DataError unless the stored numbers are a CSR matrix of the right shape."""
+        """Raise DataError unless the stored numbers are a CSR matrix of the right shape."""
         starts, columns = self.starts.cpu().numpy(), self.columns.cpu().numpy()
         if starts[0] != 0 or starts[-1] != len(columns) or (np.diff(starts) < 0).any():
             raise DataError("the label embeddings' rows do not fit their entries")
@@ -168,7 +171,7 @@ class FixedEmbeddings(torch.nn.Module):
             raise DataError(f"a label embedding has an entry outside the {self.shape[1]} features")
 
     def matrix(self) -> Matrix:
-        """Labels × features."""
+        """Return the embeddings, labels × features."""
         if self._matrix is None:
             parts = (part.cpu().numpy() for part in (self.values, self.columns, self.starts))
             sparse = csr_matrix(tuple(parts), self.shape)
@@ -185,12 +188,12 @@ class FixedEmbeddings(torch.nn.Module):
 
 
 class TrainedEmbeddings(torch.nn.Module):
-    """Label embeddings that start where Algorithm 1 ends and are then learned with the rest: a dense matrix."""
+    """Label embeddings that start at those of Algorithm 1 and are learned with the network, as a dense matrix."""
 
     def __init__(self, labels: int, inputs: int, entries: int):
         super().__init__()
         self.table = FeatureTable(inputs, labels, torch.Generator().manual_seed(0))
-        # it would be the same for all rows of a bag, which a softmax over them ignores
+        # A bias is the same for all rows of a bag, and the softmax over them ignores it.
         self.table.bias.requires_grad_(False)
 
     def start(self, embeddings: csr_matrix, background: np.ndarray) -> None:
@@ -200,10 +203,10 @@ class TrainedEmbeddings(torch.nn.Module):
             self.table.table.copy_(torch.from_numpy(contrast.T))
 
     def check(self) -> None:
-        """Nothing that shapes and finite numbers do not already say."""
+        """Do nothing: the shapes and finite numbers of a dense matrix are checked on loading."""
 
     def matrix(self) -> Matrix:
-        """Labels × features."""
+        """Return the embeddings, labels × features."""
         return self.table.table.detach().cpu().numpy().T
 
     def affinity(self, X: Matrix, batch: Batch) -> torch.Tensor:
@@ -212,9 +215,9 @@ class TrainedEmbeddings(torch.nn.Module):
 
 
 class ConceptLayer(torch.nn.Module):
-    """From vectors, and affinities to the label embeddings where these are used, to the logits of bags.
+    """The output layer: it maps the vectors of rows, and their affinities to label embeddings, to logits of bags.
 
-    With `shares` the logits are z − log mean exp(z): above 0 where the softmax gives a label more than an even share.
+    With `shares` the logits are z − log mean exp(z): above 0 if the softmax gives a label more than an equal share.
     """
 
     def __init__(
@@ -250,13 +253,13 @@ class ConceptLayer(torch.nn.Module):
                 self.b.copy_(torch.from_numpy(biases))
 
     def affinity(self, batch: BagBatch) -> torch.Tensor | None:
-        """Rows × labels: how near rows are to labels; None where that is not asked."""
+        """Return the affinity of rows to labels, rows × labels; None without label embeddings."""
         return None if self.embeddings is None else self.embeddings.affinity(batch.X, batch.features)
 
     def forward(
         self, x: torch.Tensor, affinity: torch.Tensor | None, sizes: torch.Tensor, threads: Threads
     ) -> torch.Tensor:
-        """Logits of bags of these sizes, from the vectors of their rows one after the other."""
+        """Return the logits of bags of these sizes; `x` holds the vectors of their rows, bag after bag."""
         values = self.instances(x, threads)
         if affinity is not None:
             if self.direct:
@@ -267,7 +270,7 @@ class ConceptLayer(torch.nn.Module):
         return logits - logits.logsumexp(1, keepdim=True) + math.log(self.labels) if self.shares else logits
 
     def instances(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
-        """V₂, rows × labels."""
+        """Return V₂, rows × labels."""
         size = max(1, CONCEPTS_AT_ONCE // len(self.W))
         if torch.is_grad_enabled() or len(x) <= size:
             return self._strongest(x, threads)
@@ -275,4 +278,4 @@ class ConceptLayer(torch.nn.Module):
 
     def _strongest(self, x: torch.Tensor, threads: Threads) -> torch.Tensor:
         concepts = linear(torch.relu(x), self.W, self.c, threads).view(len(x), self.concepts, self.labels)
-        return torch.relu(concepts.amax(1))  # the same as the maximum over ReLUs
+        return torch.relu(concepts.amax(1))  # equals the maximum over ReLUs

@@ -211,7 +211,7 @@ class _Plan:
 def _synthesise(x: torch.Tensor, grid: Grid, threads: Threads) -> torch.Tensor:
     plan = _plan(grid, x.dtype)
     doubles, members, terms = plan.parts
-    # numpy asks the system for huge pages, torch does not; the first touch of small pages costs more than the arithmetic.
+    # numpy asks the system for huge pages, torch does not: the first touch of small pages costs more than arithmetic.
     into, out = x.numpy(), np.empty((len(x), grid.labels), dtype=plan.weights.dtype)
 
     def fill(rows: slice) -> None:

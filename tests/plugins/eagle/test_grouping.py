@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, random
-from xmckit_eagle.grouping import Aggregate, as_membership, cluster_groups, mixed, random_groups
+from xmckit_eagle.grouping import Aggregate, cluster_groups, membership_matrix, random_groups, swap_groups
 
 import xmckit
 
@@ -25,7 +25,7 @@ def aggregated(train, seed=0, **params):
 @given(rows=st.integers(1, 60), size=st.integers(1, 9), noise=st.floats(0, 1), seed=st.integers(0, 99))
 def test_every_row_is_in_one_group_and_sizes_are_as_asked(rows, size, noise, seed):
     rng = np.random.default_rng(seed)
-    group_of = mixed(random_groups(rows, size, rng), noise, rng)
+    group_of = swap_groups(random_groups(rows, size, rng), noise, rng)
     assert group_of.shape == (rows,)
     sizes = np.bincount(group_of)
     assert np.all(sizes[:-1] == size)
@@ -83,7 +83,7 @@ def test_clusters_find_what_is_planted_and_noise_blurs_it():
         return sum(np.bincount(kind[groups == group]).max() for group in range(4)) / 64
 
     assert purity(group_of) == 1
-    blurred = [purity(mixed(group_of, noise, np.random.default_rng(0))) for noise in (0, 0.5, 1)]
+    blurred = [purity(swap_groups(group_of, noise, np.random.default_rng(0))) for noise in (0, 0.5, 1)]
     assert blurred[0] > blurred[1] > blurred[2]
 
 
@@ -105,9 +105,9 @@ def test_given_groups_are_kept_and_rows_in_no_group_keep_their_labels():
     assert np.array_equal(after.Y[3].toarray().ravel() > 0, truth[[0, 1, 2, 3, 5]].any(axis=0))
 
 
-def test_mistakes_are_told():
-    with pytest.raises(xmckit.UsageError, match="in no groups"):
+def test_mistakes_are_reported():
+    with pytest.raises(xmckit.UsageError, match="have no groups"):
         aggregated(labelled(), method="given")
-    groups = xmckit.Groups(as_membership(np.zeros(37, dtype=np.int64)), csr_matrix((1, 9), dtype=np.float32))
+    groups = xmckit.Groups(membership_matrix(np.zeros(37, dtype=np.int64)), csr_matrix((1, 9), dtype=np.float32))
     with pytest.raises(xmckit.UsageError, match="noise"):
         aggregated(xmckit.Split(labelled().X, labelled().Y, groups=groups), method="given", noise=0.5)

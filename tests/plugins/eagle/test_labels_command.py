@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 from scipy.sparse import csr_matrix
-from xmckit_eagle.cli import _number, labels
+from xmckit_eagle.cli import _group_number, labels
 
 import xmckit
 from xmckit import UsageError
@@ -45,59 +45,61 @@ def runs(tmp_path_factory):
     return folder / "runs"
 
 
-def inspected(runs, *words):
+def inspect_output(runs, *words):
     result = CliRunner().invoke(labels, ["inspect", *words, "--runs", str(runs)], catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
 
 
 def names_of_groups(runs):
-    told = json.loads(inspected(runs, "grouped", "--json", "--most", "99"))
-    return sorted({entry["group"] for entry in told["least_clear"]})
+    result = json.loads(inspect_output(runs, "grouped", "--json", "--most", "99"))
+    return sorted({entry["group"] for entry in result["least_clear"]})
 
 
 def test_groups_without_names_have_numbers():
     groups = xmckit.Groups(csr_matrix((3, 2)), csr_matrix((2, 1)))
-    assert _number(groups, "1") == 1
+    assert _group_number(groups, "1") == 1
     for wrong in ("2", "-1", "²", "one"):
         with pytest.raises(UsageError, match="numbered from 0"):
-            _number(groups, wrong)
+            _group_number(groups, wrong)
 
 
 def test_a_summary(runs):
-    told = json.loads(inspected(runs, "grouped", "--json", "--most", "3"))
-    assert sum(told["histogram"]) == told["assignments"] >= 4
-    assert len(told["least_clear"]) == 3
-    sure = [entry["confidence"] for entry in told["least_clear"]]
+    result = json.loads(inspect_output(runs, "grouped", "--json", "--most", "3"))
+    assert sum(result["histogram"]) == result["assignments"] >= 4
+    assert len(result["least_clear"]) == 3
+    sure = [entry["confidence"] for entry in result["least_clear"]]
     assert sure == sorted(sure)
-    text = inspected(runs, "grouped")
+    text = inspect_output(runs, "grouped")
     assert "█" in text
     assert "least clear" in text
 
 
 def test_a_group_shows_its_rows_and_who_got_each_label(runs):
-    groups = [json.loads(inspected(runs, "grouped", "--group", group, "--json")) for group in names_of_groups(runs)]
-    assert {told["group"] for told in groups} < {"g1", "g2", "g3", "g4"}
-    for told in groups:
-        rows = {entry["row"] for entry in told["rows"]}
-        assert {entry["row"] for entry in told["assignments"]} <= rows
-        assert {entry["label"] for entry in told["assignments"]} == {entry["label"] for entry in told["labels"]}
-        assert told["not_placed"] == []
-        assert sum(entry["times"] for entry in told["labels"]) == len(told["assignments"])
-    everything = json.loads(inspected(runs, "grouped", "--json"))
-    assert everything["assignments"] == sum(len(told["assignments"]) for told in groups)
+    groups = [
+        json.loads(inspect_output(runs, "grouped", "--group", group, "--json")) for group in names_of_groups(runs)
+    ]
+    assert {result["group"] for result in groups} < {"g1", "g2", "g3", "g4"}
+    for result in groups:
+        rows = {entry["row"] for entry in result["rows"]}
+        assert {entry["row"] for entry in result["assignments"]} <= rows
+        assert {entry["label"] for entry in result["assignments"]} == {entry["label"] for entry in result["labels"]}
+        assert result["not_placed"] == []
+        assert sum(entry["times"] for entry in result["labels"]) == len(result["assignments"])
+    everything = json.loads(inspect_output(runs, "grouped", "--json"))
+    assert everything["assignments"] == sum(len(result["assignments"]) for result in groups)
 
 
 def test_names_cannot_steer_the_terminal(runs):
-    text = "".join(inspected(runs, "grouped", "--group", group) for group in names_of_groups(runs))
+    text = "".join(inspect_output(runs, "grouped", "--group", group) for group in names_of_groups(runs))
     assert "\x1b" not in text
     assert "tree\\x1b[31m" in text
 
 
-def test_mistakes_are_told(runs):
+def test_mistakes_are_reported(runs):
     with pytest.raises(UsageError, match="no group 'g99' among the"):
-        inspected(runs, "grouped", "--group", "g99")
+        inspect_output(runs, "grouped", "--group", "g99")
     with pytest.raises(UsageError, match="eagle"):
-        inspected(runs, "plain")
+        inspect_output(runs, "plain")
     with pytest.raises(UsageError, match="eagle"):
-        inspected(runs, "grouped", "--stage", "eagel")
+        inspect_output(runs, "grouped", "--stage", "eagel")

@@ -8,7 +8,7 @@ import xmckit_eagle
 from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 from xmckit_eagle.assign.choice import assign
-from xmckit_eagle.assign.normalise import idf_rows, normalised
+from xmckit_eagle.assign.normalise import idf_rows, normalise_rows
 from xmckit_eagle.preprocessor import Eagle, read_assignments
 
 import xmckit
@@ -255,15 +255,15 @@ def test_negative_features_and_dense_rows_are_as_good_as_any():
 
 def test_normalising():
     X = csr_matrix(np.asarray([[2, 0, 1], [0, 3, 1], [0, 0, 1], [0, 0, 0]], dtype=np.float32))
-    weighted, done = normalised(X, "auto")
+    weighted, done = normalise_rows(X, "auto")
     assert done == "idf"
     idf = np.log(4 / np.asarray([1, 1, 3]))
     expected = X.toarray() * idf
     expected[:3] /= np.sqrt((expected[:3] ** 2).sum(axis=1, keepdims=True))
     assert np.allclose(weighted.toarray(), expected)
-    assert normalised(weighted, "auto")[1] == "none"
-    unit, _ = normalised(X, "unit")
-    dense, done = normalised(X.toarray(), "idf")
+    assert normalise_rows(weighted, "auto")[1] == "none"
+    unit, _ = normalise_rows(X, "unit")
+    dense, done = normalise_rows(X.toarray(), "idf")
     assert done == "unit"
     assert np.allclose(unit.toarray(), dense)
     assert X.data.tolist() == [2, 1, 3, 1, 1]

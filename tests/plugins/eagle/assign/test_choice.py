@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, load_npz
 from scipy.sparse import random as sparse_random
 from xmckit_eagle.assign.choice import assign
-from xmckit_eagle.assign.normalise import normalised
+from xmckit_eagle.assign.normalise import normalise_rows
 
 import xmckit
 
@@ -179,7 +179,7 @@ def test_a_label_in_every_group_does_not_come_to_an_odd_choice():
 def test_a_head_label_with_many_steps_stays_a_cosine():
     rng = np.random.default_rng(0)
     X = csr_matrix(np.abs(rng.standard_normal((6000, 8))).astype(np.float32) * 1e15)
-    X, _ = normalised(X, "unit")
+    X, _ = normalise_rows(X, "unit")
     choice = assign(X, partition(np.arange(6000) // 3), csr_matrix(np.ones((2000, 1))), iterations=300, step=10.0)
     assert len(choice) == 2000
     assert np.isfinite(choice.scores).all()
@@ -238,23 +238,23 @@ def test_entries_in_pieces_are_normalised_as_their_sum():
         (np.repeat(X.data / 2, 2), np.repeat(X.indices, 2), 2 * X.indptr.astype(np.int64)), shape=X.shape
     )
     for how in ("idf", "unit"):
-        whole, pieces = (normalised(matrix, how)[0] for matrix in (X, halves))
+        whole, pieces = (normalise_rows(matrix, how)[0] for matrix in (X, halves))
         assert np.array_equal(whole.toarray(), pieces.toarray())
 
 
 def test_dense_rows_in_a_sparse_matrix_keep_their_features():
     """All rows have all features: idf would leave nothing of them."""
     X = np.random.default_rng(0).random((20, 5)).astype(np.float32) + 0.1
-    sparse, done = normalised(csr_matrix(X), "idf")
+    sparse, done = normalise_rows(csr_matrix(X), "idf")
     assert done == "unit"
-    assert np.allclose(sparse.toarray(), normalised(X, "idf")[0])
+    assert np.allclose(sparse.toarray(), normalise_rows(X, "idf")[0])
 
 
 @pytest.mark.parametrize("how", ["unit", "none"])
 def test_values_beyond_float32_do_not_become_rows_of_zeros(how):
     X, membership, labels = problem(0)
     with np.errstate(invalid="ignore"), pytest.raises(xmckit.DataError, match="not a finite number"):
-        assign(normalised(X.toarray().astype(np.float64) * 1e200, how)[0], membership, labels)
+        assign(normalise_rows(X.toarray().astype(np.float64) * 1e200, how)[0], membership, labels)
 
 
 def test_nothing_to_place():
@@ -331,7 +331,7 @@ def test_shares_on_bibtex():
     """Measured with another implementation: .594 and .668 of the labels go to a row that has them; .830 without μ."""
     folder = Path(os.environ["XMCKIT_DATA"], "bibtex")
     X, Y = (load_npz(folder / f"{part}.trn.npz").tocsr() for part in "XY")
-    X, _ = normalised(X, "idf")
+    X, _ = normalise_rows(X, "idf")
     group = np.empty(X.shape[0], dtype=np.int64)
     group[np.random.default_rng(0).permutation(X.shape[0])] = np.arange(X.shape[0]) // 4
     membership = partition(group)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
-from xmckit_eagle.assign.candidates import candidates
+from xmckit_eagle.assign.candidates import CandidateRows
 from xmckit_eagle.assign.choice import assign
-from xmckit_eagle.assign.cross_fitting import head_judge
-from xmckit_eagle.grouping import as_membership, group_labels
+from xmckit_eagle.assign.cross_fitting import head_scorer
+from xmckit_eagle.grouping import group_labels, membership_matrix
 from xmckit_eagle.preprocessor import Eagle
 
 import xmckit
@@ -22,7 +22,7 @@ def numbers(X):
 
 
 class LeastSquares:
-    """Ridge regression; it remembers what it was shown."""
+    """Ridge regression that records its training rows and the rows it scores."""
 
     needs = frozenset()
     shift = 0.0
@@ -52,7 +52,7 @@ class LeastSquares:
 
 
 class SaysNothing(LeastSquares):
-    """The same scores whatever it was trained on."""
+    """A head with the same scores for all training data."""
 
     def fit(self, train, *, indexes=(), context):
         super().fit(train, context=context)
@@ -74,12 +74,12 @@ def planted(seed=0, groups=60, size=4, labels=8, shared=3.0):
     truth[np.arange(rows), rng.integers(labels, size=rows)] = 1
     noise = shared * (rng.random((rows, 20)) < 0.5)
     X = np.concatenate([np.arange(1, rows + 1)[:, None] / STEP, truth, noise], axis=1).astype(np.float32)
-    membership = as_membership(np.arange(rows) // size)
+    membership = membership_matrix(np.arange(rows) // size)
     Y = csr_matrix(truth)
     return xmckit.Split(csr_matrix(X), Y, groups=xmckit.Groups(membership, group_labels(membership, Y)))
 
 
-def judged_by(head, seed=0):
+def context_with(head, seed=0):
     head.shown, head.given = [], []
     return xmckit.make_context(seed=seed).using(resolve=lambda kind, name: head)
 
@@ -87,75 +87,79 @@ def judged_by(head, seed=0):
 def ranked(train):
     X = train.X[:, 1:]
     everything = assign(X, train.groups.membership, train.groups.labels, iterations=0, capacity=10**9)
-    return candidates(everything, train.groups.labels)
+    return CandidateRows.from_ranking(everything, train.groups.labels)
 
 
-def judgement(train, head=LeastSquares, **changes):
-    these = ranked(train)
-    judge = head_judge(
-        train, these, xmckit.Spec(use="squares"), context=judged_by(head).using(**changes), advance=lambda done: None
+def held_out_scores(train, head=LeastSquares, **changes):
+    candidates = ranked(train)
+    scorer = head_scorer(
+        train,
+        candidates,
+        xmckit.Spec(use="squares"),
+        context=context_with(head).using(**changes),
+        advance=lambda done: None,
     )
-    return these, judge(these.best(these.times))
+    return candidates, scorer(candidates.best(candidates.times))
 
 
 def applied(train, head=None, **params):
-    context = judged_by(head or LeastSquares)
+    context = context_with(head or LeastSquares)
     eagle = Eagle(**params, **({"head": {"use": "any"}} if head else {}))
     return eagle, eagle.apply(train, context=context)
 
 
 def test_groups_are_scored_by_a_head_that_has_seen_none_of_their_rows():
     train = planted(groups=23)
-    _, found = judgement(train)
+    _, held_out = held_out_scores(train)
     assert len(LeastSquares.shown) == 5
     for trained, asked in LeastSquares.shown:
         assert not trained & asked
         assert trained | asked == set(range(train.rows))
         assert {row // 4 for row in asked}.isdisjoint(row // 4 for row in trained)
     assert sorted(row for _, asked in LeastSquares.shown for row in asked) == list(range(train.rows))
-    assert not np.isnan(found.margins).any()
-    assert 0 < found.wins <= found.matches <= train.groups.labels.nnz
+    assert not np.isnan(held_out.margins).any()
+    assert 0 < held_out.wins <= held_out.matches <= train.groups.labels.nnz
 
 
 def test_margins_are_the_heads_scores():
     train = planted(groups=10)
-    these, found = judgement(train)
-    labels = np.repeat(these.labels, np.diff(these.start))
+    candidates, held_out = held_out_scores(train)
+    labels = np.repeat(candidates.labels, np.diff(candidates.start))
     for (trained, asked), Y in zip(LeastSquares.shown, list(LeastSquares.given), strict=True):
         head = LeastSquares()
         head.fit(xmckit.Split(train.X[sorted(trained)], Y), context=None)
         scores = (train.X[:, 1:].toarray() - head.centre) @ head.W.T
-        here = np.isin(these.rows, list(asked))
+        here = np.isin(candidates.rows, list(asked))
         listed = here & head.known[labels]
-        assert np.allclose(found.margins[listed], scores[these.rows[listed], labels[listed]], atol=1e-5)
-        unlisted = found.margins[here & ~head.known[labels]]
-        assert (unlisted < found.margins[listed].min() - 0.5).all()
+        assert np.allclose(held_out.margins[listed], scores[candidates.rows[listed], labels[listed]], atol=1e-5)
+        unlisted = held_out.margins[here & ~head.known[labels]]
+        assert (unlisted < held_out.margins[listed].min() - 0.5).all()
 
 
 def test_what_a_head_does_not_list_is_below_what_it_lists(monkeypatch):
-    from xmckit_eagle.assign import cross_fitting as judging
+    from xmckit_eagle.assign import cross_fitting
 
-    monkeypatch.setattr(judging, "LISTED", 2)
-    monkeypatch.setattr(judging, "ROWS_AT_ONCE", 48)  # as many as are asked about at once, so that `shown` has folds
-    these, found = judgement(planted())
+    monkeypatch.setattr(cross_fitting, "LISTED", 2)
+    monkeypatch.setattr(cross_fitting, "ROWS_AT_ONCE", 48)  # the rows of a fold, so that `shown` has one entry per fold
+    candidates, held_out = held_out_scores(planted())
     for rows in (asked for _, asked in LeastSquares.shown):
-        margins = found.margins[np.isin(these.rows, list(rows))]
+        margins = held_out.margins[np.isin(candidates.rows, list(rows))]
         least = np.sort(np.unique(margins))[:2]
         assert (margins == least[0]).mean() > 0.2  # not listed
         assert least[1] - least[0] >= 1 - 1e-6
 
 
-def test_whatever_the_scale_of_the_scores(monkeypatch):
-    from xmckit_eagle.assign import cross_fitting as judging
+def test_a_shift_of_the_scores_changes_only_the_margins(monkeypatch):
+    from xmckit_eagle.assign import cross_fitting
 
-    monkeypatch.setattr(judging, "LISTED", 2)
-    _, found = judgement(planted())
+    monkeypatch.setattr(cross_fitting, "LISTED", 2)
+    _, held_out = held_out_scores(planted())
     monkeypatch.setattr(LeastSquares, "shift", 100.0)
-    _, shifted = judgement(planted())
-    assert np.allclose(shifted.margins, found.margins + 100, atol=1e-4)
+    _, shifted = held_out_scores(planted())
+    assert np.allclose(shifted.margins, held_out.margins + 100, atol=1e-4)
 
 
-def test_a_label_of_one_group_is_not_judged_and_rows_in_no_group_are_learned_from():
+def test_a_label_of_one_group_is_not_scored_and_rows_in_no_group_are_learned_from():
     train = planted(groups=20)
     membership = train.groups.membership.tolil()
     membership[:8] = 0  # the rows of two groups are in none and keep their labels
@@ -164,10 +168,10 @@ def test_a_label_of_one_group_is_not_judged_and_rows_in_no_group_are_learned_fro
     given[3:, 5] = 0
     given[2, 5] = 1
     train = replace(train, groups=xmckit.Groups(csr_matrix(membership), csr_matrix(given)))
-    these, found = judgement(train)
-    only = np.repeat(these.labels == 5, np.diff(these.start))
+    candidates, held_out = held_out_scores(train)
+    only = np.repeat(candidates.labels == 5, np.diff(candidates.start))
     assert only.sum() == 4
-    assert np.array_equal(np.isnan(found.margins), only)
+    assert np.array_equal(np.isnan(held_out.margins), only)
     for (trained, _), Y in zip(LeastSquares.shown, LeastSquares.given, strict=True):
         assert set(range(8)) <= trained
         assert (Y[:8] != train.Y[:8]).nnz == 0
@@ -177,21 +181,21 @@ def test_a_row_in_several_groups_is_not_learned_from_where_one_of_them_is_held_o
     train = planted(groups=20)
     membership = train.groups.membership.tolil()
     membership[0, :] = 1
-    judgement(replace(train, groups=replace(train.groups, membership=csr_matrix(membership))))
+    held_out_scores(replace(train, groups=replace(train.groups, membership=csr_matrix(membership))))
     assert len(LeastSquares.shown) == 5
     for trained, asked in LeastSquares.shown:
         assert 0 not in trained
         assert 0 in asked
 
 
-def test_with_one_group_there_is_nobody_to_ask():
+def test_with_one_group_the_head_cannot_be_trained():
     train = planted(groups=1)
     eagle, after = applied(train, LeastSquares)
     assert eagle.facts()["round_with_head_kept"] is False
     assert (after.Y != applied(train)[1].Y).nnz == 0
 
 
-def test_a_head_that_tells_rows_apart_helps():
+def test_a_head_that_distinguishes_rows_helps():
     train = planted(3)
     eagle, after = applied(train, LeastSquares, refine=0, normalise="unit")
     _, before = applied(train, refine=0, normalise="unit")
@@ -217,12 +221,12 @@ def test_a_round_that_does_not_help_changes_nothing(params):
 
 
 def test_rows_are_asked_about_block_by_block(monkeypatch):
-    from xmckit_eagle.assign import cross_fitting as judging
+    from xmckit_eagle.assign import cross_fitting
 
     train = planted(1, groups=30)
-    _, whole = judgement(train)
-    monkeypatch.setattr(judging, "ROWS_AT_ONCE", 7)
-    _, blocks = judgement(train)
+    _, whole = held_out_scores(train)
+    monkeypatch.setattr(cross_fitting, "ROWS_AT_ONCE", 7)
+    _, blocks = held_out_scores(train)
     assert len(LeastSquares.shown) > 5
     assert np.array_equal(whole.margins, blocks.margins)
     assert whole[1:] == blocks[1:]
@@ -230,11 +234,11 @@ def test_rows_are_asked_about_block_by_block(monkeypatch):
 
 def test_it_is_the_same_every_time_and_another_with_another_seed(tmp_path):
     train = planted(5, groups=30)
-    one, two = (judgement(train, folder=folder)[1] for folder in (None, tmp_path))
+    one, two = (held_out_scores(train, folder=folder)[1] for folder in (None, tmp_path))
     assert np.array_equal(one.margins, two.margins)
     assert one[1:] == two[1:]
     assert list(tmp_path.iterdir()) == []
-    other = judgement(train, seed=1)[1]
+    other = held_out_scores(train, seed=1)[1]
     assert not np.array_equal(one.margins, other.margins)
 
 

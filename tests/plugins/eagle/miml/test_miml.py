@@ -71,7 +71,7 @@ def memberships(draw):
 @given(memberships(), st.randoms(use_true_random=False), st.integers(1, 20))
 @settings(max_examples=60, deadline=None)
 def test_bags_are_the_groups_with_rows(membership, random, most):
-    bags, kept = Bags.of(membership)
+    bags, kept = Bags.from_membership(membership)
     dense = membership.toarray()
     assert kept.tolist() == np.flatnonzero(dense.any(axis=0)).tolist()
     chosen = np.array(random.sample(range(len(bags)), random.randint(0, len(bags))), dtype=np.int64)
@@ -191,7 +191,7 @@ def test_embeddings_point_at_the_label_s_rows():
     """With what all rows share removed, the sum of a label's bags and the sum of the chosen rows are near the truth."""
     split, kinds = planted()
     unit = unit_rows(split.X)
-    bags, _ = Bags.of(split.groups.membership)
+    bags, _ = Bags.from_membership(split.groups.membership)
     centres = np.array([unit[kinds == label].sum(axis=0) for label in range(4)])
     centres /= np.linalg.norm(centres, axis=1, keepdims=True)
     cosines = []
@@ -302,7 +302,7 @@ def test_errors_say_what_is_wrong(context, monkeypatch):
         MIMLHead(**QUICK).fit(replace(split, groups=no_rows), context=context)
     with pytest.raises(DataError, match="groups do not fit"):
         MIMLHead(**QUICK).fit(replace(split, groups=Groups(groups.membership, groups.labels[:4])), context=context)
-    with pytest.raises(DataError, match="finite numbers above 0"):
+    with pytest.raises(DataError, match="must be finite and above 0"):
         MIMLHead(**QUICK).fit(replace(split, groups=Groups(groups.membership, -groups.labels)), context=context)
     head = MIMLHead(**QUICK)
     head.fit(split, context=context)
@@ -349,7 +349,7 @@ def test_prediction_is_the_forward_pass_of_training_in_any_order_and_after_loadi
     head = MIMLHead(**QUICK, **changes)
     head.fit(split, context=context)
     ranked = head.predict(split.X, split.labels, groups=split.groups)
-    bags, kept = Bags.of(split.groups.membership)
+    bags, kept = Bags.from_membership(split.groups.membership)
     batch, _ = next(LabelledBags(split.X, bags, split.groups.labels).batches(kept, len(kept), torch.device("cpu")))
     network = head._network
     x = network.projection(network.encoder(batch.features))
