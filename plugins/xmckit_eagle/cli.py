@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xmckit.errors import printable
+from xmckit.errors import UsageError, nearest, printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,8 +63,6 @@ def inspect(run: str, group: str | None, stage_name: str | None, most: int, root
 
 def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
     """Return (name, folder) of the wanted label stage with assignments; by default of the last one."""
-    from xmckit import UsageError
-    from xmckit.errors import nearest
     from xmckit_eagle.preprocessor import ASSIGNMENTS
 
     stages = {stage.section: run.path / stage.folder for stage in run.label_stages}
@@ -127,9 +125,6 @@ def _group(run: Run, folder: Path, assignments: Mapping[str, np.ndarray], wanted
 
 def _group_number(groups: Groups, wanted: str) -> int:
     """Return the number of a group; raise UsageError if it does not exist."""
-    from xmckit import UsageError
-    from xmckit.errors import nearest
-
     count = int(groups.membership.shape[1])
     if groups.names is None:
         if wanted.isascii() and wanted.isdigit() and int(wanted) < count:

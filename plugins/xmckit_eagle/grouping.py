@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from xmckit import Configured, Context, Groups, Matrix, Params, Split, UsageError
 from xmckit.data.model import as_csr
 from xmckit_eagle.assign.normalise import squared_lengths
-from xmckit_eagle.assign.rows import add_row, clear_row, compiled_rows, dot_row
+from xmckit_eagle.assign.rows import add_row, clear_rows, compiled_rows, dot_row
 
 PASSES = 8  # at most, of 2-means for one split
 
@@ -146,8 +146,7 @@ def _halve(
         for turn in range(PASSES):
             for at in range(size):
                 scores[at] = -factors[rows[at]] * dot_row(X, rows[at], axis)
-            for at in range(size):
-                clear_row(X, rows[at], axis)
+            clear_rows(X, rows, axis)
             ranked = np.argsort(scores[:size], kind="mergesort")
             first = np.zeros(size, dtype=np.bool_)
             first[ranked[:half]] = True
@@ -157,8 +156,7 @@ def _halve(
             for at in range(size):
                 weight = factors[rows[at]] / half if first[at] else -factors[rows[at]] / (size - half)
                 add_row(X, rows[at], weight, axis)
-        for at in range(size):
-            clear_row(X, rows[at], axis)
+        clear_rows(X, rows, axis)
         left, right = bounds[node], middle[node]
         for at in range(size):
             if before[at]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from xmckit_eagle.assign.rows import add_row, clear_row, clear_rows, dot_row
+from xmckit_eagle.assign.rows import add_row, clear_rows, dot_row
 
 TIE = 1e-10  # scores closer than this, for rows of unit length, are equal
 NOTHING = 1e-9  # a squared length below this share of its terms is zero
@@ -184,7 +184,7 @@ def _embed(
                 slot[S, i] = dot_row(X, rows[i], dense[0])
                 slot[OMEGA, i] = 1.0 if i == drawn else 0.0
                 slot[Q, i] = slot[S, i] if here else 0.0
-        clear_row(X, rows[drawn], dense[0])
+        clear_rows(X, rows[drawn : drawn + 1], dense[0])
         squared, e_mu = slot[S, drawn], slot[ALONG, drawn]
     length = np.sqrt(squared)
     for i in range(len(rows)):
@@ -237,10 +237,8 @@ def _iterate(
                 for i in range(first[at], first[at + 1]):
                     slot[Q, i] = (slot[Q, i] + rate * weight[at] * slot[P, i]) / length
                     slot[OMEGA, i] /= length
-    for i in range(len(rows)):
-        if marks[i]:
-            clear_row(X, rows[i], dense[0])
-            marks[i] = 0
+    clear_rows(X, rows[marks[: len(rows)] == 1], dense[0])
+    marks[: len(rows)] = 0
     return e_mu
 
 
@@ -257,7 +255,7 @@ def _pick(
         add_row(X, rows[best], 1.0, dense[1])
         for i in range(begin, end):
             slot[P, i] = dot_row(X, rows[i], dense[1])
-        clear_row(X, rows[best], dense[1])
+        clear_rows(X, rows[best : best + 1], dense[1])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -45,11 +45,6 @@ def fetch_row(X: Any, row: int) -> None:
     raise NotImplementedError
 
 
-def clear_row(X: Any, row: int, target: np.ndarray) -> None:
-    """Set the target to 0 where x_row is stored."""
-    raise NotImplementedError
-
-
 def clear_rows(X: Any, rows: np.ndarray, target: np.ndarray) -> None:
     """Set the target to 0 where one of the rows is stored."""
     raise NotImplementedError
@@ -126,23 +121,6 @@ def _fetch_row(X, row):
     return sparse
 
 
-@overload(clear_row, jit_options={"nogil": True})
-def _clear_row(X, row, target):
-    if isinstance(X, types.Array):
-
-        def dense(X, row, target):
-            target[:] = 0.0
-
-        return dense
-
-    def sparse(X, row, target):
-        indptr, indices, _ = X
-        for place in range(indptr[row], indptr[row + 1]):
-            target[indices[place]] = 0.0
-
-    return sparse
-
-
 @overload(clear_rows, jit_options={"nogil": True})
 def _clear_rows(X, rows, target):
     if isinstance(X, types.Array):
@@ -153,8 +131,10 @@ def _clear_rows(X, rows, target):
         return dense
 
     def sparse(X, rows, target):
+        indptr, indices, _ = X
         for row in rows:
-            clear_row(X, row, target)
+            for place in range(indptr[row], indptr[row + 1]):
+                target[indices[place]] = 0.0
 
     return sparse
 
@@ -167,8 +147,7 @@ def group_products(X: Any, start: np.ndarray, rows: np.ndarray, dense: np.ndarra
             add_row(X, rows[member], 1.0, dense)
         for member in range(start[group], start[group + 1]):
             out[member] = dot_row(X, rows[member], dense)
-        for member in range(start[group], start[group + 1]):
-            clear_row(X, rows[member], dense)
+        clear_rows(X, rows[start[group] : start[group + 1]], dense)
 
 
 @njit(cache=True, nogil=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from xmckit import Context, Groups, Matrix, Split
 from xmckit_eagle.assign.candidates import CandidateRows
-from xmckit_eagle.assign.choice import UNLIMITED, Capacity, Choice, assign
+from xmckit_eagle.assign.choice import UNLIMITED, Choice, assign
 from xmckit_eagle.assign.coverage import cover
 from xmckit_eagle.assign.cross_fitting import head_scorer
 from xmckit_eagle.assign.refine import improve, refine
@@ -43,12 +44,12 @@ def choose_rows(
     groups = train.groups
     capacity = resolve_capacity(groups, params)
     facts: dict[str, Any] = {"capacity": capacity}
+    run_eagle = _eagle(X, groups, params, context)
     if not params.refine and not params.cover and params.head is None:
         limit: Any = 1 if capacity == "one" else capacity
         threshold = params.threshold if capacity == "threshold" else None
-        choice = _run_eagle(X, groups, params, limit, threshold, context, advance)
-        return ChosenRows(choice, CLEAR_MARGIN, facts)
-    ranking = _run_eagle(X, groups, params, UNLIMITED, None, context, lambda done: advance(EAGLES_PROGRESS * done))
+        return ChosenRows(run_eagle(capacity=limit, threshold=threshold, advance=advance), CLEAR_MARGIN, facts)
+    ranking = run_eagle(capacity=UNLIMITED, advance=lambda done: advance(EAGLES_PROGRESS * done))
     candidates = CandidateRows.from_ranking(ranking, groups.labels)
     if capacity != "count":
         candidates = replace(candidates, times=np.ones_like(candidates.times))
@@ -95,16 +96,10 @@ def resolve_capacity(groups: Groups, params: Any) -> str:
     return "margin" if params.refine else "one"
 
 
-def _run_eagle(
-    X: Matrix,
-    groups: Groups,
-    params: Any,
-    capacity: Capacity,
-    threshold: float | None,
-    context: Context,
-    advance: Callable[[float], None],
-) -> Choice:
-    return assign(
+def _eagle(X: Matrix, groups: Groups, params: Any, context: Context) -> Callable[..., Choice]:
+    """Return `assign` with all arguments set but capacity, threshold and advance."""
+    return partial(
+        assign,
         X,
         groups.membership,
         groups.labels,
@@ -113,12 +108,9 @@ def _run_eagle(
         update=params.update,
         background=params.background,
         leave_one_out=params.leave_one_out,
-        capacity=capacity,
-        threshold=threshold,
         counts=params.merge == "list",
         seed=context.seed_for("eagle"),
         workers=context.workers,
-        advance=advance,
     )
 
 

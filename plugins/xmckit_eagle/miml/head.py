@@ -179,7 +179,7 @@ class MIMLHead(TorchHead):
             yield scores, truth[block]
 
     def check_stored(self, classifier: ConceptLayer) -> None:
-        if classifier.embeddings is not None:
+        if isinstance(classifier.embeddings, FixedEmbeddings):
             classifier.embeddings.check()
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
@@ -245,15 +245,11 @@ class MIMLHead(TorchHead):
             empty = csr_matrix((train.labels, X.shape[1]), dtype=np.float32)
             return BagTrainingData(labelled, facts, empty, np.empty(0))
         unit = unit_rows(X)
+        counts = labelled.Y if labelled.weights is None or train.groups is None else labelled.weights
         embeddings = label_embeddings(
-            unit,
-            labelled.bags,
-            labelled.Y if labelled.weights is None or train.groups is None else labelled.weights,
-            iterations=self.params.iterations,
-            background=self.params.background,
-            seed=context.seed_for("embeddings"),
-            workers=context.workers,
-        )
+            unit, labelled.bags, counts, iterations=self.params.iterations, background=self.params.background,
+            seed=context.seed_for("embeddings"), workers=context.workers,
+        )  # fmt: skip
         mean = mean_direction(unit) if self.params.background else np.zeros(X.shape[1], dtype=np.float32)
         return BagTrainingData(labelled, facts, embeddings, mean)
 
@@ -329,15 +325,9 @@ def label_embeddings(
     )
     if iterations:
         choice = assign(
-            unit,
-            csr_matrix(membership.T),
-            counts,
-            iterations=iterations,
-            background=background,
-            counts=True,
-            seed=seed,
-            workers=workers,
-        )
+            unit, csr_matrix(membership.T), counts, iterations=iterations, background=background,
+            counts=True, seed=seed, workers=workers,
+        )  # fmt: skip
         weights = np.asarray(counts[choice.groups, choice.labels]).ravel() if len(choice) else np.empty(0)
         chosen = csr_matrix((weights, (choice.labels, choice.rows)), (counts.shape[1], unit.shape[0]), dtype=np.float32)
         sums = chosen @ unit

@@ -202,9 +202,6 @@ class TrainedEmbeddings(torch.nn.Module):
         with torch.no_grad():
             self.table.table.copy_(torch.from_numpy(contrast.T))
 
-    def check(self) -> None:
-        """Do nothing: the shapes and finite numbers of a dense matrix are checked on loading."""
-
     def matrix(self) -> Matrix:
         """Return the embeddings, labels × features."""
         return self.table.table.detach().cpu().numpy().T
