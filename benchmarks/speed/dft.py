@@ -27,7 +27,7 @@ import torch
 from xmckit_heads.dft.fourier import Grid, dft_logits, matrix
 
 from xmckit.context import cpu_count
-from xmckit.nn.threads import threads
+from xmckit.nn.threads import use_threads
 
 # labels, degree, target of the speed-up over the dense product
 CASES = ((8921, 50, 1.2), (8921, 80, 1.2), (20000, 50, 1.2), (131072, 50, 1.5), (131072, 200, 5.0))
@@ -92,7 +92,7 @@ def measure(labels: int, degree: int, batch: int, workers: int, budget: float) -
     x = torch.randn(batch, grid.columns, generator=generator).requires_grad_()
     slope = torch.randn(batch, labels, generator=generator)
     W, irfft = matrix(grid, torch.float32), plain_irfft(grid)
-    with threads(workers) as pool:
+    with use_threads(workers) as pool:
 
         def on_torch_threads(clock: Callable[[], float]) -> float:
             torch.set_num_threads(workers)

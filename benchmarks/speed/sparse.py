@@ -40,7 +40,7 @@ from xmckit import make_context
 from xmckit.context import map_on_threads
 from xmckit.nn import SparseBatch
 from xmckit.nn.products import sparse_product
-from xmckit.nn.threads import threads
+from xmckit.nn.threads import use_threads
 from xmckit.sparse import (
     cooccurrence,
     label_centroids,
@@ -153,7 +153,7 @@ def products(X: csr_matrix, T: torch.nn.Parameter, slope: torch.Tensor, workers:
 
     others = {"EmbeddingBag": lambda: bag().coalesce(), "EmbeddingBag, not summed": bag, "scipy": scipys}
     timings: dict[str, Timing] = {}
-    with threads(workers):
+    with use_threads(workers):
         for _ in range(rounds):
             torch.set_num_threads(1)
             timings = least(timings, best_of({"xmckit": ours}, 4))

@@ -33,7 +33,7 @@ from xmckit.context import Context
 from xmckit.data.model import Split, carve_validation
 from xmckit.nn import training
 from xmckit.nn.optimiser import Adam
-from xmckit.nn.threads import threads
+from xmckit.nn.threads import use_threads
 from xmckit.runs.resources import Measured
 
 TARGET = 0.10
@@ -153,7 +153,7 @@ def adam_steps(used: int) -> dict[str, Any]:
     def table() -> torch.nn.Parameter:
         return torch.nn.Parameter(torch.zeros(TABLE, WIDTH))
 
-    with threads(1) as pool:
+    with use_threads(1) as pool:
         ours, rowwise, dense = table(), table(), table()
         mine = Adam([ours], weight_decay=0.0, threads=pool)
         torchs, torchs_sparse = torch.optim.Adam([dense]), torch.optim.SparseAdam([rowwise])

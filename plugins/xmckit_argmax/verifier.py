@@ -14,7 +14,7 @@ from pydantic import Field
 from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, LinearDecision, Params, Verdict, Verdicts
-from xmckit.nn.threads import threads
+from xmckit.nn import use_threads
 from xmckit.records import STATUSES, UNARGMAXABLE
 from xmckit_argmax.paper.alternating import ideal_statuses
 from xmckit_argmax.paper.radius import radius_bound
@@ -172,7 +172,7 @@ def _map_blocks(
     results: list[Any] = []
     together = BLOCKS_PER_WORKER * max(1, context.workers)
     # if torch spread matrix products over its own threads, their bits would depend on the machine
-    with threads(1), context.progress(task, total=len(items)) as bar:
+    with use_threads(1), context.progress(task, total=len(items)) as bar:
         for start in range(0, len(blocks), together):
             for block in _map(work, blocks[start : start + together], context):
                 results.extend(block)

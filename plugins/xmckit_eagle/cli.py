@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from xmckit.cli.options import json_option, print_json, runs_option
 from xmckit.errors import UsageError, nearest, printable
+from xmckit.runs.layout import PREPROCESSOR
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +35,8 @@ def labels() -> None:
 @click.option(
     "--most", default=10, show_default=True, type=click.IntRange(min=1), help="Number of least clear choices to show."
 )
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@runs_option
+@json_option
 def inspect(run: str, group: str | None, stage_name: str | None, most: int, root: str, as_json: bool) -> None:
     """Show which rows of a group got its labels in RUN, and how clear each choice was.
 
@@ -49,16 +50,18 @@ def inspect(run: str, group: str | None, stage_name: str | None, most: int, root
 
     record = find_run(run, Path(root))
     name, folder = _label_stage(record, stage_name)
-    assignments = read_assignments(folder / "preprocessor")
+    assignments = read_assignments(folder / PREPROCESSOR)
     result: dict[str, Any] = {"run": str(record.path), "stage": name}
     if group is None:
-        result |= _summary(record, folder, assignments, most)
+        result |= _summary(record, name, folder, assignments, most)
         lines = _summary_lines(result)
     else:
         result |= _group(record, folder, assignments, group)
         lines = _group_lines(result)
-    text = "\n".join(printable(line, keep="") for line in lines)
-    click.echo(json.dumps(result, indent=2, ensure_ascii=True) if as_json else text)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo("\n".join(printable(line, keep="") for line in lines))
 
 
 def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
@@ -66,7 +69,7 @@ def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
     from xmckit_eagle.preprocessor import ASSIGNMENTS
 
     stages = {stage.section: run.path / stage.folder for stage in run.label_stages}
-    stages = {name: folder for name, folder in stages.items() if (folder / "preprocessor" / ASSIGNMENTS).is_file()}
+    stages = {name: folder for name, folder in stages.items() if (folder / PREPROCESSOR / ASSIGNMENTS).is_file()}
     if not stages:
         raise UsageError(f'{run.path} has no label stage that assigns labels to rows: [[labels]] use = "eagle"')
     if wanted is not None and wanted not in stages:
@@ -76,13 +79,10 @@ def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
     return name, stages[name]
 
 
-def _summary(run: Run, folder: Path, assignments: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
+def _summary(run: Run, name: str, folder: Path, assignments: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
     import numpy as np
 
-    from xmckit import store
-
     confidence, margins = assignments["confidence"], assignments["margins"]
-    facts = store.read_json(folder / "labels.json")["facts"]
     counts, _ = np.histogram(confidence, bins=BARS, range=(0.0, 1.0))
     unclear = np.lexsort((margins, confidence))[:most]
     return {
@@ -93,7 +93,7 @@ def _summary(run: Run, folder: Path, assignments: Mapping[str, np.ndarray], most
         "mean_confidence": float(confidence.mean()) if len(confidence) else None,
         "without_choice": int(np.isinf(margins).sum()),
         "histogram": counts.tolist(),
-        "facts": facts,
+        "facts": next(one["facts"] for one in run.label_facts() if one["name"] == name),
         "least_clear": _assignment_entries(run, folder, assignments, unclear),
     }
 
@@ -101,14 +101,14 @@ def _summary(run: Run, folder: Path, assignments: Mapping[str, np.ndarray], most
 def _group(run: Run, folder: Path, assignments: Mapping[str, np.ndarray], wanted: str) -> dict[str, Any]:
     import numpy as np
 
-    from xmckit.data.saved import load_label_names, load_split
+    from xmckit.data.saved import load_split
 
     split = load_split(folder)
     assert split.groups is not None
     group = _group_number(split.groups, wanted)
     membership, group_labels = split.groups.membership.tocsc(), split.groups.labels.tocsr()[group]
     rows = np.sort(membership.indices[membership.indptr[group] : membership.indptr[group + 1]])
-    names = load_label_names(run.stage_folder("data"))
+    names = run.label_names()
     numbers = np.flatnonzero(assignments["groups"] == group)
     assigned = set(assignments["labels"][numbers].tolist())
     return {
@@ -154,9 +154,7 @@ def _assignment_entries(
     """Return entries about some assignments, by their numbers; a margin of None means that no other row was left."""
     import numpy as np
 
-    from xmckit.data.saved import load_label_names
-
-    names = load_label_names(run.stage_folder("data"))
+    names = run.label_names()
     group_names = _group_names(folder)
     texts = _row_texts(run, assignments["rows"][numbers])
     columns = {name: values[numbers].tolist() for name, values in assignments.items()}
@@ -179,7 +177,7 @@ def _row_texts(run: Run, rows: np.ndarray) -> Sequence[str]:
     from xmckit import store
 
     for kind in ("names", "texts"):
-        path = run.stage_folder("data") / "train" / f"{kind}.npz"
+        path = run.train_folder / f"{kind}.npz"
         if path.is_file():
             texts = store.read_strings(path)
             return [" ".join(texts[row].split())[:TEXT] for row in rows]

@@ -19,7 +19,7 @@ from xmckit.nn import (
     softmax_cross_entropy_and_slope,
     truncated_topk_entropy_and_slope,
 )
-from xmckit_heads.lml.operator import lml_loss_and_slope
+from xmckit_heads.lml.operator import summed_lml_loss_and_slope
 
 LossName: TypeAlias = Literal["bce", "lml", "topk-entropy", "softmax"]
 # A loss maps (logits, targets) to the sum over rows, and overwrites the logits by its derivative.
@@ -34,14 +34,8 @@ def loss_named(name: LossName, k: int | None) -> Loss:
         return softmax_cross_entropy_and_slope
     assert k is not None
     if name == "lml":
-        return partial(_lml, k)
+        return partial(summed_lml_loss_and_slope, k)
     return partial(_topk_entropy, k)
-
-
-def _lml(k: int, logits: torch.Tensor, targets: Targets) -> torch.Tensor:
-    loss = lml_loss_and_slope(logits, k, targets)
-    logits.mul_(targets.shape[0])
-    return loss * targets.shape[0]
 
 
 def _topk_entropy(k: int, logits: torch.Tensor, targets: Targets) -> torch.Tensor:

@@ -16,7 +16,7 @@ from xmckit.nn.ranking_losses import (
     truncated_topk_entropy,
     truncated_topk_entropy_and_slope,
 )
-from xmckit.nn.threads import stripes, threads
+from xmckit.nn.threads import stripes, use_threads
 
 quick = settings(deadline=None, max_examples=25, derandomize=True)
 
@@ -112,7 +112,7 @@ def test_bits_of_chunks_do_not_depend_on_the_number_of_threads():
     x, W, b, Y, _ = problem(96, 3000, 48, weighted=False, seed=1, dtype=torch.float32)
     targets, results = Targets.from_csr(Y, None), []
     for workers in (1, 3):
-        with threads(workers) as pool:
+        with use_threads(workers) as pool:
             found = chunked_losses(x, W, b, targets, pool)
             results.append([*found, *(part for loss in found for part in gradients(loss, x, W, b))])
     assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
@@ -188,7 +188,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(labels):
     targets = Targets.from_csr(Y, None)
     results = []
     for workers in (1, 2, 3):
-        with threads(workers) as pool:
+        with use_threads(workers) as pool:
             loss = linear_binary_cross_entropy(x, W, b, targets, pool)
             logits = linear(x, W, b, pool)
             results.append([loss, logits, *gradients(loss, x, W, b), *gradients((logits**2).sum(), x, W, b)])
@@ -200,10 +200,10 @@ def test_the_first_product_of_a_new_thread_is_not_spread():
     """MKL counts its threads per thread, and sums in another order when there are two."""
     generator = torch.Generator().manual_seed(0)
     one, other = (torch.randn(shape, generator=generator) for shape in ((96, 3000), (3000, 48)))
-    with threads(1):
+    with use_threads(1):
         expected = one @ other
     for _ in range(5):
-        with threads(2) as pool:
+        with use_threads(2) as pool:
             assert all(torch.equal(product, expected) for product in pool.map(lambda _: one @ other, range(2)))
 
 
@@ -219,10 +219,10 @@ def test_threads_give_torch_its_own_back():
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with threads(2), threads(3):
+        with use_threads(2), use_threads(3):
             assert torch.get_num_threads() == 1
         assert torch.get_num_threads() == 2
-        with pytest.raises(RuntimeError, match="inside"), threads(1):
+        with pytest.raises(RuntimeError, match="inside"), use_threads(1):
             raise RuntimeError("inside")
         assert torch.get_num_threads() == 2
     finally:

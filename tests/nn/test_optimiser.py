@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from xmckit.nn.optimiser import Adam
-from xmckit.nn.threads import Threads, threads
+from xmckit.nn.threads import Threads, use_threads
 
 
 def parameter(rows=30, width=4, seed=0):
@@ -67,7 +67,7 @@ def test_chunks_and_threads_do_not_change_a_bit(monkeypatch):
     for workers, chunk in ((1, 1 << 16), (3, 8)):
         monkeypatch.setattr("xmckit.nn.optimiser.CHUNK", chunk)
         dense, table = parameter(), parameter()
-        with threads(workers) as pool:
+        with use_threads(workers) as pool:
             optimiser = Adam([dense, table], weight_decay=0.1, threads=pool)
             for step in range(4):
                 dense.grad = parameter(seed=step).detach()

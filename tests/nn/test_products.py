@@ -14,7 +14,7 @@ from torch.nn.functional import embedding_bag
 from xmckit.errors import DataError
 from xmckit.nn import SparseBatch, products
 from xmckit.nn.products import sparse_product
-from xmckit.nn.threads import current_threads, threads
+from xmckit.nn.threads import current_threads, use_threads
 
 
 def batch_and_table(rows, features, width, density, seed):
@@ -59,7 +59,7 @@ def test_threads_change_no_bit(monkeypatch, workers):
     results = []
     for count in (1, workers):
         table.grad = None
-        with threads(count):
+        with use_threads(count):
             product = sparse_product(SparseBatch.from_csr(X), table)
             product.pow(3).sum().backward()
         results.append((product.detach(), table.grad.to_dense()))
@@ -69,7 +69,7 @@ def test_threads_change_no_bit(monkeypatch, workers):
 
 def test_threads_belong_to_their_block_and_not_to_its_threads():
     assert current_threads()._pool is None
-    with threads(2) as pool:
+    with use_threads(2) as pool:
         assert current_threads() is pool
         inside = pool.map(lambda _: current_threads()._pool, [0, 1])
     assert inside == [None, None]
@@ -82,7 +82,7 @@ def test_pieces_come_back_in_order_and_errors_come_out():
             raise ValueError("piece 5")
         return piece
 
-    with threads(3) as pool:
+    with use_threads(3) as pool:
         assert pool.map(lambda piece: piece * piece, range(40)) == [piece * piece for piece in range(40)]
         with pytest.raises(ValueError, match="piece 5"):
             pool.map(fail, range(8))

@@ -32,7 +32,7 @@ from xmckit.nn.network import Classifier, Network, choose_device, drop_out, with
 from xmckit.nn.new_labels import new_label_rows
 from xmckit.nn.prediction import Predictor
 from xmckit.nn.shortlist import Chosen, Indexes, Shortlisted, ShortlistedRows
-from xmckit.nn.threads import Threads, threads
+from xmckit.nn.threads import Threads, use_threads
 from xmckit.nn.training import Epoch, Examples, Schedule, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.nn.validation import Validation
 from xmckit.params import Configured, Params, Spec, reasons
@@ -177,7 +177,7 @@ class TorchHead(Configured, ABC):
         network.to(self._device)
         self._network, self.threshold = network, 0.0
         try:
-            with threads(context.workers) as pool:
+            with use_threads(context.workers) as pool:
                 if self._indexes is not None:
                     examples = self._shortlisted(examples, context)
                 validation = self._validation(context, pool)
@@ -222,13 +222,13 @@ class TorchHead(Configured, ABC):
         """Return rows × labels with a 1 for each label that the indexes list for a row; None without an index."""
         if self._indexes is None:
             return None
-        with threads(self._workers):
+        with use_threads(self._workers):
             return self._predictor.listed(self._checked(X), self.params.candidates)
 
     def features(self, X: Matrix) -> np.ndarray | None:
         if not self._fitted().linear:
             return None
-        with threads(self._workers):
+        with use_threads(self._workers):
             return self._predictor.vectors(self._checked(X))
 
     def decision(self) -> LinearDecision | None:
@@ -267,7 +267,7 @@ class TorchHead(Configured, ABC):
                 "the new ones: train it again"
             )
         W, b = (part.detach().cpu().numpy() for part in network.classifier.matrix())
-        with threads(self._workers):
+        with use_threads(self._workers):
             rows, examples = (self._predictor.projected(self._checked(matrix)) for matrix in (train.matrix, X))
         more = [torch.from_numpy(part).to(self._device) for part in new_label_rows(W, b, rows, train.Y, examples, Y)]
         if indexes is not None:
@@ -424,7 +424,7 @@ class TorchHead(Configured, ABC):
     def _map_logits(self, X: Matrix, function: Callable[[Any], Any]) -> list[Any]:
         """Call `function` on the logits of each block of rows, and return its results."""
         X = self._checked(X)
-        with threads(self._workers) as pool:
+        with use_threads(self._workers) as pool:
             return [function(scores) for _, scores in self._predictor.logits(X, pool)]
 
     def _label_sets(self, scores: Any, counts: np.ndarray | None = None) -> csr_matrix:
@@ -441,7 +441,7 @@ class TorchHead(Configured, ABC):
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != predictor.width:
             raise DataError(f"expected rows of {predictor.width} numbers, found an array of {vectors.shape}")
-        with threads(self._workers) as pool:
+        with use_threads(self._workers) as pool:
             sets = [
                 self._label_sets(scores, None if counts is None else np.asarray(counts)[rows])
                 for rows, scores in predictor.replayed(vectors, pool)

@@ -63,7 +63,7 @@ def current_threads() -> Threads:
 
 
 @contextlib.contextmanager
-def threads(workers: int) -> Iterator[Threads]:
+def use_threads(workers: int) -> Iterator[Threads]:
     """Provide threads inside a `with` block; torch itself uses one thread there."""
     with _torch_single_threaded():
         if workers <= 1:

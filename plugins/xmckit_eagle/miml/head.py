@@ -18,12 +18,20 @@ from scipy.sparse import csr_matrix, diags, issparse, vstack
 
 from xmckit import Context, DataError, Groups, Matrix, Params, Split, TopK, UsageError
 from xmckit.data.model import as_csr
-from xmckit.nn import Network, Targets, Threads, ThresholdParams, TorchHead, binary_cross_entropy, softmax_cross_entropy
-from xmckit.nn.batches import as_inputs
-from xmckit.nn.threads import threads
-from xmckit.nn.training import without_stored_zeros
+from xmckit.nn import (
+    Network,
+    Targets,
+    Threads,
+    ThresholdParams,
+    TorchHead,
+    as_inputs,
+    binary_cross_entropy,
+    softmax_cross_entropy,
+    use_threads,
+    without_stored_zeros,
+)
 from xmckit.protocols import LabelIndex
-from xmckit.sparse.topk import topk_dense
+from xmckit.sparse import topk_dense
 from xmckit_eagle.assign.choice import assign, check_sound
 from xmckit_eagle.miml.network import (
     BagBatch,
@@ -195,7 +203,7 @@ class MIMLHead(TorchHead):
                 raise DataError(f"the groups are about {rows} rows, but there are {X.shape[0]} rows of features")
             bags, kept = Bags.from_membership(groups.membership)
         indices, values = np.full((count, k), -1, dtype=np.int32), np.full((count, k), -np.inf, dtype=np.float32)
-        with threads(self._workers) as pool:
+        with use_threads(self._workers) as pool:
             for block, scores in self._bag_scores(X, bags, pool):
                 best = topk_dense(scores, k)
                 indices[kept[block]], values[kept[block]] = best.indices, best.scores
@@ -203,7 +211,7 @@ class MIMLHead(TorchHead):
 
     def labels(self, X: Matrix) -> csr_matrix:
         X = self._checked(X)
-        with threads(self._workers) as pool:
+        with use_threads(self._workers) as pool:
             blocks = [
                 as_csr(scores > np.float32(self.threshold))
                 for _, scores in self._bag_scores(X, Bags.single(X.shape[0]), pool)

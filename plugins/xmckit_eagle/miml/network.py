@@ -23,8 +23,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import DataError, Matrix
 from xmckit.data.model import as_csr
-from xmckit.nn import Batch, FeatureTable, Targets, Threads, linear
-from xmckit.nn.batches import as_batch
+from xmckit.nn import Batch, FeatureTable, Targets, Threads, as_batch, linear
 from xmckit_eagle.assign.choice import check_sound
 
 # Entries of V₁ that are computed at a time without gradients.

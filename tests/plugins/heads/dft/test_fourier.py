@@ -15,7 +15,7 @@ from xmckit_heads.dft import fourier
 from xmckit_heads.dft.fourier import Grid, dft_logits, learned_angles, learned_rows, matrix
 
 from xmckit.errors import UsageError
-from xmckit.nn.threads import threads
+from xmckit.nn.threads import use_threads
 
 TOLERANCE = {torch.float32: 3e-6, torch.float64: 2e-13}
 # degrees on both sides of every change of rotation, up to the largest degree of odd and even n, with N = n and N ≠ n
@@ -116,7 +116,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     x, slope = random(70, grid.columns, dtype=torch.float32), random(70, 1500, dtype=torch.float32, seed=1)
     results = []
     for workers in (1, 2, 3):
-        with threads(workers) as pool:
+        with use_threads(workers) as pool:
             rows = x.clone().requires_grad_()
             logits = dft_logits(rows, grid, pool)
             results.append([logits, *torch.autograd.grad(logits, rows, slope)])

@@ -17,7 +17,7 @@ from xmckit_heads.lml.operator import lml, lml_loss, lml_loss_and_slope  # noqa:
 
 from xmckit.errors import UsageError  # noqa: E402
 from xmckit.nn import Targets, Threads  # noqa: E402
-from xmckit.nn.threads import threads  # noqa: E402
+from xmckit.nn.threads import use_threads  # noqa: E402
 
 inf, nan = math.inf, math.nan
 ALLOWED = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -380,7 +380,7 @@ def test_threads_change_no_bit():
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, three) for one, three in zip(*results, strict=True))
-    with threads(2) as pool:
+    with use_threads(2) as pool:
         assert torch.equal(lml_loss(x, 5, targets, pool), lml_loss(x, 5, targets, Threads()))
 
 
