@@ -1,8 +1,11 @@
-"""What a component of each kind must offer. `xmckit.testing` checks these promises.
+"""The methods that a component of each kind must offer, and those that it may offer.
 
-Every component also has a pydantic `Params` with unknown keys forbidden, takes its parameters as keywords, and
-offers `save(folder)` and `load(folder, context=…)` without pickle (`xmckit.Configured` does most of it). The same
-seed gives the same result on one machine, and work spread over workers gives it whatever their number.
+The first protocol of each kind is required; those below it are optional. The core looks for an optional method with
+`isinstance`, so a component need not inherit from a protocol. `xmckit.testing` checks all of them.
+
+Every component also has a pydantic `Params` that forbids unknown keys, takes its parameters as keywords, and offers
+`save(folder)` and `load(folder, context=…)` without pickle (`xmckit.Configured` does most of it). The same seed gives
+the same result on one machine, for any number of workers.
 """
 
 from __future__ import annotations
@@ -30,8 +33,53 @@ from xmckit.records import (
 
 if TYPE_CHECKING:
     import torch
+    from pydantic import BaseModel
 
     from xmckit.context import Context
+    from xmckit.exhibits import Exhibit
+
+
+# Optional for several kinds
+
+
+@runtime_checkable
+class SupportsFacts(Protocol):
+    """A label preprocessor or an index that adds facts to the report."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return JSON values by name. The texts under "warnings" are also printed when a run ends."""
+
+
+@runtime_checkable
+class SupportsExhibits(Protocol):
+    """A component that adds tables and pictures to the report; see `xmckit.exhibits`."""
+
+    def exhibits(self) -> Sequence[Exhibit]: ...
+
+
+@runtime_checkable
+class SupportsSave(Protocol):
+    """A label preprocessor that keeps files with the run, for a command to read."""
+
+    def save(self, folder: Path) -> None:
+        """Write into the existing, empty `folder`."""
+
+
+@runtime_checkable
+class SupportsParams(Protocol):
+    """A component that holds its parameters, as `xmckit.Configured` does; results record them."""
+
+    params: BaseModel
+
+
+@runtime_checkable
+class SupportsConformance(Protocol):
+    """A component that says how `xmckit.testing` should check it; see `xmckit.testing.Case`."""
+
+    conformance: ClassVar[Mapping[str, Any]]
+
+
+# Data sets and readers
 
 
 @runtime_checkable
@@ -39,10 +87,10 @@ class DatasetSource(Protocol):
     """A data set by name."""
 
     def fingerprint(self, *, context: Context) -> Mapping[str, str]:
-        """What the data depends on beyond the parameters: input → checksum. Equal prints mean equal data."""
+        """Return what the data depends on beyond the parameters: input → checksum. Equal prints mean equal data."""
 
     def read(self, *, context: Context) -> Dataset:
-        """The data."""
+        """Return the data."""
 
 
 @runtime_checkable
@@ -50,13 +98,13 @@ class Reader(Protocol):
     """A file format."""
 
     def matches(self, path: Path) -> bool:
-        """Whether `path` (a file or a folder) looks like this format. Cheap, and never raises on odd content."""
+        """Return whether `path` (a file or a folder) looks like this format. Cheap; never raises on odd content."""
 
     def files(self, path: Path) -> Sequence[Path]:
-        """The files that `read` would open."""
+        """Return the files that `read` would open."""
 
     def read(self, path: Path, *, context: Context) -> Dataset:
-        """The data, exactly as stored, or DataError with file and line."""
+        """Return the data exactly as stored, or raise DataError with file and line."""
 
 
 @runtime_checkable
@@ -68,43 +116,51 @@ class Writer(Protocol):
 
 
 @runtime_checkable
+class ReaderWithHint(Protocol):
+    """A reader that names the files of its format, for the error about a path that no reader knows."""
+
+    looks_for: ClassVar[str]
+
+
+# Features and labels
+
+
+@runtime_checkable
 class Featurizer(Protocol):
-    """Text or feature blocks to the one matrix that the rest sees."""
+    """Turns text or feature blocks into the one matrix that all later stages see."""
 
     def fit(self, train: Split, *, context: Context) -> None: ...
 
     def transform(self, split: Split, *, context: Context) -> Matrix:
-        """CSR float32 or dense float32, one row per row of `split` (whose labels may be empty: do not use them)."""
+        """Return CSR float32 or dense float32, one row per row of `split`. Do not use its labels: they may be empty."""
 
     def save(self, folder: Path) -> None: ...
 
 
 @runtime_checkable
 class LabelPreprocessor(Protocol):
-    """New labels, and optionally weights, for the same training rows.
+    """Gives the same training rows new labels, and optionally weights.
 
-    It may also offer, for use after `apply`: `facts()`, what the report says about the labels, by name (texts under
-    "warnings" are also shown when a run ends), `exhibits()`, the tables and pictures that go with them (see
-    `xmckit.exhibits`), and `save(folder)`, to keep with the run what a command then reads.
+    After `apply` it may offer `SupportsFacts`, `SupportsExhibits` and `SupportsSave`.
     """
 
     def apply(self, train: Split, *, context: Context) -> Split: ...
 
 
+# Indexes
+
+
 @runtime_checkable
 class LabelIndex(Protocol):
-    """Shortlists of labels. `query_space` says what a query is: "input" features or "head" vectors.
+    """Shortlists labels. `query_space` says what a query is: "input" features or "head" vectors.
 
-    An index in head space also has `rebuild(label_vectors)`: one row a label, whose product with a query is the logit.
-    The pipeline sets `indexer` to the name of the component, by which a head that keeps an index can load it. A tree
-    also has `clusters` (pseudo-labels × clusters, one non-zero a row) and `label_of` (pseudo-label → label). For the
-    report it may offer `facts()` and `exhibits()`, as label preprocessors do.
+    An index in head space must be a `RebuildableIndex`. It may also offer `SupportsFacts` and `SupportsExhibits`.
     """
 
     query_space: Literal["input", "head"]
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
-        """Rows × labels: up to `k` candidate labels a row, with their scores as values."""
+        """Return rows × labels: up to `k` candidate labels per row, with their scores as values."""
 
     def save(self, folder: Path) -> None: ...
 
@@ -119,20 +175,51 @@ class Indexer(Protocol):
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> LabelIndex:
-        """The index that `LabelIndex.save` left in `folder`."""
+        """Return the index that `LabelIndex.save` wrote into `folder`."""
+
+
+@runtime_checkable
+class NamedIndex(Protocol):
+    """An index as the pipeline hands it to a head: `indexer` is the name of the component that can load it."""
+
+    indexer: str
+
+
+@runtime_checkable
+class RebuildableIndex(Protocol):
+    """An index that follows a head's vectors; `provides` names it "rebuild"."""
+
+    def rebuild(self, label_vectors: np.ndarray) -> None:
+        """Use these vectors from now on: one row per label. Its product with a query is the label's logit."""
+
+
+@runtime_checkable
+class ClusteredIndex(Protocol):
+    """A tree of labels; `provides` names it "clusters".
+
+    `clusters` is pseudo-labels × clusters with one non-zero per row, `label_of` maps a pseudo-label to its label.
+    """
+
+    clusters: csr_matrix
+    label_of: np.ndarray
+
+
+@runtime_checkable
+class ExtensibleIndex(Protocol):
+    """An index over input features that takes labels which it was not built with."""
+
+    def add_labels(self, X: Matrix, Y: csr_matrix) -> None:
+        """Append the labels of `Y` (rows × new labels), given rows `X` that have them."""
+
+
+# Heads
 
 
 @runtime_checkable
 class Head(Protocol):
-    """A classifier over all labels. `needs` names what each index given to it must provide; one that can do without
-    any says so by `index_optional`.
+    """A classifier over all labels. `needs` names what each index given to it must provide.
 
-    It may also offer `facts(truth)`: what the report says about it, by name; `truth` holds the test rows' label sets,
-    and texts under "warnings" are also shown when a run ends; and `exhibits()`, tables and pictures (see
-    `xmckit.exhibits`). And `rank_and_label(X, k)`: what `predict(X, k)` and `labels(X)` give, as a pair, where both
-    share most of the work. And `refit(train, indexes=…, context=…)`, for recipes with `refit = true`: it trains anew on
-    all rows, with what the validation rows of `fit` decided. `probabilistic` is False where σ(score) is not meant as
-    the probability of a label, so that nothing asks whether it comes true.
+    It may also offer `SupportsExhibits`.
     """
 
     needs: ClassVar[frozenset[str]]
@@ -142,20 +229,138 @@ class Head(Protocol):
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK: ...
 
     def features(self, X: Matrix) -> np.ndarray | None:
-        """Rows × d: the vectors that `decision().W` multiplies. None for a head that has no decision."""
+        """Return rows × d, the vectors that `decision().W` multiplies; None for a head that has no decision."""
 
     def labels(self, X: Matrix) -> csr_matrix:
-        """Rows × labels: the set that the decision rule outputs."""
+        """Return rows × labels: the set that the decision rule outputs."""
 
     def decision(self) -> LinearDecision | None:
-        """None means "not verifiable": not linear, or not one matrix. Never a guess."""
+        """Return the decision; None means "not verifiable": not linear, or not one matrix. Never a guess."""
 
     def save(self, folder: Path) -> None: ...
 
 
 @runtime_checkable
+class IndexOptionalHead(Protocol):
+    """A head that can do without the index that `needs` describes, if `index_optional` is true."""
+
+    index_optional: ClassVar[bool]
+
+
+@runtime_checkable
+class RefittableHead(Protocol):
+    """A head that can be used in recipes with `refit = true`."""
+
+    def refit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
+        """Train again on all rows, with what the validation rows of `fit` decided."""
+
+
+@runtime_checkable
+class OnePassHead(Protocol):
+    """A head for which ranking and label sets share most of the work."""
+
+    def rank_and_label(self, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
+        """Return the results of `predict(X, k)` and of `labels(X)`."""
+
+
+@runtime_checkable
+class ShortlistHead(Protocol):
+    """A head that outputs only labels that its indexes list."""
+
+    def candidates(self, X: Matrix) -> csr_matrix | None:
+        """Return rows × labels with an entry for each label that a row can get; None if a row can get any label."""
+
+
+@runtime_checkable
+class ExtensibleHead(Protocol):
+    """A head that takes labels which it was not trained on."""
+
+    def add_labels(
+        self, X: Matrix, Y: csr_matrix, train: Split, *, listed_by: Callable[[], LabelIndex] | None = None
+    ) -> None:
+        """Append the labels of `Y` (rows × new labels), given rows `X` that have them and some training rows.
+
+        If none of the head's indexes can take the labels, `listed_by` makes one more that lists them. Raise UsageError
+        if the head cannot take new labels.
+        """
+
+
+@runtime_checkable
+class IndexedHead(Protocol):
+    """A head that keeps its indexes."""
+
+    def index_labels(self) -> Sequence[tuple[str, int]]:
+        """Return for each index its name and how many labels, from the first, it knows."""
+
+
+@runtime_checkable
+class HeadWithFacts(Protocol):
+    """A head that adds facts to the report."""
+
+    def facts(self, truth: csr_matrix) -> Mapping[str, Any]:
+        """Return JSON values by name, given the label sets of the test rows.
+
+        The texts under "warnings" are also printed when a run ends.
+        """
+
+
+class TrainingEpoch(Protocol):
+    """One pass over the training rows, as a named tuple; `seconds` count from the start."""
+
+    number: int
+    loss: float
+    score: float | None
+    seconds: float
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class HeadWithHistory(Protocol):
+    """A head that was trained in epochs, which the report plots."""
+
+    history: Sequence[TrainingEpoch]
+
+
+@runtime_checkable
+class ProbabilisticHead(Protocol):
+    """A head that says whether σ(score) is meant as the probability of a label; without this, it is.
+
+    If `probabilistic` is false, the report shows no calibration.
+    """
+
+    probabilistic: bool
+
+
+def needs_index(head: Any) -> bool:
+    """Return whether a head, or its class, cannot be fitted without an index."""
+    optional = isinstance(head, IndexOptionalHead) and head.index_optional
+    return bool(getattr(head, "needs", ())) and not optional
+
+
+class Encoder(Protocol):
+    """A torch module from features to rows × width, with no activation after its last layer.
+
+    It is built from its parameters; `prepare` then gives it the number of input features. It takes a dense tensor or a
+    `xmckit.nn.SparseBatch`.
+    """
+
+    width: int
+
+    def prepare(self, inputs: int, generator: torch.Generator) -> None:
+        """Create the weights for `inputs` features, drawn from `generator`."""
+
+    def __call__(self, batch: Any) -> torch.Tensor: ...
+
+    def parameters(self) -> Iterable[torch.nn.Parameter]: ...
+
+
+# Scores, proofs, workers
+
+
+@runtime_checkable
 class Verifier(Protocol):
-    """Decides for label sets whether a decision can ever produce them, with proofs."""
+    """Decides, with proofs, which label sets a decision can ever produce."""
 
     def verify(
         self,
@@ -169,33 +374,16 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class Metric(Protocol):
-    """Scores of one evaluation, by name."""
+    """Computes the scores of one evaluation, by name."""
 
     def compute(self, evaluation: Evaluation) -> Mapping[str, float]: ...
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Spreads independent work; results in order, whatever the number of workers."""
+    """Spreads independent work and returns the results in order, for any number of workers."""
 
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]: ...
-
-
-class Encoder(Protocol):
-    """A torch module from features to rows × width, with no activation after its last layer.
-
-    Built from its parameters, then told the number of input features by `prepare`. It takes a dense tensor or a
-    `xmckit.nn.SparseBatch`.
-    """
-
-    width: int
-
-    def prepare(self, inputs: int, generator: torch.Generator) -> None:
-        """Create the weights for `inputs` features, drawn from `generator`."""
-
-    def __call__(self, batch: Any) -> torch.Tensor: ...
-
-    def parameters(self) -> Iterable[torch.nn.Parameter]: ...
 
 
 PROTOCOLS: dict[str, type] = {
@@ -211,33 +399,74 @@ PROTOCOLS: dict[str, type] = {
     "executor": Executor,
 }
 
-# The records that the promises speak of can be imported from here too.
+# Kind → the protocols that a component of the kind, or the index that an indexer builds, may offer.
+OPTIONAL: dict[str, tuple[type, ...]] = {
+    "head": (
+        IndexOptionalHead,
+        RefittableHead,
+        OnePassHead,
+        ShortlistHead,
+        ExtensibleHead,
+        IndexedHead,
+        HeadWithFacts,
+        HeadWithHistory,
+        ProbabilisticHead,
+        SupportsExhibits,
+    ),
+    "label-preprocessor": (SupportsFacts, SupportsExhibits, SupportsSave),
+    "indexer": (RebuildableIndex, ClusteredIndex, ExtensibleIndex, SupportsFacts, SupportsExhibits),
+    "reader": (Writer, ReaderWithHint),
+}
+
+# The records that the protocols mention can be imported from here too.
 __all__ = [
     "ARGMAXABLE",
+    "OPTIONAL",
     "PROTOCOLS",
     "STATUSES",
     "UNARGMAXABLE",
     "UNRESOLVED",
     "Alternating",
+    "ClusteredIndex",
     "DatasetSource",
     "Encoder",
     "Evaluation",
     "Executor",
+    "ExtensibleHead",
+    "ExtensibleIndex",
     "Features",
     "Featurizer",
     "Groups",
     "Head",
+    "HeadWithFacts",
+    "HeadWithHistory",
+    "IndexOptionalHead",
+    "IndexedHead",
     "Indexer",
     "LabelIndex",
     "LabelPreprocessor",
     "LinearDecision",
     "Matrix",
     "Metric",
+    "NamedIndex",
+    "OnePassHead",
+    "ProbabilisticHead",
     "Reader",
+    "ReaderWithHint",
+    "RebuildableIndex",
+    "RefittableHead",
+    "ShortlistHead",
     "Split",
+    "SupportsConformance",
+    "SupportsExhibits",
+    "SupportsFacts",
+    "SupportsParams",
+    "SupportsSave",
     "TopK",
+    "TrainingEpoch",
     "Verdict",
     "Verdicts",
     "Verifier",
     "Writer",
+    "needs_index",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from xmckit.data import reading
 from xmckit.data.jsonl import json_object
 from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
+from xmckit.protocols import ExtensibleHead, IndexedHead
 from xmckit.runs.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
@@ -229,7 +230,8 @@ def added(searched: Searched, path: Path, output: Path, say: Any) -> Added:
     told = [
         {"head": searched.run.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
-        for name, known in getattr(head, "index_labels", list)()
+        if isinstance(head, IndexedHead)
+        for name, known in head.index_labels()
     ]
     indexes = {names[0] if names else USE: index}
     return Added(write_extension(output, searched.run, labels.names, heads, indexes), refusals, told)
@@ -271,7 +273,7 @@ def _extended_heads(
         return found
 
     for position, (name, place, head) in enumerate(zip(names, seen, searched.model.heads, strict=True)):
-        if not hasattr(head, "add_labels"):
+        if not isinstance(head, ExtensibleHead):
             refusals.append(f"head {name} cannot take new labels: train it anew with them")
             continue
         try:

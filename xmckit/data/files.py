@@ -126,5 +126,7 @@ def _mistake(mistake: Any, known: list[str]) -> str:
     return f"{place}: {mistake['msg']}, found {mistake['input']!r}"
 
 
-def _looks_for(reader: type) -> str:
-    return getattr(reader, "looks_for", "its own files")
+def _looks_for(reader: Any) -> str:
+    from xmckit.protocols import ReaderWithHint
+
+    return reader.looks_for if isinstance(reader, ReaderWithHint) else "its own files"

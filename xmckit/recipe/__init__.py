@@ -393,12 +393,14 @@ class _Reader:
             return False  # the check of the section itself says what is wrong
 
     def _check_refit(self, validation: float, heads: Sequence[Section | None]) -> None:
+        from xmckit.protocols import RefittableHead
+
         if validation == 0:
             self._mistakes.add(
                 ("refit",), "there is nothing to train once more for: with validation = 0 all rows are used"
             )
         for position, head in enumerate(heads):
-            if head is not None and not hasattr(self._registry.resolve("head", head.use), "refit"):
+            if head is not None and not isinstance(self._registry.resolve("head", head.use), RefittableHead):
                 self._mistakes.add(
                     ("head", position, "use"),
                     f"head '{head.use}' cannot be trained once more (it has no refit()); leave out refit = true",
