@@ -230,10 +230,12 @@ def test_what_cannot_work_is_said(context, tmp_path):
         head.save(tmp_path)
     with pytest.raises(xmckit.PluginError, match="shortlists of size"):
         fitted(context, "bsl", [Listed(labels + 1, [0])])
-    nearest = Nearest()
-    nearest.rebuild = None
+
+    class Fixed(Nearest):
+        rebuild = None
+
     with pytest.raises(xmckit.PluginError, match="lacks rebuild"):
-        Indexes([nearest], labels)
+        Indexes([Fixed()], labels)
 
 
 def test_rows_that_no_index_finds_anything_for(context):

@@ -19,6 +19,7 @@ import toy_stages
 import toy_verifiers
 
 import xmckit
+from xmckit import protocols
 from xmckit.testing import Case, CheckResult, check_component, common, parametrize_with_checks, summarise
 from xmckit.testing.kinds import KINDS
 from xmckit.testing.subjects import kept_folder
@@ -67,6 +68,13 @@ BREAKS = {
         (toy_heads.RanksAnotherWayInOnePass, "answers_the_same_in_one_pass"),
         (toy_heads.KeepsWhatItLearned, "trains_once_more_on_all_rows"),
         (toy_heads.ForgetsItsWeights, "trains_once_more_on_all_rows"),
+        (toy_heads.OutputsMoreThanItsCandidates, "outputs_are_candidates"),
+        (toy_heads.KeepsTheOldLabels, "added_labels_are_ranked"),
+        (toy_heads.CountsTooManyLabels, "index_labels_counts_labels"),
+        (toy_heads.KeepsLossesOnly, "history_is_json"),
+        (toy_heads.IsPerhapsProbabilistic, "flags_are_booleans"),
+        (toy_heads.TellsArraysOfTheTest, "facts_are_json"),
+        (toy_heads.ShowsNumbers, "exhibits_can_be_stored"),
         (toy_heads.CutsOffAtTheLabels, "pads_when_k_exceeds_the_labels"),
         (toy_heads.RanksDifferentlyForLargeK, "pads_when_k_exceeds_the_labels"),
         (toy_heads.UsesItsOwnSeed, "repeats_itself_with_the_same_seed"),
@@ -106,6 +114,11 @@ BREAKS = {
     "indexer": [
         (toy_indexers.HasNoProvides, "offers_what_its_kind_must"),
         (toy_indexers.PromisesClusters, "builds_an_index_that_keeps_its_promises"),
+        (toy_indexers.LeavesLabelsOut, "clusters_hold_every_label"),
+        (toy_indexers.KeepsItsVectors, "rebuild_uses_the_new_vectors"),
+        (toy_indexers.ListsNoNewLabels, "added_labels_are_listed"),
+        (toy_indexers.TellsCentroids, "facts_are_json"),
+        (toy_indexers.TellsCentroids, "exhibits_can_be_stored"),
         (toy_indexers.ListsNothing, "lists_candidates_in_proper_form"),
         (toy_indexers.ListsTooMany, "lists_candidates_in_proper_form"),
         (toy_indexers.WidensForLargeK, "lists_no_more_labels_than_there_are"),
@@ -124,7 +137,8 @@ BREAKS = {
         (toy_stages.WantsFeaturesEverywhere, "handles_rows_without_features_or_labels"),
         (toy_stages.StageNeedsTwoLabels, "handles_a_single_label"),
         (toy_stages.StageNeedsTwoRows, "handles_a_single_row"),
-        (toy_stages.TellsArrays, "tells_facts_that_can_be_stored"),
+        (toy_stages.TellsArrays, "facts_are_json"),
+        (toy_stages.ShowsText, "exhibits_can_be_stored"),
         (toy_stages.KeepsAPickle, "saves_without_pickle"),
     ],
     "featurizer": [
@@ -207,6 +221,7 @@ BREAKS = {
         (toy_data.MatchesAnything, "knows_its_format"),
         (toy_data.RaisesWhenAsked, "knows_its_format"),
         (toy_data.OpensMore, "names_all_files_that_it_opens"),
+        (toy_data.LooksForNothing, "looks_for_is_text"),
         (toy_data.LosesTexts, "reads_what_it_wrote"),
         (toy_data.TrustsItsFiles, "explains_damaged_files"),
         (toy_data.ReadsMissingFiles, "explains_what_is_not_there"),
@@ -236,6 +251,12 @@ def test_every_check_has_a_component_that_breaks_it():
     for kind, breaks in BREAKS.items():
         own = {check.__name__ for check in KINDS[kind].checks} - everywhere
         assert own - {name for _, name in breaks} == set(), kind
+
+
+@pytest.mark.parametrize("kind", list(protocols.OPTIONAL))
+def test_every_optional_protocol_has_a_check(kind):
+    covered = [protocol for check in KINDS[kind].checks for protocol in getattr(check, "covered", ())]
+    assert set(protocols.OPTIONAL[kind]) <= set(covered)
 
 
 def test_a_failing_test_shows_where_the_component_raised():

@@ -148,6 +148,10 @@ class OpensMore(Tabbed):
         return xmckit.Dataset("tabbed", self.split(files[0]), self.split(files[1]))
 
 
+class LooksForNothing(Tabbed):
+    looks_for = None
+
+
 class LosesTexts(Tabbed):
     def split(self, file):
         found = super().split(file)

@@ -123,6 +123,39 @@ class ForgetsItsWeights(CentroidHead):
         self.W = self.W[:0]
 
 
+class OutputsMoreThanItsCandidates(CentroidHead):
+    def candidates(self, X):
+        return csr_matrix((X.shape[0], len(self.W)), dtype=np.float32)
+
+
+class KeepsTheOldLabels(CentroidHead):
+    def add_labels(self, X, Y, train, *, listed_by=None):
+        """As if there were none."""
+
+
+class CountsTooManyLabels(CentroidHead):
+    def index_labels(self):
+        return [("tree", len(self.W) + 1)]
+
+
+class KeepsLossesOnly(CentroidHead):
+    history = [0.3, 0.2]
+
+
+class IsPerhapsProbabilistic(CentroidHead):
+    probabilistic = "perhaps"
+
+
+class TellsArraysOfTheTest(CentroidHead):
+    def facts(self, truth):
+        return {"labels": truth.indices}
+
+
+class ShowsNumbers(CentroidHead):
+    def exhibits(self):
+        return [3]
+
+
 class CutsOffAtTheLabels(CentroidHead):
     def predict(self, X, k, *, groups=None):
         return super().predict(X, min(k, len(self.W)))

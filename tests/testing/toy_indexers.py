@@ -53,6 +53,52 @@ class PromisesClusters(CentroidIndexer):
     provides = frozenset({"shortlist", "clusters"})
 
 
+class _InOneCluster(CentroidIndex):
+    label_of = np.zeros(3, dtype=int)
+    clusters = csr_matrix(np.ones((3, 1)))
+
+
+class LeavesLabelsOut(CentroidIndexer):
+    provides = frozenset({"shortlist", "clusters"})
+    index = _InOneCluster
+
+
+class _Stubborn(CentroidIndex):
+    query_space = "head"
+
+    def scores(self, Q):
+        return np.asarray(Q @ self.centroids[:, : Q.shape[1]].T, dtype=np.float32)
+
+    def rebuild(self, label_vectors):
+        """As if nothing had moved."""
+
+
+class KeepsItsVectors(CentroidIndexer):
+    provides = frozenset({"shortlist", "rebuild"})
+    index = _Stubborn
+
+
+class _Closed(CentroidIndex):
+    def add_labels(self, X, Y):
+        """As if there were none."""
+
+
+class ListsNoNewLabels(CentroidIndexer):
+    index = _Closed
+
+
+class _Telling(CentroidIndex):
+    def facts(self):
+        return {"centroids": self.centroids}
+
+    def exhibits(self):
+        return "a picture"
+
+
+class TellsCentroids(CentroidIndexer):
+    index = _Telling
+
+
 class HasNoProvides(CentroidIndexer):
     provides = ["shortlist"]
 

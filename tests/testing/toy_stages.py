@@ -86,6 +86,11 @@ class TellsArrays(DropRare):
         return {"lost": np.arange(self.lost)}
 
 
+class ShowsText(DropRare):
+    def exhibits(self):
+        return "a picture"
+
+
 class KeepsAPickle(DropRare):
     def save(self, folder):
         super().save(folder)

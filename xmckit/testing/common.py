@@ -6,6 +6,7 @@ Each check takes a `Subject`, returns what it found, and raises AssertionError w
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +15,13 @@ from typing import Any, get_args, get_origin
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from xmckit import exhibits
 from xmckit.errors import XmckitError
-from xmckit.protocols import PROTOCOLS
+from xmckit.protocols import PROTOCOLS, SupportsExhibits, SupportsSave
 from xmckit.registry import not_taken
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
 from xmckit.testing.fresh import SAVED, fresh_answers
-from xmckit.testing.subjects import Subject
+from xmckit.testing.subjects import Subject, covers
 from xmckit.testing.watching import watched
 
 
@@ -125,11 +127,22 @@ def answers_the_same_in_a_fresh_process(subject: Subject) -> str:
     return f"from {counted(kept, 'file')}" if kept and subject.loads else "made anew: it loads nothing"
 
 
+def facts_are_json(subject: Subject) -> str:
+    facts = subject.facts()
+    require(isinstance(facts, dict), f"facts() is a {type(facts).__name__}, expected values by name")
+    assert_json(facts, "facts()")
+    return counted(len(facts), "fact")
+
+
+@covers(SupportsExhibits)
+def exhibits_can_be_stored(subject: Subject) -> str:
+    return counted(len(exhibits.stored(subject.ready, subject.cls.__name__)), "exhibit")
+
+
+@covers(SupportsSave)
 def saves_without_pickle(subject: Subject) -> str:
     with subject.saved() as folder:
         files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
-        if not files and not hasattr(subject.ready, "save"):
-            raise NotApplicable("it keeps nothing")
         require(bool(files), "save wrote no file")
         for path in files:
             assert_no_pickle(path)
@@ -175,6 +188,13 @@ ALWAYS: tuple[Callable[[Any], str], ...] = (
     answers_the_same_in_a_fresh_process,
 )
 STORED: tuple[Callable[[Any], str], ...] = (saves_without_pickle, names_the_damaged_file)
+
+
+def assert_json(value: Any, what: str) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise AssertionError(f"{what} cannot be stored as JSON: {error}") from None
 
 
 class _Nothing:

@@ -12,6 +12,19 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
+from xmckit.errors import UsageError
+from xmckit.protocols import (
+    ExtensibleHead,
+    HeadWithFacts,
+    HeadWithHistory,
+    IndexedHead,
+    IndexOptionalHead,
+    OnePassHead,
+    ProbabilisticHead,
+    RefittableHead,
+    ShortlistHead,
+    TrainingEpoch,
+)
 from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
@@ -29,7 +42,7 @@ from xmckit.testing.assertions import (
 from xmckit.testing.brute_force import can_output
 from xmckit.testing.decisions import assert_among, assert_order, assert_signs, margins_of, refuse_thresholds
 from xmckit.testing.problems import small_problem, with_weights
-from xmckit.testing.subjects import Subject
+from xmckit.testing.subjects import Subject, covers
 
 K = 5
 HALVINGS = 20
@@ -75,6 +88,9 @@ class HeadSubject(Subject):
     def made(self, context: Context) -> Any:
         return self.fit(self.train, context)
 
+    def facts(self) -> Any:
+        return self.ready.facts(small_problem(rows=30, seed=2).Y)
+
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         topk, sets, features = _ranked(ready, self.X), _labelled(ready, self.X).tocoo(), ready.features(self.X)
         order = np.lexsort((sets.col, sets.row))
@@ -94,9 +110,8 @@ def ranks_in_proper_form(subject: HeadSubject) -> str:
     return ""
 
 
+@covers(OnePassHead)
 def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
-    if not hasattr(subject.cls, "rank_and_label"):
-        raise NotApplicable("it does not offer rank_and_label()")
     for k in (1, K, subject.train.labels + 4):
         ranking, sets = subject.ready.rank_and_label(subject.X, k)
         expected = subject.ready.predict(subject.X, k)
@@ -107,10 +122,9 @@ def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
     return ""
 
 
+@covers(RefittableHead)
 def trains_once_more_on_all_rows(subject: HeadSubject) -> str:
     """`refit` learns from the rows it is given, not only from those of `fit`."""
-    if not hasattr(subject.cls, "refit"):
-        raise NotApplicable("it does not offer refit()")
     train = subject.train
     head = subject.fit(train.take(np.arange(0, train.rows, 2)), subject.context)
     before = _ranked(head, subject.X)
@@ -118,6 +132,72 @@ def trains_once_more_on_all_rows(subject: HeadSubject) -> str:
     _assert_usable(head, subject.X, train.labels)
     require(not same_bits(before.scores, _ranked(head, subject.X).scores), "refit() on twice the rows changed no score")
     return ""
+
+
+@covers(ShortlistHead)
+def outputs_are_candidates(subject: HeadSubject) -> str:
+    head, X = subject.ready, subject.X
+    candidates = head.candidates(X)
+    if candidates is None:
+        raise NotApplicable("candidates() is None: a row can get any label")
+    assert_csr(candidates, (X.shape[0], subject.train.labels), "candidates()")
+    listed = _entries(candidates)
+    topk = _ranked(head, X)
+    ranked = topk.indices >= 0
+    among = np.take_along_axis(listed, np.maximum(topk.indices, 0), 1)
+    require(among[ranked].all(), "predict() gives labels that are no candidates")
+    require(not (_entries(_labelled(head, X)) & ~listed).any(), "labels() gives labels that are no candidates")
+    return counted(int(listed.sum()), "candidate")
+
+
+@covers(ExtensibleHead)
+def added_labels_are_ranked(subject: HeadSubject) -> str:
+    """A head with two more labels knows all labels; one that cannot take them says so by a UsageError."""
+    train, new = subject.train, small_problem(rows=6, labels=2, seed=4).Y
+    X = subject.X[: new.shape[0]]
+    head = subject.fit(train, subject.context)
+    indexed = isinstance(head, IndexedHead) and head.index_labels()
+    try:
+        head.add_labels(X, new, train)
+    except UsageError as error:
+        return f"refused: {error}"
+    labels = train.labels + new.shape[1]
+    _assert_usable(head, subject.X, labels)
+    ranked = np.unique(head.predict(subject.X, labels).indices)
+    missing = sorted(set(range(labels)) - set(ranked.tolist()))
+    require(indexed or not missing, f"predict() never gives {', '.join(map(str, missing))} of {labels} labels")
+    return counted(labels, "label")
+
+
+@covers(IndexedHead)
+def index_labels_counts_labels(subject: HeadSubject) -> str:
+    """One (name, number of labels) for each index that the head was given."""
+    pairs = list(subject.ready.index_labels())
+    require(len(pairs) == len(subject.indexers), f"{len(pairs)} indexes of {len(subject.indexers)}")
+    for name, known in pairs:
+        sound = isinstance(name, str) and isinstance(known, int) and 0 <= known <= subject.train.labels
+        require(sound, f"({name!r}, {known!r}), expected a name and a number of labels up to {subject.train.labels}")
+    return counted(len(pairs), "index")
+
+
+@covers(HeadWithHistory)
+def history_is_json(subject: HeadSubject) -> str:
+    """The report plots the fields of `protocols.TrainingEpoch`."""
+    epochs = [epoch._asdict() for epoch in subject.ready.history]
+    fields = list(TrainingEpoch.__annotations__)
+    for epoch in epochs:
+        require(list(epoch) == fields, f"an epoch has {', '.join(epoch)}, expected {', '.join(fields)}")
+    common.assert_json(epochs, "history")
+    return counted(len(epochs), "epoch")
+
+
+@covers(IndexOptionalHead, ProbabilisticHead)
+def flags_are_booleans(subject: HeadSubject) -> str:
+    names = [name for protocol in (IndexOptionalHead, ProbabilisticHead) for name in protocol.__annotations__]
+    flags = {name: getattr(subject.ready, name) for name in names if hasattr(subject.ready, name)}
+    for name, value in flags.items():
+        require(isinstance(value, bool), f"`{name}` is {value!r}, expected True or False")
+    return ", ".join(flags)
 
 
 def pads_when_k_exceeds_the_labels(subject: HeadSubject) -> str:
@@ -244,6 +324,9 @@ def builds_what_its_structure_promises(subject: HeadSubject) -> str:
     return counted(4 * most, "label set")
 
 
+facts_are_json = covers(HeadWithFacts)(common.facts_are_json)
+
+
 class _Looked(Exception):
     """Training was stopped: its first batch is all that was wanted."""
 
@@ -284,6 +367,13 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     ranks_in_proper_form,
     answers_the_same_in_one_pass,
     trains_once_more_on_all_rows,
+    outputs_are_candidates,
+    added_labels_are_ranked,
+    index_labels_counts_labels,
+    history_is_json,
+    flags_are_booleans,
+    facts_are_json,
+    common.exhibits_can_be_stored,
     pads_when_k_exceeds_the_labels,
     takes_dense_and_sparse_rows_alike,
     does_not_care_how_rows_are_batched,
@@ -357,7 +447,11 @@ def _decided(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
 
 
 def _candidates(head: Any, X: csr_matrix) -> np.ndarray | None:
-    """The labels that a head behind an index may output; None for any."""
-    asked = getattr(head, "candidates", None)
-    found = asked(X) if asked is not None else None
-    return None if found is None else found.toarray() != 0
+    """Return the labels that a head behind an index may output; None for any."""
+    candidates = head.candidates(X) if isinstance(head, ShortlistHead) else None
+    return None if candidates is None else candidates.toarray() != 0
+
+
+def _entries(matrix: csr_matrix) -> np.ndarray:
+    """Return where `matrix` has an entry, also one of value 0."""
+    return csr_matrix((np.ones(matrix.nnz), matrix.indices, matrix.indptr), matrix.shape).toarray() != 0

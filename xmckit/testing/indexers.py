@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.protocols import ClusteredIndex, ExtensibleIndex, RebuildableIndex, SupportsFacts
 from xmckit.testing import common
-from xmckit.testing.assertions import ABSOLUTE, RELATIVE, NotApplicable, as_dense, assert_csr, flat, require
+from xmckit.testing.assertions import ABSOLUTE, RELATIVE, NotApplicable, as_dense, assert_csr, counted, flat, require
 from xmckit.testing.problems import small_problem
-from xmckit.testing.subjects import Subject
+from xmckit.testing.subjects import Subject, covers
 
 K = 4
 WIDTH = 8  # of the vectors that a head would hand to an index in its space
@@ -66,22 +68,57 @@ class IndexerSubject(Subject):
 
 
 def builds_an_index_that_keeps_its_promises(subject: IndexerSubject) -> str:
-    index, labels = subject.ready, subject.train.labels
+    index = subject.ready
     require(index.query_space in ("input", "head"), f"query_space is {index.query_space!r}, expected 'input' or 'head'")
     unknown = sorted(subject.cls.provides - PROMISES.keys())
     require(not unknown, f"`provides` names {', '.join(unknown)}, expected some of {', '.join(PROMISES)}")
     wanted = {name for promise in subject.cls.provides for name in PROMISES[promise]} | {"shortlist", "save"}
     missing = sorted(name for name in wanted if not hasattr(index, name))
     require(not missing, f"the index lacks {', '.join(missing)}")
-    if "clusters" in subject.cls.provides:
-        clusters, label_of = index.clusters, np.asarray(index.label_of)
-        one_each = issparse(clusters) and (np.diff(csr_matrix(clusters).indptr) == 1).all()
-        require(one_each, "clusters needs one non-zero in each row")
-        require(
-            clusters.shape[0] == len(label_of), f"{clusters.shape[0]} rows of clusters, {len(label_of)} in label_of"
-        )
-        require(set(label_of.tolist()) == set(range(labels)), "label_of does not name every label, and labels only")
+    named_index(index, "conformance")
     return ", ".join(sorted(subject.cls.provides))
+
+
+@covers(ClusteredIndex)
+def clusters_hold_every_label(subject: IndexerSubject) -> str:
+    clusters, label_of = subject.ready.clusters, np.asarray(subject.ready.label_of)
+    one_each = issparse(clusters) and (np.diff(csr_matrix(clusters).indptr) == 1).all()
+    require(one_each, "clusters needs one non-zero in each row")
+    require(clusters.shape[0] == len(label_of), f"{clusters.shape[0]} rows of clusters, {len(label_of)} in label_of")
+    every = set(label_of.tolist()) == set(range(subject.train.labels))
+    require(every, "label_of does not name every label, and labels only")
+    return f"{clusters.shape[1]} clusters"
+
+
+@covers(RebuildableIndex)
+def rebuild_uses_the_new_vectors(subject: IndexerSubject) -> str:
+    """Other vectors give other scores."""
+    if subject.ready.query_space != "head":
+        raise NotApplicable("its queries are no vectors of a head")
+    index, labels = subject.build(subject.train, subject.context), subject.train.labels
+    before = index.shortlist(subject.vectors, K)
+    index.rebuild(np.random.default_rng(3).standard_normal((labels, WIDTH)).astype(np.float32))
+    after = index.shortlist(subject.vectors, K)
+    assert_csr(after, before.shape, "shortlist()")
+    require((before != after).nnz > 0, "rebuild() with other vectors changed no candidate and no score")
+    return counted(labels, "label")
+
+
+@covers(ExtensibleIndex)
+def added_labels_are_listed(subject: IndexerSubject) -> str:
+    if subject.ready.query_space == "head":
+        raise NotApplicable("it takes new labels by rebuild()")
+    train, new = subject.train, small_problem(rows=6, labels=2, seed=4).Y
+    index, labels = subject.build(train, subject.context), train.labels + new.shape[1]
+    index.add_labels(subject.rows[: new.shape[0]], new)
+    _assert_list(subject, index, K, labels)
+    listed = np.unique(index.shortlist(subject.rows, labels).indices)
+    missing = sorted({train.labels, train.labels + 1} - set(listed.tolist()))
+    require(not missing, f"never lists {', '.join(map(str, missing))}, which add_labels() gave it")
+    return counted(labels, "label")
+
+
+facts_are_json = covers(SupportsFacts)(common.facts_are_json)
 
 
 def lists_candidates_in_proper_form(subject: IndexerSubject) -> str:
@@ -135,6 +172,11 @@ def handles_a_single_row(subject: IndexerSubject) -> str:
 CHECKS: tuple[Callable[[IndexerSubject], str], ...] = (
     *common.FIRST,
     builds_an_index_that_keeps_its_promises,
+    clusters_hold_every_label,
+    rebuild_uses_the_new_vectors,
+    added_labels_are_listed,
+    facts_are_json,
+    common.exhibits_can_be_stored,
     lists_candidates_in_proper_form,
     lists_no_more_labels_than_there_are,
     takes_dense_and_sparse_rows_alike,

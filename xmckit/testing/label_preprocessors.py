@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -13,10 +12,11 @@ import numpy as np
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import XmckitError
+from xmckit.protocols import SupportsFacts
 from xmckit.testing import common
-from xmckit.testing.assertions import NotApplicable, as_dense, assert_csr, counted, differing, flat, require
+from xmckit.testing.assertions import as_dense, assert_csr, differing, flat, require
 from xmckit.testing.problems import small_problem, with_groups
-from xmckit.testing.subjects import Subject
+from xmckit.testing.subjects import Subject, covers
 
 
 class PreprocessorSubject(Subject):
@@ -74,16 +74,7 @@ def handles_a_single_row(subject: PreprocessorSubject) -> str:
         return f"refused: {error}"
 
 
-def tells_facts_that_can_be_stored(subject: PreprocessorSubject) -> str:
-    if not hasattr(subject.cls, "facts"):
-        raise NotApplicable("it does not offer facts()")
-    facts = subject.ready.facts()
-    try:
-        json.dumps(facts, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise AssertionError(f"facts() cannot be stored as JSON: {error}") from None
-    require(isinstance(facts, dict), f"facts() is a {type(facts).__name__}, expected values by name")
-    return counted(len(facts), "fact")
+facts_are_json = covers(SupportsFacts)(common.facts_are_json)
 
 
 CHECKS: tuple[Callable[[PreprocessorSubject], str], ...] = (
@@ -93,7 +84,8 @@ CHECKS: tuple[Callable[[PreprocessorSubject], str], ...] = (
     handles_rows_without_features_or_labels,
     handles_a_single_label,
     handles_a_single_row,
-    tells_facts_that_can_be_stored,
+    facts_are_json,
+    common.exhibits_can_be_stored,
     *common.ALWAYS,
     common.saves_without_pickle,
 )

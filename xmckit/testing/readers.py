@@ -13,11 +13,12 @@ import numpy as np
 from xmckit.context import Context
 from xmckit.data.model import Dataset
 from xmckit.errors import XmckitError
+from xmckit.protocols import ReaderWithHint, Writer
 from xmckit.testing import common
-from xmckit.testing.assertions import NotApplicable, assert_close, assert_dataset, counted, flat, require
+from xmckit.testing.assertions import assert_close, assert_dataset, counted, flat, require
 from xmckit.testing.datasets import contents, copied
 from xmckit.testing.problems import small_dataset
-from xmckit.testing.subjects import Subject, kept_folder
+from xmckit.testing.subjects import Subject, covers, kept_folder
 from xmckit.testing.watching import watched
 
 JUNK = bytes(range(128, 256)) * 3
@@ -29,7 +30,7 @@ class ReaderSubject(Subject):
     kind = "reader"
 
     def needs(self) -> list[str]:
-        given = self.example is not None or hasattr(self.cls, "write")
+        given = self.example is not None or isinstance(self.cls, Writer)
         return super().needs() + ([] if given else ["--example PATH, which is small and in its format"])
 
     @cached_property
@@ -100,9 +101,15 @@ def names_all_files_that_it_opens(subject: ReaderSubject) -> str:
     return counted(len(named), "file")
 
 
+@covers(ReaderWithHint)
+def looks_for_is_text(subject: ReaderSubject) -> str:
+    hint = subject.cls.looks_for
+    require(isinstance(hint, str) and hint.strip(), f"`looks_for` is {hint!r}, expected the names of its files")
+    return hint
+
+
+@covers(Writer)
 def reads_what_it_wrote(subject: ReaderSubject) -> str:
-    if not hasattr(subject.cls, "write"):
-        raise NotApplicable("it does not offer write()")
     with tempfile.TemporaryDirectory() as name:
         wrote = subject._write(Path(name))
         found = subject.component().read(Path(name), context=subject.context)
@@ -153,6 +160,7 @@ CHECKS: tuple[Callable[[ReaderSubject], str], ...] = (
     reads_sound_data,
     knows_its_format,
     names_all_files_that_it_opens,
+    looks_for_is_text,
     reads_what_it_wrote,
     explains_damaged_files,
     explains_what_is_not_there,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from xmckit.context import Context
-from xmckit.testing.assertions import flat, same_bits
+from xmckit.protocols import SupportsSave
+from xmckit.testing.assertions import NotApplicable, flat, same_bits
 from xmckit.testing.fresh import SAVED
 from xmckit.testing.watching import shared_state, unwatched, watched
 
@@ -42,6 +44,29 @@ class Observation:
     writes: list[str]
     hosts: list[str]
     programs: list[str]
+
+
+def covers(*protocols: type) -> Callable[[Callable[[Any], str]], Callable[[Any], str]]:
+    """Mark a check of optional protocols. It does not apply to a component that offers none of them."""
+    names = ", ".join(name for protocol in protocols for name in offered_names(protocol))
+
+    def decorate(check: Callable[[Any], str]) -> Callable[[Any], str]:
+        @functools.wraps(check)
+        def applicable(subject: Any) -> str:
+            if not any(map(subject.offers, protocols)):
+                raise NotApplicable(f"it does not offer {names}")
+            return check(subject)
+
+        applicable.covered = protocols  # type: ignore[attr-defined]
+        return applicable
+
+    return decorate
+
+
+def offered_names(protocol: type) -> list[str]:
+    """Return the methods of a protocol, written as calls, and its attributes."""
+    methods = [f"{name}()" for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    return [*methods, *getattr(protocol, "__annotations__", {})]
 
 
 class Subject(ABC):
@@ -70,6 +95,10 @@ class Subject(ABC):
         fields = getattr(getattr(self.cls, "Params", None), "model_fields", {})
         return [f"--set {name}=…" for name, field in fields.items() if field.is_required() and name not in self.params]
 
+    def offers(self, protocol: type) -> bool:
+        """Return whether the component, or what it builds, offers an optional protocol."""
+        return isinstance(self.ready, protocol)
+
     @abstractmethod
     def made(self, context: Context) -> Any:
         """A new one that has done its work."""
@@ -86,6 +115,10 @@ class Subject(ABC):
     def ready(self) -> Any:
         return self.made(self.context)
 
+    def facts(self) -> Any:
+        """Return what `ready` tells the report."""
+        return self.ready.facts()
+
     @cached_property
     def known(self) -> dict[str, np.ndarray]:
         """What `ready` answers when it is asked for the first time."""
@@ -99,7 +132,7 @@ class Subject(ABC):
         return self.answers(self.made(context), context)
 
     def save(self, ready: Any, folder: Path) -> None:
-        if hasattr(ready, "save"):
+        if isinstance(ready, SupportsSave):
             ready.save(folder)
 
     def restored(self, folder: Path) -> Any:

@@ -16,6 +16,7 @@ from xmckit import testing
 from xmckit.context import Context
 from xmckit.errors import PluginError, UsageError, XmckitError, nearest, one_line
 from xmckit.params import reasons
+from xmckit.protocols import SupportsConformance
 from xmckit.registry import make_context
 from xmckit.registry.locations import Location, file_of, is_below, raised_at
 from xmckit.testing import fresh
@@ -82,11 +83,11 @@ class Case:
     @cached_property
     def declared(self) -> Mapping[str, Any]:
         """What the component says about its checks itself."""
-        found = getattr(self.cls, "conformance", {})
-        if not isinstance(found, Mapping) or not found.keys() <= set(DECLARED):
-            raise PluginError(f"{self.name}: `conformance` is {found!r}, expected entries {', '.join(DECLARED)}")
-        self._check_expected(found.get("expected_failures", {}))
-        return found
+        declared = self.cls.conformance if isinstance(self.cls, SupportsConformance) else {}
+        if not isinstance(declared, Mapping) or not declared.keys() <= set(DECLARED):
+            raise PluginError(f"{self.name}: `conformance` is {declared!r}, expected entries {', '.join(DECLARED)}")
+        self._check_expected(declared.get("expected_failures", {}))
+        return declared
 
     @property
     def all_expected(self) -> Mapping[str, str]:
