@@ -1,4 +1,4 @@
-"""The map of the toolkit: one hook per kind of component.
+"""The hooks that plugins implement: one for each kind of component in `xmckit.kinds`.
 
 A plugin is a module that implements some of these hooks and is named by an entry point in the group `xmckit`
 (or by `--plugin FILE.py`):
@@ -9,16 +9,24 @@ A plugin is a module that implements some of these hooks and is named by an entr
     def xmckit_heads():
         yield xmckit.Component("mine", "my_package.my_head:MyHead", summary="What it does, in one line.")
 
-Hooks return light records whose `target` is a string, so that listing plugins imports neither torch nor any other
-heavy library. What each target must offer is in `xmckit.protocols`.
+The hook of a kind is `xmckit_` and the kind's plural: `xmckit_heads`, `xmckit_label_preprocessors`, `xmckit_indexers`,
+`xmckit_verifiers`, `xmckit_datasets`, `xmckit_readers`, `xmckit_featurizers`, `xmckit_encoders`, `xmckit_metrics`,
+`xmckit_executors`, `xmckit_commands`. Each takes no argument and returns or yields `Component` records.
+
+The `target` of a record is a string, so that listing plugins imports neither torch nor any other heavy library.
+`xmckit.protocols` says what each target must offer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import ModuleType
 
 import pluggy
+
+from xmckit.kinds import KINDS as KINDS
+from xmckit.kinds import Kind
 
 PROJECT = "xmckit"
 ENTRY_POINT_GROUP = "xmckit"
@@ -48,75 +56,20 @@ class Component:
     api_version: int = 1
 
 
-@hookspec
-def xmckit_heads() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Classifiers over all labels (`protocols.Head`), used by `[[head]]`."""
+def _specification(kind: Kind) -> Callable[[], Iterable[Component]]:
+    def hook() -> Iterable[Component]:  # type: ignore[empty-body]
+        pass
+
+    protocol = f" (`{kind.protocol.removeprefix('xmckit.').replace(':', '.')}`)" if kind.protocol else ""
+    usage = f", used by `{kind.usage}`" if kind.usage else ""
+    hook.__name__ = hook.__qualname__ = kind.hook
+    hook.__doc__ = f"{kind.summary}{protocol}{usage}."
+    warning = DeprecationWarning(kind.deprecated) if kind.deprecated else None
+    return hookspec(hook, warn_on_impl=warning)
 
 
-@hookspec
-def xmckit_label_preprocessors() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Stages that give training rows new labels (`protocols.LabelPreprocessor`), used by `[[labels]]`."""
-
-
-@hookspec
-def xmckit_indexers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Structures that shortlist labels for a row (`protocols.Indexer`), used by `[[index]]`."""
-
-
-@hookspec
-def xmckit_verifiers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Provers of what an output layer can and cannot produce (`protocols.Verifier`), used by `[verify]`."""
-
-
-@hookspec
-def xmckit_datasets() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Data sets by name (`protocols.DatasetSource`), used by `[data]`."""
-
-
-@hookspec
-def xmckit_readers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """File formats (`protocols.Reader`), used by `[data] use = "files"` and `xmckit data`."""
-
-
-@hookspec
-def xmckit_featurizers() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Text or feature blocks to one matrix (`protocols.Featurizer`), used by `[features]`."""
-
-
-@hookspec
-def xmckit_encoders() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Torch modules from features to vectors (`protocols.Encoder`), used by `[head.encoder]`."""
-
-
-@hookspec
-def xmckit_metrics() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Scores of predictions (`protocols.Metric`), used by `[[score.metrics]]`."""
-
-
-@hookspec
-def xmckit_executors() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Ways to spread work over workers (`protocols.Executor`), used by `[executor]`."""
-
-
-@hookspec
-def xmckit_commands() -> Iterable[Component]:  # type: ignore[empty-body]
-    """Commands of the `xmckit` program: each target is a click command.
-
-    A name with a dot puts the command into a group, whoever offers the group: `labels.add` is `xmckit labels add`.
-    """
-
-
-# kind as written in `xmckit plugins show KIND:NAME` -> its hook
-KINDS: dict[str, str] = {
-    "head": "xmckit_heads",
-    "label-preprocessor": "xmckit_label_preprocessors",
-    "indexer": "xmckit_indexers",
-    "verifier": "xmckit_verifiers",
-    "dataset": "xmckit_datasets",
-    "reader": "xmckit_readers",
-    "featurizer": "xmckit_featurizers",
-    "encoder": "xmckit_encoders",
-    "metric": "xmckit_metrics",
-    "executor": "xmckit_executors",
-    "command": "xmckit_commands",
-}
+def specifications() -> ModuleType:
+    """Return a module with the hooks of all kinds in the table, as pluggy takes it."""
+    hooks = ModuleType(f"{__name__}.hooks")
+    vars(hooks).update({kind.hook: _specification(kind) for kind in KINDS.values()})
+    return hooks

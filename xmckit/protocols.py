@@ -18,6 +18,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.data.model import Dataset, Features, Groups, Matrix, Split
+from xmckit.kinds import KINDS, load
 from xmckit.records import (
     ARGMAXABLE,
     STATUSES,
@@ -386,42 +387,11 @@ class Executor(Protocol):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]: ...
 
 
-PROTOCOLS: dict[str, type] = {
-    "head": Head,
-    "label-preprocessor": LabelPreprocessor,
-    "indexer": Indexer,
-    "verifier": Verifier,
-    "dataset": DatasetSource,
-    "reader": Reader,
-    "featurizer": Featurizer,
-    "encoder": Encoder,
-    "metric": Metric,
-    "executor": Executor,
-}
-
-# Kind → the protocols that a component of the kind, or the index that an indexer builds, may offer.
-OPTIONAL: dict[str, tuple[type, ...]] = {
-    "head": (
-        IndexOptionalHead,
-        RefittableHead,
-        OnePassHead,
-        ShortlistHead,
-        ExtensibleHead,
-        IndexedHead,
-        HeadWithFacts,
-        HeadWithHistory,
-        ProbabilisticHead,
-        SupportsExhibits,
-    ),
-    "label-preprocessor": (SupportsFacts, SupportsExhibits, SupportsSave),
-    "indexer": (RebuildableIndex, ClusteredIndex, ExtensibleIndex, SupportsFacts, SupportsExhibits),
-    "reader": (Writer, ReaderWithHint),
-}
+PROTOCOLS: dict[str, type] = {name: load(kind.protocol) for name, kind in KINDS.items() if kind.protocol}
 
 # The records that the protocols mention can be imported from here too.
 __all__ = [
     "ARGMAXABLE",
-    "OPTIONAL",
     "PROTOCOLS",
     "STATUSES",
     "UNARGMAXABLE",

@@ -8,8 +8,9 @@ import warnings
 import pytest
 
 import xmckit
-from xmckit import hookspecs, registry
+from xmckit import registry
 from xmckit.hookspecs import API_VERSION, OLDEST_API_VERSION
+from xmckit.kinds import KINDS, Kind
 from xmckit.registry import Plugin, Registry
 
 SOURCE = """
@@ -76,7 +77,7 @@ OLD_HOOK = """
 import xmckit
 
 @xmckit.hookimpl
-def xmckit_old():
+def xmckit_olds():
     return []
 
 @xmckit.hookimpl
@@ -89,11 +90,7 @@ def xmckit_heads():
 def old_hook(monkeypatch, tmp_path):
     """A plugin for a hook that is about to go."""
 
-    @hookspecs.pluggy.HookspecMarker(hookspecs.PROJECT)(warn_on_impl=DeprecationWarning("use xmckit_heads instead"))
-    def xmckit_old():
-        """Once there was such a hook."""
-
-    monkeypatch.setattr(hookspecs, "xmckit_old", xmckit_old, raising=False)
+    monkeypatch.setitem(KINDS, "old", Kind("old", "An old kind", deprecated="use xmckit_heads instead"))
     monkeypatch.setattr(registry, "_SHOWN", set())
     file = tmp_path / "old_hook_plugin.py"
     file.write_text(OLD_HOOK)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from xmckit import hookspecs
 from xmckit.errors import PluginError
-from xmckit.hookspecs import API_VERSION, KINDS
+from xmckit.hookspecs import API_VERSION, specifications
+from xmckit.kinds import KINDS
 from xmckit.registry import Registry, found_plugins, how_to_have, registry_from_environment
 from xmckit.registry.locations import Location
 
@@ -344,14 +346,12 @@ def test_what_is_imported_when_somebody_loses_patience_is_named(site):
 
 
 def test_every_hook_is_documented_and_typed():
-    from xmckit import hookspecs
-
-    for hook in KINDS.values():
-        function = getattr(hookspecs, hook)
+    declared = {name: hook for name, hook in vars(specifications()).items() if name.startswith("xmckit_")}
+    assert declared.keys() == {kind.hook for kind in KINDS.values()}
+    for hook, function in declared.items():
         assert function.__doc__, hook
         assert function.__annotations__["return"] == "Iterable[Component]", hook
-    declared = {name for name in vars(hookspecs) if name.startswith("xmckit_")}
-    assert declared == set(KINDS.values())
+        assert f"`{hook}`" in hookspecs.__doc__, hook
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ import toy_stages
 import toy_verifiers
 
 import xmckit
-from xmckit import protocols
+from xmckit.kinds import KINDS, load
 from xmckit.testing import Case, CheckResult, check_component, common, parametrize_with_checks, summarise
-from xmckit.testing.kinds import KINDS
 from xmckit.testing.subjects import kept_folder
+from xmckit.testing.suite import checks_of
 from xmckit.testing.watching import watched
 
 QUICK = {"epochs": 5, "dim": 16, "encoder": {"use": "sparse-linear", "width": 24}}
@@ -207,6 +207,7 @@ BREAKS = {
         (toy_verifiers.IgnoresCandidates, "knows_what_candidates_mean"),
         (toy_verifiers.DeniesSingleLabels, "handles_a_single_label"),
         (toy_verifiers.AnswersAnything, "refuses_what_does_not_fit"),
+        (toy_verifiers.HoldsItsSetsInParams, "params_are_json"),
     ],
     "dataset": [
         (toy_data.GivesOddShapes, "reads_sound_data"),
@@ -247,16 +248,16 @@ def test_each_check_catches_its_break(kind, toy, name):
 def test_every_check_has_a_component_that_breaks_it():
     everywhere = {check.__name__ for check in (*common.FIRST, *common.ALWAYS, *common.STORED)}
     assert everywhere <= {name for _, _, name in BROKEN}
-    assert BREAKS.keys() == KINDS.keys()
+    assert BREAKS.keys() == {kind for kind in KINDS if KINDS[kind].checks}
     for kind, breaks in BREAKS.items():
-        own = {check.__name__ for check in KINDS[kind].checks} - everywhere
+        own = {check.__name__ for check in checks_of(kind)} - everywhere
         assert own - {name for _, name in breaks} == set(), kind
 
 
-@pytest.mark.parametrize("kind", list(protocols.OPTIONAL))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].checks])
 def test_every_optional_protocol_has_a_check(kind):
-    covered = [protocol for check in KINDS[kind].checks for protocol in getattr(check, "covered", ())]
-    assert set(protocols.OPTIONAL[kind]) <= set(covered)
+    covered = [protocol for check in checks_of(kind) for protocol in getattr(check, "covered", ())]
+    assert set(map(load, KINDS[kind].optional)) <= set(covered)
 
 
 def test_a_failing_test_shows_where_the_component_raised():

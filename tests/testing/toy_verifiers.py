@@ -56,6 +56,12 @@ class Guesses(xmckit.Configured):
         return next((x for x in vectors[right] if outputs(decision, x, active, asked)), None)
 
 
+class HoldsItsSetsInParams(Guesses):
+    def __init__(self, **params):
+        super().__init__(**params)
+        self.params = self.params.model_copy(update={"tries": float("nan")})
+
+
 class Denies(Guesses):
     def verdict(self, decision, active, asked, context):
         found = super().verdict(decision, active, asked, context)

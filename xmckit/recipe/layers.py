@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xmckit.errors import RecipeError, nearest
+from xmckit.kinds import KINDS
 from xmckit.recipe.toml_lines import KeyPath, is_one_value, key_lines, longest_key, parse_key
 
 if sys.version_info >= (3, 11):
@@ -27,7 +28,9 @@ else:
     import tomli as tomllib
 
 # These sections repeat: `[head]` is a list of one, `[[head]]` an item of a longer one.
-LISTED: tuple[KeyPath, ...] = (("features",), ("labels",), ("index",), ("head",), ("score", "metrics"))
+LISTED: tuple[KeyPath, ...] = tuple(
+    tuple(section.path.split(".")) for kind in KINDS.values() for section in kind.sections if section.repeats
+)
 
 LARGEST_FILE = 1 << 18
 DEEPEST_NESTING = 32

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-_MEANING = {
-    "executor": "How work is spread over workers.",
-    "data": "The data set.",
-    "features": "Texts or feature blocks to the matrix that the rest sees; of several, label stages see the first.",
-    "labels": "Stages that give the training rows new labels, in order.",
-    "index": "Structures that shortlist labels for a row.",
-    "head": "The classifiers; several form an ensemble.",
-    "verify": "Proofs of what the output layer can and cannot produce; false is none.",
-    "metrics": "What is computed from the predictions.",
-    "baseline": "A head that every table shows for comparison; false is none.",
-}
-
 
 def recipe_schema(registry: Registry) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of a recipe file, with the components of `registry`."""
@@ -53,8 +41,8 @@ class _SchemaWriter:
         self._definitions: dict[str, Any] = {}
 
     def recipe(self) -> dict[str, Any]:
-        sections = {name: self._section(name, what) for name, what in SECTIONS.items()}
-        scoring = {name: self._section(name, what) for name, what in SCORE_SECTIONS.items()}
+        sections = {name: self._section(what) for name, what in SECTIONS.items()}
+        scoring = {name: self._section(what) for name, what in SCORE_SECTIONS.items()}
         return {
             "$schema": DIALECT,
             "title": "xmckit recipe",
@@ -78,13 +66,13 @@ class _SchemaWriter:
             "$defs": self._definitions,
         }
 
-    def _section(self, name: str, what: SectionKind) -> dict[str, Any]:
+    def _section(self, what: SectionKind) -> dict[str, Any]:
         table = self._table(what.kind, self._keys(what.reserved) if what.reserved else {})
         if what.repeats:
             table = {"anyOf": [table, {"type": "array", "items": table}]}
         elif what.optional:
             table = {"anyOf": [table, {"const": False}]}
-        return {"description": _MEANING[name], **table}
+        return {"description": what.summary, **table}
 
     def _table(self, kind: str, reserved: Mapping[str, Any]) -> dict[str, Any]:
         """A table whose other keys depend on `use`."""

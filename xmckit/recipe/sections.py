@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, PositiveFloat
 
+from xmckit.kinds import KINDS, load
 from xmckit.params import Params
 from xmckit.records import Combining
 
@@ -94,28 +95,32 @@ class VerifyKeys(Params):
 
 @dataclass(frozen=True)
 class SectionKind:
-    """A section of a recipe: which kind it names, the keys that are not the component's, and its default."""
+    """A section as `xmckit.kinds` lists it: its kind, the keys that are not the component's, and its default."""
 
     kind: str
-    reserved: type[BaseModel] | None = None
-    default: str | None = None
-    optional: bool = False
-    repeats: bool = False
+    summary: str
+    reserved: type[BaseModel] | None
+    default: str | None
+    optional: bool
+    repeats: bool
 
 
-SECTIONS: dict[str, SectionKind] = {
-    "executor": SectionKind("executor", default="threads"),
-    "data": SectionKind("dataset", DataKeys),
-    "features": SectionKind("featurizer", NamedKeys, default="blocks", repeats=True),
-    "labels": SectionKind("label-preprocessor", NamedKeys, optional=True, repeats=True),
-    "index": SectionKind("indexer", IndexKeys, optional=True, repeats=True),
-    "head": SectionKind("head", HeadKeys, repeats=True),
-    "verify": SectionKind("verifier", VerifyKeys, optional=True),
-}
-SCORE_SECTIONS: dict[str, SectionKind] = {
-    "metrics": SectionKind("metric", repeats=True, optional=True),
-    "baseline": SectionKind("head", default="popularity", optional=True),
-}
+def _sections_below(table: str) -> dict[str, SectionKind]:
+    """Return the sections of all kinds that stand directly below a table of the recipe."""
+    sections = {}
+    for kind in KINDS.values():
+        for section in kind.sections:
+            above, _, name = section.path.rpartition(".")
+            if above == table:
+                keys = load(section.keys) if section.keys else None
+                sections[name] = SectionKind(
+                    kind.name, section.summary, keys, section.default, section.optional, section.repeats
+                )
+    return sections
+
+
+SECTIONS = _sections_below("")
+SCORE_SECTIONS = _sections_below("score")
 # Tables that name no component.
 PLAIN_SECTIONS = ("score", "ensemble", "report")
 DEFAULT_METRICS = ("ranking", "sets")

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from xmckit import __version__, hookspecs
-from xmckit.errors import PluginError, nearest, one_line
-from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, KINDS, OLDEST_API_VERSION, PROJECT, Component
+from xmckit.errors import PluginError, nearest
+from xmckit.hookspecs import API_VERSION, ENTRY_POINT_GROUP, OLDEST_API_VERSION, PROJECT, Component
+from xmckit.kinds import KINDS, load
 from xmckit.registry import builtin
 from xmckit.registry.entry_points import EntryPoint, entry_points
-from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, raised_at
+from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, one_line, raised_at
 from xmckit.registry.trace import Step, print_step
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Registry:
         self._registered: dict[tuple[str, str], Registered] = {}
         self._holders: list[tuple[Any, Plugin]] = []
         self._manager = pluggy.PluginManager(PROJECT)
-        self._manager.add_hookspecs(hookspecs)
+        self._manager.add_hookspecs(hookspecs.specifications())
         self._load(_core(), lambda: builtin)
         found = list(_entry_points())
         for entry, plugin in found:
@@ -234,9 +235,9 @@ class Registry:
         """Ask one plugin what it offers; _Faulty if anything about it is wrong."""
         try:
             collected: dict[tuple[str, str], Registered] = {}
-            for kind, hook in KINDS.items():
-                for component in self._ask(plugin, module, hook, collected, kind):
-                    collected[kind, component.name] = Registered(kind, component, plugin)
+            for name, kind in KINDS.items():
+                for component in self._ask(plugin, module, kind.hook, collected, name):
+                    collected[name, component.name] = Registered(name, component, plugin)
             return collected
         except _Faulty:
             self._forget(module)
@@ -281,7 +282,7 @@ class Registry:
         return sorted(name for of, name in self._registered if of == kind)
 
     def all(self) -> list[Registered]:
-        """Every component, by kind in the order of `hookspecs.KINDS`, then by name."""
+        """Every component, by kind in the order of `xmckit.kinds.KINDS`, then by name."""
         order = list(KINDS)
         return sorted(self._registered.values(), key=lambda item: (order.index(item.kind), item.component.name))
 
@@ -306,7 +307,7 @@ class Registry:
         component = registered.component
         try:
             with self._importing(registered):
-                target = _import_target(component.target)
+                target = load(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
             at = place_of(error, registered)
@@ -465,9 +466,9 @@ def _why_not_registered(error: Exception, module: Any) -> _Faulty:
     found = re.search(r"hook '(\w+)'", text)
     at = defined_at(getattr(module, found.group(1), None) or (lambda: None)) if found else None
     if found and "unknown hook" in text:
-        hook = found.group(1)
+        hook, known = found.group(1), [kind.hook for kind in KINDS.values()]
         return _Faulty(
-            f"it implements '{hook}', which is no hook of xmckit{nearest(hook, KINDS.values())} (this is version "
+            f"it implements '{hook}', which is no hook of xmckit{nearest(hook, known)} (this is version "
             f"{API_VERSION} of the contracts)",
             at,
         )
@@ -519,21 +520,11 @@ def _other_version(component: Component, plugin: Plugin) -> str:
     return f"{written} takes versions from {OLDEST_API_VERSION} to {API_VERSION}: {remedy}"
 
 
-def _import_target(target: str) -> Any:
-    module, _, attribute = target.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in attribute.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def _missing_promises(kind: str, target: Any) -> list[str]:
     """What the kind's protocol asks for and the target does not have: methods, and parameters that they are given."""
     if kind == "command":
         return [] if hasattr(target, "main") else ["main(): a click command is expected"]
-    from xmckit.protocols import PROTOCOLS
-
-    protocol = PROTOCOLS[kind]
+    protocol = load(KINDS[kind].protocol)
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
     for name in methods:

@@ -6,65 +6,20 @@ import importlib.util
 import keyword
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from xmckit import __version__, store
 from xmckit.errors import StorageError, UsageError, nearest
-from xmckit.hookspecs import API_VERSION, KINDS
+from xmckit.hookspecs import API_VERSION
+from xmckit.kinds import KINDS, Example
 from xmckit.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 
-@dataclass(frozen=True)
-class Example:
-    """What an example is called, what it does, and how a recipe uses it."""
-
-    suffix: str
-    summary: str
-    usage: str
-
-
-EXAMPLES: dict[str, Example] = {
-    "head": Example(
-        "Head",
-        "A linear layer trained by a loss that cares less about what is right already.",
-        '[head]\nuse = "{name}"\nfocus = 2.0',
-    ),
-    "indexer": Example(
-        "Indexer",
-        "Candidates by the centroids of the labels' rows, found exactly.",
-        '[index]\nuse = "{name}"\n\n[head]\nuse = "bsl"',
-    ),
-    "label-preprocessor": Example(
-        "Preprocessor", "Takes away labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'
-    ),
-    "verifier": Example(
-        "Verifier", "Looks for witnesses at random, and proves nothing else.", '[verify]\nuse = "{name}"\ntries = 1000'
-    ),
-    "dataset": Example(
-        "Dataset",
-        "Notes with #tags, from a folder of text files.",
-        '[data]\nuse = "{name}"\npath = "notes"\n\n[features]\nuse = "tfidf"',
-    ),
-    "reader": Example(
-        "Reader",
-        "Rows of labels, a tab and a text.",
-        '[data]\nuse = "files"\npath = "news"\nreader = "{name}"\n\n[features]\nuse = "tfidf"',
-    ),
-    "encoder": Example(
-        "Encoder",
-        "A linear layer to which small layers add.",
-        '[head]\nuse = "bsl"\n[head.encoder]\nuse = "{name}"\nlayers = 2',
-    ),
-    "metric": Example(
-        "Metric",
-        "How well label sets agree with the true ones, row by row.",
-        '[[score.metrics]]\nuse = "ranking"\n[[score.metrics]]\nuse = "{name}"',
-    ),
-}
+# The kinds of which there is an example.
+EXAMPLES: dict[str, Example] = {name: kind.example for name, kind in KINDS.items() if kind.example}
 
 
 def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -> Path:
@@ -123,7 +78,7 @@ def _facts(kind: str, name: str, registry: Registry) -> dict[str, Any]:
         "single": False,
         "kind": kind,
         "name": name,
-        "hook": KINDS[kind],
+        "hook": KINDS[kind].hook,
         "module": kind.replace("-", "_"),
         "package": f"xmckit_{name.replace('-', '_')}",
         "distribution": f"xmckit-{name.replace('_', '-')}",

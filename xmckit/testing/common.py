@@ -17,7 +17,8 @@ from pydantic import BaseModel, ValidationError
 
 from xmckit import exhibits
 from xmckit.errors import XmckitError
-from xmckit.protocols import PROTOCOLS, SupportsExhibits, SupportsSave
+from xmckit.kinds import KINDS, load
+from xmckit.protocols import SupportsExhibits, SupportsSave
 from xmckit.registry import not_taken
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
 from xmckit.testing.fresh import SAVED, fresh_answers
@@ -26,7 +27,7 @@ from xmckit.testing.watching import watched
 
 
 def offers_what_its_kind_must(subject: Subject) -> str:
-    protocol = PROTOCOLS[subject.kind]
+    protocol = load(KINDS[subject.kind].protocol)
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     needed = [*methods, *(["load"] if "save" in methods else [])]
     missing = [f"{name}()" for name in needed if not callable(getattr(subject.cls, name, None))]

@@ -59,7 +59,7 @@ def _request(subject: Any, folder: Path) -> dict[str, Any]:
     module = sys.modules[subject.cls.__module__]
     files = [plugin.file for plugin in default_registry().plugins if plugin.origin == "file"]
     return {
-        "kind": subject.kind,
+        "subject": f"{type(subject).__module__}:{type(subject).__qualname__}",
         "module": subject.cls.__module__,
         "file": getattr(module, "__file__", None),
         "qualname": subject.cls.__qualname__,
@@ -87,8 +87,8 @@ def answer(request: dict[str, Any]) -> None:
 
 
 def _subject(request: dict[str, Any]) -> Any:
+    from xmckit.kinds import load
     from xmckit.registry import make_context, registry_from_environment
-    from xmckit.testing.kinds import KINDS
 
     files = list(request["plugins"])
     if importlib.util.find_spec(request["module"].partition(".")[0]) is None and request["file"] not in files:
@@ -98,7 +98,7 @@ def _subject(request: dict[str, Any]) -> Any:
     for name in request["qualname"].split("."):
         cls = getattr(cls, name)
     context = make_context(workers=request["workers"], seed=request["seed"], registry=registry)
-    return KINDS[request["kind"]].subject(
+    return load(request["subject"])(
         cls, request["params"], context, indexers=request["indexers"], example=request["example"]
     )
 

@@ -156,7 +156,7 @@ def added_labels_are_ranked(subject: HeadSubject) -> str:
     train, new = subject.train, small_problem(rows=6, labels=2, seed=4).Y
     X = subject.X[: new.shape[0]]
     head = subject.fit(train, subject.context)
-    indexed = isinstance(head, IndexedHead) and head.index_labels()
+    indexed = isinstance(head, IndexedHead) and len(head.index_labels()) > 0
     try:
         head.add_labels(X, new, train)
     except UsageError as error:

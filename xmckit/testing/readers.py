@@ -104,7 +104,7 @@ def names_all_files_that_it_opens(subject: ReaderSubject) -> str:
 @covers(ReaderWithHint)
 def looks_for_is_text(subject: ReaderSubject) -> str:
     hint = subject.cls.looks_for
-    require(isinstance(hint, str) and hint.strip(), f"`looks_for` is {hint!r}, expected the names of its files")
+    require(isinstance(hint, str) and bool(hint.strip()), f"`looks_for` is {hint!r}, expected the names of its files")
     return hint
 
 

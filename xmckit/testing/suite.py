@@ -14,14 +14,14 @@ from pydantic import ValidationError
 
 from xmckit import testing
 from xmckit.context import Context
-from xmckit.errors import PluginError, UsageError, XmckitError, nearest, one_line
+from xmckit.errors import PluginError, UsageError, XmckitError, nearest
+from xmckit.kinds import KINDS, load
 from xmckit.params import reasons
 from xmckit.protocols import SupportsConformance
 from xmckit.registry import make_context
-from xmckit.registry.locations import Location, file_of, is_below, raised_at
+from xmckit.registry.locations import Location, file_of, is_below, one_line, raised_at
 from xmckit.testing import fresh
 from xmckit.testing.assertions import NotApplicable
-from xmckit.testing.kinds import KINDS
 from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult
 from xmckit.testing.subjects import kept_folder
 
@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 
 DECLARED = ("params", "indexers", "example", "expected_failures")
 USABLE = "can_be_made_and_checked"
+
+
+def checks_of(kind: str) -> Sequence[Callable[[Any], str]]:
+    """Return the checks of a kind, which stand beside its subject; UsageError if the kind has none."""
+    if kind not in KINDS or not KINDS[kind].checks:
+        known = [name for name, one in KINDS.items() if one.checks]
+        raise UsageError(
+            f"there are no checks for the kind '{kind}'{nearest(kind, known)}, only for {', '.join(known)}"
+        )
+    checks: Sequence[Callable[[Any], str]] = load(f"{KINDS[kind].checks.partition(':')[0]}:CHECKS")
+    return checks
 
 
 @dataclass(frozen=True)
@@ -62,13 +73,9 @@ class Case:
 
     @cached_property
     def checks(self) -> list[Check]:
-        if self.kind not in KINDS:
-            raise UsageError(
-                f"there are no checks for the kind '{self.kind}'{nearest(self.kind, KINDS)}, only for "
-                f"{', '.join(KINDS)}"
-            )
+        functions = checks_of(self.kind)
         self._check_expected(self.expected_failures)
-        return [Check(self, function) for function in KINDS[self.kind].checks]
+        return [Check(self, function) for function in functions]
 
     @cached_property
     def cls(self) -> Any:
@@ -94,7 +101,7 @@ class Case:
         return {**self.declared.get("expected_failures", {}), **self.expected_failures}
 
     def _check_expected(self, expected: Mapping[str, str]) -> None:
-        known = [function.__name__ for function in KINDS[self.kind].checks]
+        known = [function.__name__ for function in checks_of(self.kind)]
         for name, reason in expected.items():
             if name not in known:
                 raise UsageError(f"no check is called '{name}'{nearest(name, known)}")
@@ -110,7 +117,7 @@ class Case:
             example = example(kept_folder(self))
             if isinstance(example, Mapping):
                 params, example = {**example, **params}, None
-        return KINDS[self.kind].subject(self.cls, params, self._context, indexers=indexers, example=example)
+        return load(KINDS[self.kind].checks)(self.cls, params, self._context, indexers=indexers, example=example)
 
     def results(self) -> Iterator[CheckResult]:
         """One result after the other; a component that cannot even be made has a single one."""
@@ -221,12 +228,12 @@ def cases_named(name: str, registry: Registry) -> list[Case]:
     found = [
         Case(item.kind, item.component.name, context=context)
         for item in registry.all()
-        if item.kind in KINDS and name in (item.component.name, item.plugin.name, item.plugin.distribution)
+        if KINDS[item.kind].checks and name in (item.component.name, item.plugin.name, item.plugin.distribution)
     ]
     if not found:
         aside = [plugin for plugin in registry.plugins if name in (plugin.name, plugin.distribution)]
         why = "".join(f"; {plugin.described}: {plugin.problem or plugin.blocked}" for plugin in aside)
-        items = [item for item in registry.all() if item.kind in KINDS]
+        items = [item for item in registry.all() if KINDS[item.kind].checks]
         known = {known for item in items for known in (item.component.name, item.plugin.name, item.plugin.distribution)}
         raise PluginError(f"no component, plugin or distribution '{name}' has checks{nearest(name, known)}{why}")
     return found

@@ -13,11 +13,12 @@ from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
 from xmckit.errors import XmckitError
+from xmckit.protocols import SupportsParams
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdicts
 from xmckit.testing import common
 from xmckit.testing.assertions import counted, flat, require
 from xmckit.testing.brute_force import outputs, possible_sets
-from xmckit.testing.subjects import Subject
+from xmckit.testing.subjects import Subject, covers
 
 RESIDUAL = 1e-9  # of a combination that should vanish, relative to its terms
 PROOFS = ("float-certified", "exact", "none")
@@ -201,6 +202,14 @@ def handles_a_single_label(subject: VerifierSubject) -> str:
     return ", ".join(verdict.status for verdict in found.verdicts)
 
 
+@covers(SupportsParams)
+def params_are_json(subject: VerifierSubject) -> str:
+    """A run records the parameters with the verdicts."""
+    params = subject.ready.params.model_dump(mode="json")
+    common.assert_json(params, "params")
+    return counted(len(params), "parameter")
+
+
 def refuses_what_does_not_fit(subject: VerifierSubject) -> str:
     decision = tiny_decision(4, 2, seed=6)
     sets = all_sets(4)
@@ -233,6 +242,7 @@ CHECKS: tuple[Callable[[VerifierSubject], str], ...] = (
     knows_what_candidates_mean,
     handles_a_single_label,
     refuses_what_does_not_fit,
+    params_are_json,
     *common.ALWAYS,
 )
 

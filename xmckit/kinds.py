@@ -1,0 +1,277 @@
+"""The kinds of components: everything that differs between kinds, in one table.
+
+Hooks, recipe sections and their schema, the conformance suite, the scaffolds and the reference pages read this table. A
+new kind is one entry here, with its protocol, its checks and a page in `docs/kinds`. Classes are named by strings
+`package.module:attribute`, so that the table imports nothing; `load` imports one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RecipeSection:
+    """A section of recipes that names a component of the kind.
+
+    `path` has dots below other tables. `keys` is the model of the keys that are the stage's, not the component's.
+    `default` is the component of a recipe without the section. `repeats` allows `[[head]]` several times.
+    """
+
+    path: str
+    summary: str
+    keys: str = ""
+    default: str | None = None
+    optional: bool = False
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
+class Example:
+    """What `xmckit plugins new KIND` writes: the end of the class name, what it does, and how a recipe uses it.
+
+    Its templates are `xmckit/scaffold/templates/KIND.py.j2` and `test_KIND.py.j2`.
+    """
+
+    suffix: str
+    summary: str
+    usage: str
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of component; its name is what people write in `xmckit plugins show KIND:NAME`.
+
+    `protocol` is what a component must offer, `related` are protocols of what it returns, `optional` those that it may
+    offer. `used_in` says where a recipe names a component, for a kind without a section of its own. `checks` is the
+    subject of the conformance suite; the module of that class lists the `CHECKS`. `deprecated` says what to use
+    instead.
+    """
+
+    name: str
+    summary: str
+    protocol: str = ""
+    related: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    sections: tuple[RecipeSection, ...] = ()
+    used_in: str = ""
+    checks: str = ""
+    example: Example | None = None
+    deprecated: str = ""
+
+    @property
+    def plural(self) -> str:
+        return f"{self.name.replace('-', ' ')}s"
+
+    @property
+    def hook(self) -> str:
+        return f"xmckit_{self.plural.replace(' ', '_')}"
+
+    @property
+    def usage(self) -> str:
+        """Where a recipe names a component of this kind."""
+        if not self.sections:
+            return self.used_in
+        first = self.sections[0]
+        return f"[[{first.path}]]" if first.repeats else f"[{first.path}]"
+
+
+def load(target: str) -> Any:
+    """Import what a string `package.module:attribute` names."""
+    module, _, attribute = target.partition(":")
+    return reduce(getattr, attribute.split("."), importlib.import_module(module))
+
+
+_TABLE = (
+    Kind(
+        "executor",
+        "Ways to spread work over workers",
+        "xmckit.protocols:Executor",
+        sections=(RecipeSection("executor", "How work is spread over workers.", default="threads"),),
+        checks="xmckit.testing.executors:ExecutorSubject",
+    ),
+    Kind(
+        "dataset",
+        "Data sets by name",
+        "xmckit.protocols:DatasetSource",
+        sections=(RecipeSection("data", "The data set.", keys="xmckit.recipe.sections:DataKeys"),),
+        checks="xmckit.testing.datasets:DatasetSubject",
+        example=Example(
+            "Dataset",
+            "Notes with #tags, from a folder of text files.",
+            '[data]\nuse = "{name}"\npath = "notes"\n\n[features]\nuse = "tfidf"',
+        ),
+    ),
+    Kind(
+        "reader",
+        "File formats",
+        "xmckit.protocols:Reader",
+        optional=("xmckit.protocols:Writer", "xmckit.protocols:ReaderWithHint"),
+        used_in='[data] use = "files"',
+        checks="xmckit.testing.readers:ReaderSubject",
+        example=Example(
+            "Reader",
+            "Rows of labels, a tab and a text.",
+            '[data]\nuse = "files"\npath = "news"\nreader = "{name}"\n\n[features]\nuse = "tfidf"',
+        ),
+    ),
+    Kind(
+        "featurizer",
+        "Text or feature blocks to one matrix",
+        "xmckit.protocols:Featurizer",
+        sections=(
+            RecipeSection(
+                "features",
+                "Texts or feature blocks to the matrix that the rest sees; of several, label stages see the first.",
+                keys="xmckit.recipe.sections:NamedKeys",
+                default="blocks",
+                repeats=True,
+            ),
+        ),
+        checks="xmckit.testing.featurizers:FeaturizerSubject",
+    ),
+    Kind(
+        "label-preprocessor",
+        "Stages that give training rows new labels",
+        "xmckit.protocols:LabelPreprocessor",
+        optional=(
+            "xmckit.protocols:SupportsFacts",
+            "xmckit.protocols:SupportsExhibits",
+            "xmckit.protocols:SupportsSave",
+        ),
+        sections=(
+            RecipeSection(
+                "labels",
+                "Stages that give the training rows new labels, in order.",
+                keys="xmckit.recipe.sections:NamedKeys",
+                optional=True,
+                repeats=True,
+            ),
+        ),
+        checks="xmckit.testing.label_preprocessors:PreprocessorSubject",
+        example=Example(
+            "Preprocessor", "Takes away labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'
+        ),
+    ),
+    Kind(
+        "indexer",
+        "Structures that shortlist labels for a row",
+        "xmckit.protocols:Indexer",
+        related=("xmckit.protocols:LabelIndex", "xmckit.protocols:NamedIndex"),
+        optional=(
+            "xmckit.protocols:RebuildableIndex",
+            "xmckit.protocols:ClusteredIndex",
+            "xmckit.protocols:ExtensibleIndex",
+            "xmckit.protocols:SupportsFacts",
+            "xmckit.protocols:SupportsExhibits",
+        ),
+        sections=(
+            RecipeSection(
+                "index",
+                "Structures that shortlist labels for a row.",
+                keys="xmckit.recipe.sections:IndexKeys",
+                optional=True,
+                repeats=True,
+            ),
+        ),
+        checks="xmckit.testing.indexers:IndexerSubject",
+        example=Example(
+            "Indexer",
+            "Candidates by the centroids of the labels' rows, found exactly.",
+            '[index]\nuse = "{name}"\n\n[head]\nuse = "bsl"',
+        ),
+    ),
+    Kind(
+        "head",
+        "Classifiers over all labels",
+        "xmckit.protocols:Head",
+        optional=(
+            "xmckit.protocols:IndexOptionalHead",
+            "xmckit.protocols:RefittableHead",
+            "xmckit.protocols:OnePassHead",
+            "xmckit.protocols:ShortlistHead",
+            "xmckit.protocols:ExtensibleHead",
+            "xmckit.protocols:IndexedHead",
+            "xmckit.protocols:HeadWithFacts",
+            "xmckit.protocols:HeadWithHistory",
+            "xmckit.protocols:ProbabilisticHead",
+            "xmckit.protocols:SupportsExhibits",
+        ),
+        sections=(
+            RecipeSection(
+                "head",
+                "The classifiers; several form an ensemble.",
+                keys="xmckit.recipe.sections:HeadKeys",
+                repeats=True,
+            ),
+            RecipeSection(
+                "score.baseline",
+                "A head that every table shows for comparison; false is none.",
+                default="popularity",
+                optional=True,
+            ),
+        ),
+        checks="xmckit.testing.heads:HeadSubject",
+        example=Example(
+            "Head",
+            "A linear layer trained by a loss that cares less about what is right already.",
+            '[head]\nuse = "{name}"\nfocus = 2.0',
+        ),
+    ),
+    Kind(
+        "encoder",
+        "Torch modules from features to vectors",
+        "xmckit.protocols:Encoder",
+        used_in="[head.encoder]",
+        checks="xmckit.testing.encoders:EncoderSubject",
+        example=Example(
+            "Encoder",
+            "A linear layer to which small layers add.",
+            '[head]\nuse = "bsl"\n[head.encoder]\nuse = "{name}"\nlayers = 2',
+        ),
+    ),
+    Kind(
+        "metric",
+        "Scores of predictions",
+        "xmckit.protocols:Metric",
+        sections=(
+            RecipeSection("score.metrics", "What is computed from the predictions.", optional=True, repeats=True),
+        ),
+        checks="xmckit.testing.metrics:MetricSubject",
+        example=Example(
+            "Metric",
+            "How well label sets agree with the true ones, row by row.",
+            '[[score.metrics]]\nuse = "ranking"\n[[score.metrics]]\nuse = "{name}"',
+        ),
+    ),
+    Kind(
+        "verifier",
+        "Provers of what an output layer can and cannot produce",
+        "xmckit.protocols:Verifier",
+        optional=("xmckit.protocols:SupportsParams",),
+        sections=(
+            RecipeSection(
+                "verify",
+                "Proofs of what the output layer can and cannot produce; false is none.",
+                keys="xmckit.recipe.sections:VerifyKeys",
+                optional=True,
+            ),
+        ),
+        checks="xmckit.testing.verifiers:VerifierSubject",
+        example=Example(
+            "Verifier",
+            "Looks for witnesses at random, and proves nothing else.",
+            '[verify]\nuse = "{name}"\ntries = 1000',
+        ),
+    ),
+    Kind(
+        "command",
+        "Commands of the `xmckit` program, each a click command. A name with a dot puts the command into a group, "
+        "which any plugin may offer: `labels.add` is `xmckit labels add`",
+    ),
+)
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _TABLE}
