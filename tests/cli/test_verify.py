@@ -70,7 +70,7 @@ def run(made, tmp_path):
 @pytest.fixture
 def call(monkeypatch, plugins):
     """The command as the program calls it, with these plugins; returns what it printed, or raises."""
-    monkeypatch.setattr(registry, "_default", None)
+    monkeypatch.setattr(registry.environment, "_default", None)
 
     def invoke(*arguments):
         words = [*map(str, arguments), "--verifier", "brute-force"]

@@ -8,10 +8,10 @@ import warnings
 import pytest
 
 import xmckit
-from xmckit import registry
 from xmckit.hookspecs import API_VERSION, OLDEST_API_VERSION
 from xmckit.kinds import KINDS, Kind
-from xmckit.registry import Plugin, Registry
+from xmckit.registry import Plugin, Registry, component_checks, manager
+from xmckit.registry.plugins import FaultyPlugin
 
 SOURCE = """
 import xmckit
@@ -60,15 +60,15 @@ def test_the_versions_are_public():
     ],
 )
 def test_what_to_do_depends_on_who_is_behind(version, distribution, expected, monkeypatch):
-    monkeypatch.setattr(registry, "API_VERSION", 4)
-    monkeypatch.setattr(registry, "OLDEST_API_VERSION", 3)
+    monkeypatch.setattr(component_checks, "API_VERSION", 4)
+    monkeypatch.setattr(component_checks, "OLDEST_API_VERSION", 3)
     component = xmckit.Component("mine", "json:loads", api_version=version)
     plugin = Plugin("p", "installed" if distribution else "file", distribution)
     if not expected:
-        registry._check_component(component, "xmckit_heads", plugin)
+        component_checks.check_component(component, "xmckit_heads", plugin)
         return
-    with pytest.raises(registry._Faulty) as caught:
-        registry._check_component(component, "xmckit_heads", plugin)
+    with pytest.raises(FaultyPlugin) as caught:
+        component_checks.check_component(component, "xmckit_heads", plugin)
     assert f"mine was written for version {version} of the contracts" in str(caught.value)
     assert expected in str(caught.value)
 
@@ -91,7 +91,7 @@ def old_hook(monkeypatch, tmp_path):
     """A plugin for a hook that is about to go."""
 
     monkeypatch.setitem(KINDS, "old", Kind("old", "An old kind", deprecated="use xmckit_heads instead"))
-    monkeypatch.setattr(registry, "_SHOWN", set())
+    monkeypatch.setattr(manager, "_warned", set())
     file = tmp_path / "old_hook_plugin.py"
     file.write_text(OLD_HOOK)
     yield file

@@ -1,30 +1,26 @@
-"""Entry points of installed distributions.
+"""Entry points of installed distributions, each with the line that it is written in.
 
-importlib.metadata finds the same, but its import alone takes as long as that of click, which every `--help` and every
-press of the tab key would pay for; and one distribution with a damaged file would hide all others. It is asked only
-about places that are no plain folders.
+`importlib.metadata.entry_points` does not say where an entry point is written, and one distribution with a damaged file
+would hide all others. So its `distributions` are used, and their files are read here.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from functools import partial, reduce
-from importlib.machinery import PathFinder
+from collections.abc import Iterator
+from functools import reduce
+from importlib.metadata import Distribution, distributions
 from typing import Any, NamedTuple
 
 from xmckit.registry.locations import Location
 
-NAMES = "entry_points.txt"
-_METADATA = (".dist-info", ".egg-info")
+FILE = "entry_points.txt"
 _VALUE = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\])?")
 
 
 class EntryPoint(NamedTuple):
-    """A line `name = package.module:attribute` of a distribution; `at` is where it is written, where that is known."""
+    """A line `name = package.module:attribute` of a distribution; `at` is where it is written, if known."""
 
     name: str
     value: str
@@ -34,96 +30,59 @@ class EntryPoint(NamedTuple):
 
     @property
     def module(self) -> str:
-        found = _VALUE.fullmatch(self.value)
-        return found[1] if found else ""
+        match = _VALUE.fullmatch(self.value)
+        return match[1] if match else ""
 
     @property
     def attribute(self) -> str:
-        found = _VALUE.fullmatch(self.value)
-        return found[2] or "" if found else ""
+        match = _VALUE.fullmatch(self.value)
+        return match[2] or "" if match else ""
 
     def load(self) -> Any:
         return reduce(getattr, filter(None, self.attribute.split(".")), importlib.import_module(self.module))
 
 
-class _Distribution(NamedTuple):
-    """`read` gives the text of one of its files by name, empty if there is none; `folder` is where they are."""
-
-    name: str
-    read: Callable[[str], str]
-    folder: str = ""
-
-
 def entry_points(group: str) -> Iterator[EntryPoint]:
-    """The entry points of a group; of two distributions of the same name, the first on the path counts."""
+    """Yield the entry points of a group. Of two distributions of the same name, the first on the path counts."""
     seen: set[str] = set()
-    for home in _distributions():
-        name = re.sub(r"[-_.]+", "-", home.name).lower()
-        if name in seen:
+    for distribution in distributions():
+        folder = getattr(distribution, "_path", None)  # pip and setuptools use it too: there is no public name
+        name = folder.name.rpartition(".")[0].partition("-")[0] if folder is not None else distribution.name
+        normal_name = re.sub(r"[-_.]+", "-", name or "").lower()
+        if normal_name in seen and name:
             continue
-        seen.add(name)
-        found = list(_lines_of(group, home.read(NAMES)))
-        about = _about(home) if found else ("", "")
-        for line, (name, value) in found:
-            at = Location(os.path.join(home.folder, NAMES), line) if home.folder else None
-            yield EntryPoint(name, value, *about, at)
+        seen.add(normal_name)
+        lines = list(_lines_of(group, _read(distribution, FILE)))
+        about = _name_and_version(distribution, name) if lines else ("", "")
+        for number, key, value in lines:
+            yield EntryPoint(key, value, *about, Location(str(folder / FILE), number) if folder is not None else None)
 
 
-def _distributions() -> Iterator[_Distribution]:
-    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
-        yield from _others()
-        return
-    for place in sys.path:
-        if os.path.isfile(place) or place.endswith(".egg"):
-            yield from _others(path=[place])
-        else:
-            yield from _in_folder(place or ".")
-
-
-def _in_folder(folder: str) -> Iterator[_Distribution]:
+def _read(distribution: Distribution, name: str) -> str:
+    """Return the text of a file beside the metadata, with marks for damaged characters; empty if it cannot be read."""
+    folder: Any = getattr(distribution, "_path", None)
+    if folder is None:
+        return distribution.read_text(name) or ""
     try:
-        names = os.listdir(folder)
-    except OSError:  # a path may name what is not there
-        return
-    for name in names:
-        if name.lower().endswith(_METADATA):
-            home = os.path.join(folder, name)
-            yield _Distribution(name.rpartition(".")[0].partition("-")[0], partial(_read, home), home)
-
-
-def _read(folder: str, name: str) -> str:
-    try:
-        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
+        text: str = (folder / name).read_text(encoding="utf-8", errors="replace")
+    except (OSError, KeyError):  # KeyError: not in a zip file
         return ""
+    return text
 
 
-def _others(**options: Any) -> Iterator[_Distribution]:
-    """What importlib.metadata finds, in zip files too."""
-    from importlib.metadata import distributions
-
-    for found in distributions(**options):
-        yield _Distribution(found.name or "", partial(_told, found))
-
-
-def _told(found: Any, name: str) -> str:
-    return found.read_text(name) or ""
-
-
-def _lines_of(group: str, text: str) -> Iterator[tuple[int, tuple[str, str]]]:
-    """The names and values below `[group]`, each with the number of its line."""
+def _lines_of(group: str, text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (line number, name, value) of the entries below `[group]`."""
     section = ""
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1]
         elif section == group and line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            yield number, (name.strip(), value.strip())
+            yield number, name.strip(), value.strip()
 
 
-def _about(home: _Distribution) -> tuple[str, str]:
-    """Name and version of a distribution, which stand at the head of its metadata."""
-    head = (home.read("METADATA") or home.read("PKG-INFO")).partition("\n\n")[0]
+def _name_and_version(distribution: Distribution, name: str) -> tuple[str, str]:
+    """Read both from the head of the metadata, without the slow parser of `Distribution.metadata`."""
+    head = (_read(distribution, "METADATA") or _read(distribution, "PKG-INFO")).partition("\n\n")[0]
     fields = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head.splitlines())}
-    return fields.get("name", home.name), fields.get("version", "")
+    return fields.get("name", name), fields.get("version", "")

@@ -19,7 +19,7 @@ from xmckit import exhibits
 from xmckit.errors import XmckitError
 from xmckit.kinds import KINDS, load
 from xmckit.protocols import SupportsExhibits, SupportsSave
-from xmckit.registry import not_taken
+from xmckit.registry.promises import missing_promises, promised_methods
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
 from xmckit.testing.fresh import SAVED, fresh_answers
 from xmckit.testing.subjects import Subject, covers
@@ -27,20 +27,15 @@ from xmckit.testing.watching import watched
 
 
 def offers_what_its_kind_must(subject: Subject) -> str:
-    protocol = load(KINDS[subject.kind].protocol)
-    methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
-    needed = [*methods, *(["load"] if "save" in methods else [])]
-    missing = [f"{name}()" for name in needed if not callable(getattr(subject.cls, name, None))]
+    missing = missing_promises(subject.kind, subject.cls)
     require(not missing, f"lacks {', '.join(missing)}")
-    for name in methods:
-        unknown = not_taken(getattr(protocol, name), getattr(subject.cls, name))
-        require(not unknown, f"{name}() does not take {', '.join(unknown)}")
+    protocol = load(KINDS[subject.kind].protocol)
     for name in ("needs", "provides"):
         if name in getattr(protocol, "__annotations__", {}):
             value = getattr(subject.cls, name, None)
             sound = isinstance(value, frozenset) and all(isinstance(item, str) for item in value)
             require(sound, f"`{name}` is {value!r}, expected a frozenset of names")
-    return counted(len(needed), "method")
+    return counted(len(promised_methods(protocol)), "method")
 
 
 def documents_its_parameters(subject: Subject) -> str:

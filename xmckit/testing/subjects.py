@@ -18,6 +18,7 @@ import numpy as np
 
 from xmckit.context import Context
 from xmckit.protocols import SupportsSave
+from xmckit.registry.promises import promised_methods
 from xmckit.testing.assertions import NotApplicable, flat, same_bits
 from xmckit.testing.fresh import SAVED
 from xmckit.testing.watching import shared_state, unwatched, watched
@@ -65,7 +66,7 @@ def covers(*protocols: type) -> Callable[[Callable[[Any], str]], Callable[[Any],
 
 def offered_names(protocol: type) -> list[str]:
     """Return the methods of a protocol, written as calls, and its attributes."""
-    methods = [f"{name}()" for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    methods = [f"{name}()" for name in promised_methods(protocol)]
     return [*methods, *getattr(protocol, "__annotations__", {})]
 
 

@@ -1,0 +1,44 @@
+"""Compare a component's target with the protocol of its kind. The registry and the conformance suite both use this."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from xmckit.kinds import KINDS, load
+
+
+def promised_methods(protocol: type) -> list[str]:
+    """Return the names of a protocol's public methods."""
+    return [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+
+
+def missing_promises(kind: str, target: Any) -> list[str]:
+    """Return what the kind's protocol asks for and the target lacks: methods, and parameters of methods."""
+    if kind == "command":
+        return [] if hasattr(target, "main") else ["main(): a click command is expected"]
+    protocol = load(KINDS[kind].protocol)
+    methods = promised_methods(protocol)
+    missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
+    for name in methods:
+        own = getattr(target, name, None)
+        missing += [f"{keyword} in {name}()" for keyword in _unknown_keywords(getattr(protocol, name), own)]
+    if not hasattr(target, "Params"):
+        missing.append("Params")
+    if "save" in methods and not callable(getattr(target, "load", None)):
+        missing.append("load()")
+    unwritten = sorted(getattr(target, "__abstractmethods__", ())) if inspect.isabstract(target) else []
+    return missing + [f"{name}()" for name in unwritten]
+
+
+def _unknown_keywords(promised: Callable[..., Any], own: Any) -> list[str]:
+    """Return the keyword-only parameters of a promised method that the target's does not take."""
+    try:
+        wanted, taken = (list(inspect.signature(method).parameters.values()) for method in (promised, own))
+    except (TypeError, ValueError):  # no function, or one that is not written in Python
+        return []
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
+        return []
+    names = {parameter.name for parameter in taken}
+    return [one.name for one in wanted if one.kind is one.KEYWORD_ONLY and one.name not in names]
