@@ -19,7 +19,7 @@ import xmckit
 
 
 class Odd(xmckit.Configured):
-    conformance = {"expected_failures": {"gives_numbers": "it is meant to be odd"}}
+    conformance = {"expected_failures": {"results_have_no_nan": "it is meant to be odd"}}
 
     def compute(self, evaluation):
         evaluation.truth.data[:] = 2
@@ -105,9 +105,9 @@ def test_a_plugin_of_ones_own_and_what_it_breaks(plugin):
     status = {item["check"]: item["status"] for item in component["checks"]}
     assert not facts["ok"]
     assert (component["file"], component["line"]) == (file, 5)
-    assert status["leaves_its_inputs_alone"] == "failed"
-    assert status["gives_numbers"] == "xfailed"
-    assert status["answers_the_same_in_a_fresh_process"] == "passed"
+    assert status["inputs_are_unchanged"] == "failed"
+    assert status["results_have_no_nan"] == "xfailed"
+    assert status["fresh_process_same_results"] == "passed"
     assert component["ran"] == component["passed"] + component["failed"] + component["xfailed"] > 10
 
 
@@ -115,7 +115,7 @@ def test_a_component_that_cannot_be_imported_is_one_failure(plugin):
     file = plugin(BROKEN)
     done = check("executor:odd", "--plugin", file)
     assert done.exit_code == 4
-    assert "can_be_made_and_checked" in done.stdout
+    assert "can_be_constructed" in done.stdout
     assert "Missing.Part" in " ".join(done.stdout.split())
 
 

@@ -56,18 +56,18 @@ def test_what_is_right_passes(check):
 
 BREAKS = {
     "head": [
-        (toy_heads.HasNoNeeds, "offers_what_its_kind_must"),
-        (toy_heads.WantsNoGroups, "offers_what_its_kind_must"),
-        (toy_heads.TakesAnyParameter, "rejects_unknown_parameters"),
-        (toy_heads.RanksNothing, "ranks_in_proper_form"),
-        (toy_heads.RanksInLists, "ranks_in_proper_form"),
-        (toy_heads.RanksInFloat64, "ranks_in_proper_form"),
-        (toy_heads.RanksWorstFirst, "ranks_in_proper_form"),
-        (toy_heads.RepeatsLabels, "ranks_in_proper_form"),
-        (toy_heads.LabelsAnotherWayInOnePass, "answers_the_same_in_one_pass"),
-        (toy_heads.RanksAnotherWayInOnePass, "answers_the_same_in_one_pass"),
-        (toy_heads.KeepsWhatItLearned, "trains_once_more_on_all_rows"),
-        (toy_heads.ForgetsItsWeights, "trains_once_more_on_all_rows"),
+        (toy_heads.HasNoNeeds, "methods_match_protocol"),
+        (toy_heads.WantsNoGroups, "methods_match_protocol"),
+        (toy_heads.TakesAnyParameter, "unknown_parameters_are_rejected"),
+        (toy_heads.RanksNothing, "ranking_is_well_formed"),
+        (toy_heads.RanksInLists, "ranking_is_well_formed"),
+        (toy_heads.RanksInFloat64, "ranking_is_well_formed"),
+        (toy_heads.RanksWorstFirst, "ranking_is_well_formed"),
+        (toy_heads.RepeatsLabels, "ranking_is_well_formed"),
+        (toy_heads.LabelsAnotherWayInOnePass, "one_pass_matches_two"),
+        (toy_heads.RanksAnotherWayInOnePass, "one_pass_matches_two"),
+        (toy_heads.KeepsWhatItLearned, "refit_uses_all_rows"),
+        (toy_heads.ForgetsItsWeights, "refit_uses_all_rows"),
         (toy_heads.OutputsMoreThanItsCandidates, "outputs_are_candidates"),
         (toy_heads.KeepsTheOldLabels, "added_labels_are_ranked"),
         (toy_heads.CountsTooManyLabels, "index_labels_counts_labels"),
@@ -75,160 +75,160 @@ BREAKS = {
         (toy_heads.IsPerhapsProbabilistic, "flags_are_booleans"),
         (toy_heads.TellsArraysOfTheTest, "facts_are_json"),
         (toy_heads.ShowsNumbers, "exhibits_can_be_stored"),
-        (toy_heads.CutsOffAtTheLabels, "pads_when_k_exceeds_the_labels"),
-        (toy_heads.RanksDifferentlyForLargeK, "pads_when_k_exceeds_the_labels"),
-        (toy_heads.UsesItsOwnSeed, "repeats_itself_with_the_same_seed"),
-        (toy_heads.DependsOnWorkers, "ignores_the_number_of_workers"),
-        (toy_heads.NormalisesInPlace, "leaves_its_inputs_alone"),
-        (toy_heads.ChangesRowsOfPredict, "leaves_its_inputs_alone"),
-        (toy_heads.DrawsFromTheSharedGenerator, "leaves_the_process_alone"),
-        (toy_heads.DrawsFromTorchsGenerator, "leaves_the_process_alone"),
-        (toy_heads.WantsSparseRows, "takes_dense_and_sparse_rows_alike"),
-        (toy_heads.ChangesDenseRows, "takes_dense_and_sparse_rows_alike"),
-        (toy_heads.LabelsSparseRowsOnly, "takes_dense_and_sparse_rows_alike"),
-        (toy_heads.LabelsAboveTheMean, "does_not_care_how_rows_are_batched"),
-        (toy_heads.CentresEachBatch, "does_not_care_how_rows_are_batched"),
-        (toy_heads.NeedsARow, "handles_no_rows_at_all"),
-        (toy_heads.GivesLabelsAsPairs, "handles_no_rows_at_all"),
-        (toy_heads.DividesByTheNorm, "handles_rows_without_features_or_labels"),
-        (toy_heads.NeedsTwoLabels, "handles_a_single_label"),
-        (toy_heads.NeedsTwoRows, "handles_a_single_row"),
-        (toy_heads.ForgetsItsThreshold, "says_by_its_decision_what_its_labels_are"),
-        (toy_heads.RanksByAnotherMatrix, "says_by_its_decision_what_its_labels_are"),
-        (toy_heads.HasFeaturesWithoutDecision, "says_by_its_decision_what_its_labels_are"),
-        (toy_heads.CallsThresholdsARanking, "says_by_its_decision_what_its_labels_are"),
-        (toy_heads.RoundsItsDecision, "says_by_its_decision_what_its_labels_are"),
-        (toy_heads.MiscountsItsInputs, "says_by_its_decision_what_its_labels_are"),
-        (toy_heads.ClaimsAStructure, "builds_what_its_structure_promises"),
-        (toy_heads.RanksByAnotherMatrix, "ranks_as_its_decision_says"),
-        (toy_heads.RanksByItself, "ranks_as_its_decision_says"),
-        (toy_heads.ReplaysSomethingElse, "replays_vectors_through_its_own_scorer"),
-        (toy_heads.FollowsAnotherSlope, "has_the_slopes_of_its_loss"),
-        (toy_heads.RoundsWhenSaved, "answers_the_same_in_a_fresh_process"),
-        (toy_heads.KeepsItsPath, "answers_the_same_in_a_fresh_process"),
-        (toy_heads.SavesBeside, "writes_only_into_its_folder"),
-        (toy_heads.PicklesInside, "saves_without_pickle"),
-        (toy_heads.Pickles, "saves_without_pickle"),
-        (toy_heads.IgnoresDamage, "names_the_damaged_file"),
+        (toy_heads.CutsOffAtTheLabels, "large_k_is_padded"),
+        (toy_heads.RanksDifferentlyForLargeK, "large_k_is_padded"),
+        (toy_heads.UsesItsOwnSeed, "same_seed_same_results"),
+        (toy_heads.DependsOnWorkers, "workers_do_not_change_results"),
+        (toy_heads.NormalisesInPlace, "inputs_are_unchanged"),
+        (toy_heads.ChangesRowsOfPredict, "inputs_are_unchanged"),
+        (toy_heads.DrawsFromTheSharedGenerator, "process_state_is_unchanged"),
+        (toy_heads.DrawsFromTorchsGenerator, "process_state_is_unchanged"),
+        (toy_heads.WantsSparseRows, "dense_matches_sparse"),
+        (toy_heads.ChangesDenseRows, "dense_matches_sparse"),
+        (toy_heads.LabelsSparseRowsOnly, "dense_matches_sparse"),
+        (toy_heads.LabelsAboveTheMean, "batches_do_not_change_results"),
+        (toy_heads.CentresEachBatch, "batches_do_not_change_results"),
+        (toy_heads.NeedsARow, "accepts_no_rows"),
+        (toy_heads.GivesLabelsAsPairs, "accepts_no_rows"),
+        (toy_heads.DividesByTheNorm, "accepts_empty_rows"),
+        (toy_heads.NeedsTwoLabels, "accepts_single_label"),
+        (toy_heads.NeedsTwoRows, "accepts_single_row"),
+        (toy_heads.ForgetsItsThreshold, "decision_matches_labels"),
+        (toy_heads.RanksByAnotherMatrix, "decision_matches_labels"),
+        (toy_heads.HasFeaturesWithoutDecision, "decision_matches_labels"),
+        (toy_heads.CallsThresholdsARanking, "decision_matches_labels"),
+        (toy_heads.RoundsItsDecision, "decision_matches_labels"),
+        (toy_heads.MiscountsItsInputs, "decision_matches_labels"),
+        (toy_heads.ClaimsAStructure, "structure_matches_decision"),
+        (toy_heads.RanksByAnotherMatrix, "decision_matches_ranking"),
+        (toy_heads.RanksByItself, "decision_matches_ranking"),
+        (toy_heads.ReplaysSomethingElse, "replay_matches_decision"),
+        (toy_heads.FollowsAnotherSlope, "loss_gradient_is_correct"),
+        (toy_heads.RoundsWhenSaved, "fresh_process_same_results"),
+        (toy_heads.KeepsItsPath, "fresh_process_same_results"),
+        (toy_heads.SavesBeside, "no_writes_outside_folder"),
+        (toy_heads.PicklesInside, "saved_without_pickle"),
+        (toy_heads.Pickles, "saved_without_pickle"),
+        (toy_heads.IgnoresDamage, "damaged_file_is_named"),
     ],
     "indexer": [
-        (toy_indexers.HasNoProvides, "offers_what_its_kind_must"),
-        (toy_indexers.PromisesClusters, "builds_an_index_that_keeps_its_promises"),
+        (toy_indexers.HasNoProvides, "methods_match_protocol"),
+        (toy_indexers.PromisesClusters, "index_matches_provides"),
         (toy_indexers.LeavesLabelsOut, "clusters_hold_every_label"),
-        (toy_indexers.KeepsItsVectors, "rebuild_uses_the_new_vectors"),
+        (toy_indexers.KeepsItsVectors, "rebuild_uses_new_vectors"),
         (toy_indexers.ListsNoNewLabels, "added_labels_are_listed"),
         (toy_indexers.TellsCentroids, "facts_are_json"),
         (toy_indexers.TellsCentroids, "exhibits_can_be_stored"),
-        (toy_indexers.ListsNothing, "lists_candidates_in_proper_form"),
-        (toy_indexers.ListsTooMany, "lists_candidates_in_proper_form"),
-        (toy_indexers.WidensForLargeK, "lists_no_more_labels_than_there_are"),
-        (toy_indexers.ScoresDenseRowsOtherwise, "takes_dense_and_sparse_rows_alike"),
-        (toy_indexers.CentresScores, "does_not_care_how_rows_are_batched"),
-        (toy_indexers.IndexNeedsARow, "handles_no_rows_at_all"),
-        (toy_indexers.IndexDividesByTheNorm, "handles_rows_without_features_or_labels"),
-        (toy_indexers.IndexNeedsTwoLabels, "handles_a_single_label"),
-        (toy_indexers.IndexNeedsTwoRows, "handles_a_single_row"),
+        (toy_indexers.ListsNothing, "shortlist_is_well_formed"),
+        (toy_indexers.ListsTooMany, "shortlist_is_well_formed"),
+        (toy_indexers.WidensForLargeK, "large_k_is_bounded"),
+        (toy_indexers.ScoresDenseRowsOtherwise, "dense_matches_sparse"),
+        (toy_indexers.CentresScores, "batches_do_not_change_results"),
+        (toy_indexers.IndexNeedsARow, "accepts_no_rows"),
+        (toy_indexers.IndexDividesByTheNorm, "accepts_empty_rows"),
+        (toy_indexers.IndexNeedsTwoLabels, "accepts_single_label"),
+        (toy_indexers.IndexNeedsTwoRows, "accepts_single_row"),
     ],
     "label-preprocessor": [
-        (toy_stages.DropsRows, "keeps_rows_and_labels"),
-        (toy_stages.ScalesFeatures, "keeps_rows_and_labels"),
-        (toy_stages.LooksAtTheForm, "takes_dense_and_sparse_rows_alike"),
-        (toy_stages.ChangesDenseFeatures, "takes_dense_and_sparse_rows_alike"),
-        (toy_stages.WantsFeaturesEverywhere, "handles_rows_without_features_or_labels"),
-        (toy_stages.StageNeedsTwoLabels, "handles_a_single_label"),
-        (toy_stages.StageNeedsTwoRows, "handles_a_single_row"),
+        (toy_stages.DropsRows, "rows_and_labels_are_kept"),
+        (toy_stages.ScalesFeatures, "rows_and_labels_are_kept"),
+        (toy_stages.LooksAtTheForm, "dense_matches_sparse"),
+        (toy_stages.ChangesDenseFeatures, "dense_matches_sparse"),
+        (toy_stages.WantsFeaturesEverywhere, "accepts_empty_rows"),
+        (toy_stages.StageNeedsTwoLabels, "accepts_single_label"),
+        (toy_stages.StageNeedsTwoRows, "accepts_single_row"),
         (toy_stages.TellsArrays, "facts_are_json"),
         (toy_stages.ShowsText, "exhibits_can_be_stored"),
-        (toy_stages.KeepsAPickle, "saves_without_pickle"),
+        (toy_stages.KeepsAPickle, "saved_without_pickle"),
     ],
     "featurizer": [
-        (toy_stages.TransformsInFloat64, "transforms_in_proper_form"),
-        (toy_stages.LooksAtLabels, "does_not_look_at_labels"),
-        (toy_stages.TransformsDenseRowsOtherwise, "takes_dense_and_sparse_rows_alike"),
-        (toy_stages.ScalesEachBatch, "does_not_care_how_rows_are_batched"),
-        (toy_stages.FeaturizerNeedsARow, "handles_no_rows_at_all"),
-        (toy_stages.FeaturizerDividesByTheNorm, "handles_rows_without_features"),
-        (toy_stages.FeaturizerNeedsTwoRows, "handles_a_single_row"),
-        (toy_stages.FeaturizerDividesByTheNorm, "gives_numbers"),
+        (toy_stages.TransformsInFloat64, "matrix_is_well_formed"),
+        (toy_stages.LooksAtLabels, "labels_are_not_used"),
+        (toy_stages.TransformsDenseRowsOtherwise, "dense_matches_sparse"),
+        (toy_stages.ScalesEachBatch, "batches_do_not_change_results"),
+        (toy_stages.FeaturizerNeedsARow, "accepts_no_rows"),
+        (toy_stages.FeaturizerDividesByTheNorm, "accepts_rows_without_features"),
+        (toy_stages.FeaturizerNeedsTwoRows, "accepts_single_row"),
+        (toy_stages.FeaturizerDividesByTheNorm, "results_have_no_nan"),
     ],
     "encoder": [
-        (toy_stages.TooNarrow, "encodes_in_proper_form"),
-        (toy_stages.StartsTheSame, "draws_its_weights_from_the_generator"),
-        (toy_stages.EncodesDenseRowsOtherwise, "takes_dense_and_sparse_rows_alike"),
-        (toy_stages.CentresBatches, "does_not_care_how_rows_are_batched"),
-        (toy_stages.EncoderNeedsARow, "handles_no_rows_at_all"),
-        (toy_stages.NeedsTwoFeatures, "handles_a_single_feature"),
-        (toy_stages.EndsInReLU, "ends_without_an_activation"),
-        (toy_stages.EndsInTanh, "ends_without_an_activation"),
-        (toy_stages.LosesItsSlope, "has_the_slopes_of_its_output"),
-        (toy_stages.KeepsWeightsToItself, "answers_the_same_in_a_fresh_process"),
+        (toy_stages.TooNarrow, "vectors_are_well_formed"),
+        (toy_stages.StartsTheSame, "weights_follow_generator"),
+        (toy_stages.EncodesDenseRowsOtherwise, "dense_matches_sparse"),
+        (toy_stages.CentresBatches, "batches_do_not_change_results"),
+        (toy_stages.EncoderNeedsARow, "accepts_no_rows"),
+        (toy_stages.NeedsTwoFeatures, "accepts_single_feature"),
+        (toy_stages.EndsInReLU, "no_final_activation"),
+        (toy_stages.EndsInTanh, "no_final_activation"),
+        (toy_stages.LosesItsSlope, "gradient_is_correct"),
+        (toy_stages.KeepsWeightsToItself, "fresh_process_same_results"),
     ],
     "metric": [
-        (toy_metrics.LacksCompute, "offers_what_its_kind_must"),
-        (toy_metrics.DocumentsNothing, "documents_its_parameters"),
-        (toy_metrics.TakesUnknown, "rejects_unknown_parameters"),
-        (toy_metrics.TakesAnything, "rejects_parameters_of_a_wrong_type"),
-        (toy_metrics.GivesNaN, "gives_finite_numbers_by_name"),
-        (toy_metrics.LooksAtTheFirstRow, "does_not_care_about_the_order_of_rows"),
-        (toy_metrics.CountsPlaces, "does_not_care_how_far_rankings_are_padded"),
-        (toy_metrics.CountsWhatIsFiltered, "leaves_out_what_is_filtered"),
-        (toy_metrics.NeedsSets, "handles_heads_without_sets"),
-        (toy_metrics.VariesOverRows, "handles_a_single_row"),
-        (toy_metrics.MetricNeedsTwoLabels, "handles_a_single_label"),
-        (toy_metrics.DividesByTheTruth, "handles_rows_without_any_label"),
-        (toy_metrics.GivesNaN, "gives_numbers"),
-        (toy_metrics.DrawsAnew, "repeats_itself_with_the_same_seed"),
-        (toy_metrics.CountsItsCalls, "repeats_itself_with_the_same_seed"),
-        (toy_metrics.DependsOnWorkers, "ignores_the_number_of_workers"),
-        (toy_metrics.ChangesTheTruth, "leaves_its_inputs_alone"),
-        (toy_metrics.ChangesTheEnvironment, "leaves_the_process_alone"),
-        (toy_metrics.Phones, "reaches_no_network"),
-        (toy_metrics.SendsAWord, "reaches_no_network"),
-        (toy_metrics.KeepsADatabase, "writes_only_into_its_folder"),
-        (toy_metrics.WritesElsewhere, "writes_only_into_its_folder"),
-        (toy_metrics.RemovesElsewhere, "writes_only_into_its_folder"),
-        (toy_metrics.TouchesElsewhere, "writes_only_into_its_folder"),
-        (toy_metrics.RemembersItsProcess, "answers_the_same_in_a_fresh_process"),
+        (toy_metrics.LacksCompute, "methods_match_protocol"),
+        (toy_metrics.DocumentsNothing, "parameters_are_documented"),
+        (toy_metrics.TakesUnknown, "unknown_parameters_are_rejected"),
+        (toy_metrics.TakesAnything, "wrong_types_are_rejected"),
+        (toy_metrics.GivesNaN, "values_are_finite"),
+        (toy_metrics.LooksAtTheFirstRow, "row_order_does_not_change_values"),
+        (toy_metrics.CountsPlaces, "padding_does_not_change_values"),
+        (toy_metrics.CountsWhatIsFiltered, "filtered_pairs_do_not_count"),
+        (toy_metrics.NeedsSets, "accepts_missing_sets"),
+        (toy_metrics.VariesOverRows, "accepts_single_row"),
+        (toy_metrics.MetricNeedsTwoLabels, "accepts_single_label"),
+        (toy_metrics.DividesByTheTruth, "accepts_rows_without_labels"),
+        (toy_metrics.GivesNaN, "results_have_no_nan"),
+        (toy_metrics.DrawsAnew, "same_seed_same_results"),
+        (toy_metrics.CountsItsCalls, "same_seed_same_results"),
+        (toy_metrics.DependsOnWorkers, "workers_do_not_change_results"),
+        (toy_metrics.ChangesTheTruth, "inputs_are_unchanged"),
+        (toy_metrics.ChangesTheEnvironment, "process_state_is_unchanged"),
+        (toy_metrics.Phones, "no_network_access"),
+        (toy_metrics.SendsAWord, "no_network_access"),
+        (toy_metrics.KeepsADatabase, "no_writes_outside_folder"),
+        (toy_metrics.WritesElsewhere, "no_writes_outside_folder"),
+        (toy_metrics.RemovesElsewhere, "no_writes_outside_folder"),
+        (toy_metrics.TouchesElsewhere, "no_writes_outside_folder"),
+        (toy_metrics.RemembersItsProcess, "fresh_process_same_results"),
     ],
     "executor": [
-        (toy_metrics.Backwards, "keeps_the_order"),
-        (toy_metrics.NeedsAnItem, "handles_few_items"),
-        (toy_metrics.SwallowsErrors, "passes_errors_on"),
-        (toy_metrics.CountsWorkers, "ignores_the_number_of_workers"),
+        (toy_metrics.Backwards, "order_is_kept"),
+        (toy_metrics.NeedsAnItem, "accepts_few_items"),
+        (toy_metrics.SwallowsErrors, "errors_are_raised"),
+        (toy_metrics.CountsWorkers, "workers_do_not_change_results"),
     ],
     "verifier": [
-        (toy_verifiers.DeniesAll, "agrees_with_brute_force"),
-        (toy_verifiers.KnowsNothing, "agrees_with_brute_force"),
-        (toy_verifiers.TurnsWitnesses, "proves_what_it_says"),
-        (toy_verifiers.Denies, "proves_what_it_says"),
-        (toy_verifiers.BelievesItself, "replays_its_witnesses"),
-        (toy_verifiers.SortsSets, "keeps_the_order"),
-        (toy_verifiers.AnswersManyOnly, "answers_one_set_like_many"),
-        (toy_verifiers.IgnoresCandidates, "knows_what_candidates_mean"),
-        (toy_verifiers.DeniesSingleLabels, "handles_a_single_label"),
-        (toy_verifiers.AnswersAnything, "refuses_what_does_not_fit"),
+        (toy_verifiers.DeniesAll, "verdicts_match_brute_force"),
+        (toy_verifiers.KnowsNothing, "verdicts_match_brute_force"),
+        (toy_verifiers.TurnsWitnesses, "proofs_are_valid"),
+        (toy_verifiers.Denies, "proofs_are_valid"),
+        (toy_verifiers.BelievesItself, "replayed_matches_scorer"),
+        (toy_verifiers.SortsSets, "order_is_kept"),
+        (toy_verifiers.AnswersManyOnly, "single_set_matches_batch"),
+        (toy_verifiers.IgnoresCandidates, "candidates_restrict_outputs"),
+        (toy_verifiers.DeniesSingleLabels, "accepts_single_label"),
+        (toy_verifiers.AnswersAnything, "mismatched_inputs_are_rejected"),
         (toy_verifiers.HoldsItsSetsInParams, "params_are_json"),
     ],
     "dataset": [
-        (toy_data.GivesOddShapes, "reads_sound_data"),
-        (toy_data.ForgetsTheSeed, "says_what_its_data_depends_on"),
-        (toy_data.TrustsNames, "notices_that_a_file_has_changed"),
-        (toy_data.LeavesErrorsToPython, "explains_what_is_not_there"),
-        (toy_data.DependsOnHashes, "answers_the_same_in_a_fresh_process"),
-        (toy_data.TidiesUp, "writes_only_into_its_folder"),
+        (toy_data.GivesOddShapes, "data_is_well_formed"),
+        (toy_data.ForgetsTheSeed, "fingerprint_covers_seed"),
+        (toy_data.TrustsNames, "fingerprint_covers_files"),
+        (toy_data.LeavesErrorsToPython, "missing_path_is_named"),
+        (toy_data.DependsOnHashes, "fresh_process_same_results"),
+        (toy_data.TidiesUp, "no_writes_outside_folder"),
     ],
     "reader": [
-        (toy_data.ReadsBadData, "reads_sound_data"),
-        (toy_data.MatchesAnything, "knows_its_format"),
-        (toy_data.RaisesWhenAsked, "knows_its_format"),
-        (toy_data.OpensMore, "names_all_files_that_it_opens"),
+        (toy_data.ReadsBadData, "data_is_well_formed"),
+        (toy_data.MatchesAnything, "matches_only_its_format"),
+        (toy_data.RaisesWhenAsked, "matches_only_its_format"),
+        (toy_data.OpensMore, "files_lists_all_read_files"),
         (toy_data.LooksForNothing, "looks_for_is_text"),
-        (toy_data.LosesTexts, "reads_what_it_wrote"),
-        (toy_data.TrustsItsFiles, "explains_damaged_files"),
-        (toy_data.ReadsMissingFiles, "explains_what_is_not_there"),
+        (toy_data.LosesTexts, "written_data_reads_back"),
+        (toy_data.TrustsItsFiles, "damaged_files_are_named"),
+        (toy_data.ReadsMissingFiles, "missing_path_is_named"),
     ],
 }
-UNSEEN = ("reaches_no_network", "writes_only_into_its_folder")
+UNSEEN = ("no_network_access", "no_writes_outside_folder")
 BROKEN = [(kind, toy, name) for kind, breaks in BREAKS.items() for toy, name in breaks]
 
 
@@ -262,7 +262,7 @@ def test_every_optional_protocol_has_a_check(kind):
 
 def test_a_failing_test_shows_where_the_component_raised():
     with pytest.raises(AssertionError) as caught:
-        one_check("handles_a_single_row", "head", toy_heads.NeedsTwoRows)()
+        one_check("accepts_single_row", "head", toy_heads.NeedsTwoRows)()
     frames = traceback.extract_tb(caught.value.__cause__.__traceback__)
     assert toy_heads.__file__ in {frame.filename for frame in frames}
 
@@ -271,7 +271,7 @@ def test_a_failing_test_shows_where_the_component_raised():
     ("toy", "told"), [(toy_heads.NeedsTwoRows, "IndexError: "), (toy_heads.Leaves, "SystemExit: 0")]
 )
 def test_a_result_names_the_line_of_the_component_that_raised(toy, told):
-    result = one_check("handles_a_single_row", "head", toy).run()
+    result = one_check("accepts_single_row", "head", toy).run()
     (line,) = re.fullmatch(rf"{told}.*\({re.escape(toy_heads.__file__)}:(\d+)\)", result.detail).groups()
     lines, first = inspect.getsourcelines(toy)
     assert first < int(line) < first + len(lines)
@@ -297,7 +297,7 @@ def test_what_others_clean_up_is_not_held_against_a_component(tmp_path):
 
 
 def test_parameters_that_are_not_saved_are_caught():
-    check = one_check("answers_the_same_in_a_fresh_process", "head", toy_heads.ForgetsItsParameters, {"threshold": 0.4})
+    check = one_check("fresh_process_same_results", "head", toy_heads.ForgetsItsParameters, {"threshold": 0.4})
     assert "label rows" in check.run().detail
 
 
@@ -305,17 +305,17 @@ def test_what_a_fresh_process_cannot_do_is_said():
     class Local(toy_heads.CentroidHead):
         pass
 
-    result = one_check("answers_the_same_in_a_fresh_process", "head", Local).run()
+    result = one_check("fresh_process_same_results", "head", Local).run()
     assert result.status == "failed"
     assert "fresh process" in result.detail
-    crashed = one_check("answers_the_same_in_a_fresh_process", "metric", toy_metrics.CrashesElsewhere).run()
+    crashed = one_check("fresh_process_same_results", "metric", toy_metrics.CrashesElsewhere).run()
     assert "died" in crashed.detail
     # and the next one is served as if nothing had happened
-    assert one_check("answers_the_same_in_a_fresh_process", "metric", toy_metrics.Share).run().status == "passed"
+    assert one_check("fresh_process_same_results", "metric", toy_metrics.Share).run().status == "passed"
 
 
 def test_expected_failures_are_counted_apart_and_must_fail():
-    name = "rejects_unknown_parameters"
+    name = "unknown_parameters_are_rejected"
     broken = one_check(name, "head", toy_heads.TakesAnyParameter, expected_failures={name: "on purpose"})
     sound = one_check(name, "head", toy_heads.CentroidHead, expected_failures={name: "long ago"})
     declared = one_check(name, "metric", toy_metrics.SaysThatItTakesUnknown)
@@ -323,10 +323,10 @@ def test_expected_failures_are_counted_apart_and_must_fail():
     assert [result.status for result in results] == ["xfailed", "failed", "xfailed"]
     assert "passed" in results[1].detail
     assert "it is old" in results[2].detail
-    name = "answers_the_same_in_one_pass"
+    name = "one_pass_matches_two"
     idle = one_check(name, "head", toy_heads.CentroidHead, expected_failures={name: "long ago"}).run()
     assert (idle.status, "does not apply" in idle.detail) == ("failed", True)
-    with pytest.raises(xmckit.UsageError, match="did you mean 'rejects_unknown_parameters'"):
+    with pytest.raises(xmckit.UsageError, match="did you mean 'unknown_parameters_are_rejected'"):
         check_component("head", toy_heads.CentroidHead, expected_failures={"rejects_unknown_parameter": "typo"})
     with pytest.raises(xmckit.UsageError, match="needs a reason"):
         check_component("head", toy_heads.CentroidHead, expected_failures={name: " "})

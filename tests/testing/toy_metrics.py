@@ -216,7 +216,7 @@ class CrashesElsewhere(Share):
 
 
 class SaysThatItTakesUnknown(TakesUnknown):
-    conformance = {"expected_failures": {"rejects_unknown_parameters": "it is old"}}
+    conformance = {"expected_failures": {"unknown_parameters_are_rejected": "it is old"}}
 
 
 class DeclaresNonsense(Share):

@@ -26,7 +26,7 @@ from xmckit.testing.subjects import Subject, covers
 from xmckit.testing.watching import watched
 
 
-def offers_what_its_kind_must(subject: Subject) -> str:
+def methods_match_protocol(subject: Subject) -> str:
     missing = missing_promises(subject.kind, subject.cls)
     require(not missing, f"lacks {', '.join(missing)}")
     protocol = load(KINDS[subject.kind].protocol)
@@ -38,14 +38,14 @@ def offers_what_its_kind_must(subject: Subject) -> str:
     return counted(len(promised_methods(protocol)), "method")
 
 
-def documents_its_parameters(subject: Subject) -> str:
+def parameters_are_documented(subject: Subject) -> str:
     params = _params(subject)
     silent = [path for path, field in _fields(params) if not (field.description or "").strip()]
     require(not silent, f"no description of {', '.join(silent)}: give each field Field(default, description=…)")
     return counted(len(params.model_fields), "parameter")
 
 
-def rejects_unknown_parameters(subject: Subject) -> str:
+def unknown_parameters_are_rejected(subject: Subject) -> str:
     unknown = "no_such_parameter"
     try:
         subject.cls(**{**subject.params, unknown: 1})
@@ -55,7 +55,7 @@ def rejects_unknown_parameters(subject: Subject) -> str:
     raise AssertionError(f"took the unknown parameter {unknown} without a word")
 
 
-def rejects_parameters_of_a_wrong_type(subject: Subject) -> str:
+def wrong_types_are_rejected(subject: Subject) -> str:
     names = list(_params(subject).model_fields)
     if not names:
         raise NotApplicable("it has no parameters")
@@ -70,19 +70,19 @@ def rejects_parameters_of_a_wrong_type(subject: Subject) -> str:
     return counted(len(names), "parameter")
 
 
-def repeats_itself_with_the_same_seed(subject: Subject) -> str:
+def same_seed_same_results(subject: Subject) -> str:
     _assert_same(subject, subject.answers(subject.ready, subject.context), "asked again, it")
     _assert_same(subject, subject.results(), "done again with the same seed, it")
     return ""
 
 
-def ignores_the_number_of_workers(subject: Subject) -> str:
+def workers_do_not_change_results(subject: Subject) -> str:
     for workers in (1, 3):
         _assert_same(subject, subject.results(subject.context.using(workers=workers)), f"with {workers} workers it")
     return ""
 
 
-def gives_numbers(subject: Subject) -> str:
+def results_have_no_nan(subject: Subject) -> str:
     arrays = subject.known
     wrong = [name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()]
     require(not wrong, f"NaN in {', '.join(wrong)}")
@@ -90,31 +90,31 @@ def gives_numbers(subject: Subject) -> str:
     return counted(sum(array.size for array in arrays.values()), "value")
 
 
-def leaves_its_inputs_alone(subject: Subject) -> str:
+def inputs_are_unchanged(subject: Subject) -> str:
     changed = subject.observed.inputs
     require(not changed, f"changed {', '.join(changed)}")
     return ""
 
 
-def leaves_the_process_alone(subject: Subject) -> str:
+def process_state_is_unchanged(subject: Subject) -> str:
     changed = subject.observed.state
     require(not changed, f"changed {' and '.join(changed)}")
     return ""
 
 
-def reaches_no_network(subject: Subject) -> str:
+def no_network_access(subject: Subject) -> str:
     hosts = subject.observed.hosts
     require(not hosts, f"tried to reach {', '.join(sorted(set(hosts)))}")
     return _unwatched(subject)
 
 
-def writes_only_into_its_folder(subject: Subject) -> str:
+def no_writes_outside_folder(subject: Subject) -> str:
     writes = subject.observed.writes
     require(not writes, f"tried to write {', '.join(sorted(set(writes)))}")
     return _unwatched(subject)
 
 
-def answers_the_same_in_a_fresh_process(subject: Subject) -> str:
+def fresh_process_same_results(subject: Subject) -> str:
     with subject.saved() as folder:
         found = fresh_answers(subject, folder)
         kept = sum(path.is_file() for path in (folder / SAVED).rglob("*"))
@@ -136,7 +136,7 @@ def exhibits_can_be_stored(subject: Subject) -> str:
 
 
 @covers(SupportsSave)
-def saves_without_pickle(subject: Subject) -> str:
+def saved_without_pickle(subject: Subject) -> str:
     with subject.saved() as folder:
         files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
         require(bool(files), "save wrote no file")
@@ -148,7 +148,7 @@ def saves_without_pickle(subject: Subject) -> str:
     return counted(len(files), "file")
 
 
-def names_the_damaged_file(subject: Subject) -> str:
+def damaged_file_is_named(subject: Subject) -> str:
     with subject.saved() as folder:
         files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
         if not files:
@@ -168,22 +168,22 @@ def names_the_damaged_file(subject: Subject) -> str:
 
 
 FIRST: tuple[Callable[[Any], str], ...] = (
-    offers_what_its_kind_must,
-    documents_its_parameters,
-    rejects_unknown_parameters,
-    rejects_parameters_of_a_wrong_type,
+    methods_match_protocol,
+    parameters_are_documented,
+    unknown_parameters_are_rejected,
+    wrong_types_are_rejected,
 )
 ALWAYS: tuple[Callable[[Any], str], ...] = (
-    gives_numbers,
-    repeats_itself_with_the_same_seed,
-    ignores_the_number_of_workers,
-    leaves_its_inputs_alone,
-    leaves_the_process_alone,
-    reaches_no_network,
-    writes_only_into_its_folder,
-    answers_the_same_in_a_fresh_process,
+    results_have_no_nan,
+    same_seed_same_results,
+    workers_do_not_change_results,
+    inputs_are_unchanged,
+    process_state_is_unchanged,
+    no_network_access,
+    no_writes_outside_folder,
+    fresh_process_same_results,
 )
-STORED: tuple[Callable[[Any], str], ...] = (saves_without_pickle, names_the_damaged_file)
+STORED: tuple[Callable[[Any], str], ...] = (saved_without_pickle, damaged_file_is_named)
 
 
 def assert_json(value: Any, what: str) -> None:

@@ -59,11 +59,11 @@ def copied(path: Path) -> Iterator[Path]:
         yield copy
 
 
-def reads_sound_data(subject: DatasetSubject) -> str:
+def data_is_well_formed(subject: DatasetSubject) -> str:
     return assert_dataset(subject.ready.read(context=subject.context))
 
 
-def says_what_its_data_depends_on(subject: DatasetSubject) -> str:
+def fingerprint_covers_seed(subject: DatasetSubject) -> str:
     """Equal prints mean equal data: where another seed gives other data, it gives another print."""
     prints, data = [], []
     for seed in (0, 1):
@@ -78,7 +78,7 @@ def says_what_its_data_depends_on(subject: DatasetSubject) -> str:
     return "" if same else "depends on the seed"
 
 
-def notices_that_a_file_has_changed(subject: DatasetSubject) -> str:
+def fingerprint_covers_files(subject: DatasetSubject) -> str:
     """Equal prints mean equal data: a file of which half is gone gives other data, another print, or an error."""
     paths = subject.paths()
     if not paths:
@@ -104,7 +104,7 @@ def notices_that_a_file_has_changed(subject: DatasetSubject) -> str:
     return counted(changed, "change")
 
 
-def explains_what_is_not_there(subject: DatasetSubject) -> str:
+def missing_path_is_named(subject: DatasetSubject) -> str:
     paths = subject.paths()
     if not paths:
         raise NotApplicable("it has no parameter that is a path")
@@ -121,9 +121,9 @@ def explains_what_is_not_there(subject: DatasetSubject) -> str:
 
 CHECKS: tuple[Callable[[DatasetSubject], str], ...] = (
     *common.FIRST,
-    reads_sound_data,
-    says_what_its_data_depends_on,
-    notices_that_a_file_has_changed,
-    explains_what_is_not_there,
+    data_is_well_formed,
+    fingerprint_covers_seed,
+    fingerprint_covers_files,
+    missing_path_is_named,
     *common.ALWAYS,
 )

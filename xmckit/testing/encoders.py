@@ -61,13 +61,13 @@ def encoded(encoder: Any, batch: Batch) -> np.ndarray:
     return vectors
 
 
-def encodes_in_proper_form(subject: EncoderSubject) -> str:
+def vectors_are_well_formed(subject: EncoderSubject) -> str:
     encoder = subject.ready
     require(isinstance(encoder, torch.nn.Module), "it is no torch module")
     return _assert_sound(encoder, subject.X)
 
 
-def draws_its_weights_from_the_generator(subject: EncoderSubject) -> str:
+def weights_follow_generator(subject: EncoderSubject) -> str:
     inputs, batch = subject.X.shape[1], as_batch(subject.X)
     first, again, other = (encoded(subject.prepared(inputs, seed), batch) for seed in (0, 0, 1))
     require(np.array_equal(first, again), "the same generator gives other weights")
@@ -75,14 +75,14 @@ def draws_its_weights_from_the_generator(subject: EncoderSubject) -> str:
     return ""
 
 
-def takes_dense_and_sparse_rows_alike(subject: EncoderSubject) -> str:
+def dense_matches_sparse(subject: EncoderSubject) -> str:
     with as_dense(subject.X) as rows:
         dense = encoded(subject.ready, as_batch(rows))
     assert_close(encoded(subject.ready, as_batch(subject.X)), dense, "dense rows")
     return ""
 
 
-def does_not_care_how_rows_are_batched(subject: EncoderSubject) -> str:
+def batches_do_not_change_results(subject: EncoderSubject) -> str:
     whole = encoded(subject.ready, as_batch(subject.X))
     for size in (1, 7):
         starts = range(0, subject.X.shape[0], size)
@@ -91,15 +91,15 @@ def does_not_care_how_rows_are_batched(subject: EncoderSubject) -> str:
     return ""
 
 
-def handles_no_rows_at_all(subject: EncoderSubject) -> str:
+def accepts_no_rows(subject: EncoderSubject) -> str:
     return _assert_sound(subject.ready, subject.X[:0])
 
 
-def handles_a_single_feature(subject: EncoderSubject) -> str:
+def accepts_single_feature(subject: EncoderSubject) -> str:
     return _assert_sound(subject.prepared(1, seed=0), csr_matrix(np.array([[1.0], [0.0]], dtype=np.float32)))
 
 
-def ends_without_an_activation(subject: EncoderSubject) -> str:
+def no_final_activation(subject: EncoderSubject) -> str:
     """Its vectors have entries of either sign, and grow with the features."""
     vectors = encoded(subject.ready, as_batch(subject.X))
     require(bool((vectors < 0).any() and (vectors > 0).any()), "all its entries have one sign")
@@ -109,7 +109,7 @@ def ends_without_an_activation(subject: EncoderSubject) -> str:
     return ""
 
 
-def has_the_slopes_of_its_output(subject: EncoderSubject) -> str:
+def gradient_is_correct(subject: EncoderSubject) -> str:
     """Gradients with respect to its weights, for sparse and dense rows."""
     encoder = shaken(doubled(subject.prepared(subject.X.shape[1], seed=0)))
     draw = torch.Generator().manual_seed(1)
@@ -127,14 +127,14 @@ def has_the_slopes_of_its_output(subject: EncoderSubject) -> str:
 
 CHECKS: tuple[Callable[[EncoderSubject], str], ...] = (
     *common.FIRST,
-    encodes_in_proper_form,
-    draws_its_weights_from_the_generator,
-    takes_dense_and_sparse_rows_alike,
-    does_not_care_how_rows_are_batched,
-    handles_no_rows_at_all,
-    handles_a_single_feature,
-    ends_without_an_activation,
-    has_the_slopes_of_its_output,
+    vectors_are_well_formed,
+    weights_follow_generator,
+    dense_matches_sparse,
+    batches_do_not_change_results,
+    accepts_no_rows,
+    accepts_single_feature,
+    no_final_activation,
+    gradient_is_correct,
     *common.ALWAYS,
 )
 

@@ -32,7 +32,7 @@ class ExecutorSubject(Subject):
         return {"results": np.array(ready.map(math.sqrt, ITEMS, workers=context.workers))}
 
 
-def keeps_the_order(subject: ExecutorSubject) -> str:
+def order_is_kept(subject: ExecutorSubject) -> str:
     for workers in (1, 2):
         found = subject.ready.map(operator.neg, ITEMS, workers=workers)
         expected = [-item for item in ITEMS]
@@ -40,14 +40,14 @@ def keeps_the_order(subject: ExecutorSubject) -> str:
     return ""
 
 
-def handles_few_items(subject: ExecutorSubject) -> str:
+def accepts_few_items(subject: ExecutorSubject) -> str:
     for items in ([], [3]):
         found = subject.ready.map(operator.neg, items, workers=2)
         require(found == [-item for item in items], f"{items} give {found}")
     return ""
 
 
-def passes_errors_on(subject: ExecutorSubject) -> str:
+def errors_are_raised(subject: ExecutorSubject) -> str:
     for workers in (1, 2):
         try:
             subject.ready.map(math.sqrt, [1.0, -1.0, 4.0], workers=workers)
@@ -59,8 +59,8 @@ def passes_errors_on(subject: ExecutorSubject) -> str:
 
 CHECKS: tuple[Callable[[ExecutorSubject], str], ...] = (
     *common.FIRST,
-    keeps_the_order,
-    handles_few_items,
-    passes_errors_on,
+    order_is_kept,
+    accepts_few_items,
+    errors_are_raised,
     *common.ALWAYS,
 )

@@ -51,27 +51,27 @@ class FeaturizerSubject(Subject):
         return _sound(self.ready.transform(split, context=self.context), split.rows)
 
 
-def transforms_in_proper_form(subject: FeaturizerSubject) -> str:
+def matrix_is_well_formed(subject: FeaturizerSubject) -> str:
     train, test = subject.transformed(subject.train), subject.transformed(subject.test)
     require(train.shape[1] == test.shape[1], f"{train.shape[1]} columns for train, {test.shape[1]} for test")
     require(issparse(train) == issparse(test), "one of train and test is sparse, the other is dense")
     return f"{train.shape[1]} columns"
 
 
-def does_not_look_at_labels(subject: FeaturizerSubject) -> str:
+def labels_are_not_used(subject: FeaturizerSubject) -> str:
     unknown = replace(subject.test, Y=csr_matrix((subject.test.rows, 0), dtype=np.float32))
     assert_close(subject.transformed(subject.test), subject.transformed(unknown), "rows without labels")
     return ""
 
 
-def takes_dense_and_sparse_rows_alike(subject: FeaturizerSubject) -> str:
+def dense_matches_sparse(subject: FeaturizerSubject) -> str:
     with as_dense(subject.test.matrix) as rows:
         found = subject.transformed(replace(subject.test, X=rows))
     assert_close(subject.transformed(subject.test), found, "dense rows")
     return ""
 
 
-def does_not_care_how_rows_are_batched(subject: FeaturizerSubject) -> str:
+def batches_do_not_change_results(subject: FeaturizerSubject) -> str:
     whole = subject.transformed(subject.test)
     for size in (1, 7):
         starts = range(0, subject.test.rows, size)
@@ -82,18 +82,18 @@ def does_not_care_how_rows_are_batched(subject: FeaturizerSubject) -> str:
     return ""
 
 
-def handles_no_rows_at_all(subject: FeaturizerSubject) -> str:
+def accepts_no_rows(subject: FeaturizerSubject) -> str:
     subject.transformed(subject.test.take(np.arange(0)))
     return ""
 
 
-def handles_rows_without_features(subject: FeaturizerSubject) -> str:
+def accepts_rows_without_features(subject: FeaturizerSubject) -> str:
     train = with_texts(small_problem(empty=True))
     _sound(subject.fit(train, subject.context).transform(train, context=subject.context), train.rows)
     return ""
 
 
-def handles_a_single_row(subject: FeaturizerSubject) -> str:
+def accepts_single_row(subject: FeaturizerSubject) -> str:
     train = subject.train.take(np.arange(1))
     try:
         featurizer = subject.fit(train, subject.context)
@@ -105,13 +105,13 @@ def handles_a_single_row(subject: FeaturizerSubject) -> str:
 
 CHECKS: tuple[Callable[[FeaturizerSubject], str], ...] = (
     *common.FIRST,
-    transforms_in_proper_form,
-    does_not_look_at_labels,
-    takes_dense_and_sparse_rows_alike,
-    does_not_care_how_rows_are_batched,
-    handles_no_rows_at_all,
-    handles_rows_without_features,
-    handles_a_single_row,
+    matrix_is_well_formed,
+    labels_are_not_used,
+    dense_matches_sparse,
+    batches_do_not_change_results,
+    accepts_no_rows,
+    accepts_rows_without_features,
+    accepts_single_row,
     *common.ALWAYS,
     *common.STORED,
 )

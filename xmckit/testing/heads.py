@@ -103,7 +103,7 @@ class HeadSubject(Subject):
         return answers if features is None else {**answers, "features": features}
 
 
-def ranks_in_proper_form(subject: HeadSubject) -> str:
+def ranking_is_well_formed(subject: HeadSubject) -> str:
     topk = subject.ready.predict(subject.X, K)
     assert_ranking(topk, rows=subject.X.shape[0], k=K, labels=subject.train.labels)
     require((topk.indices >= 0).any(), "no row has any label")
@@ -111,7 +111,7 @@ def ranks_in_proper_form(subject: HeadSubject) -> str:
 
 
 @covers(OnePassHead)
-def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
+def one_pass_matches_two(subject: HeadSubject) -> str:
     for k in (1, K, subject.train.labels + 4):
         ranking, sets = subject.ready.rank_and_label(subject.X, k)
         expected = subject.ready.predict(subject.X, k)
@@ -123,7 +123,7 @@ def answers_the_same_in_one_pass(subject: HeadSubject) -> str:
 
 
 @covers(RefittableHead)
-def trains_once_more_on_all_rows(subject: HeadSubject) -> str:
+def refit_uses_all_rows(subject: HeadSubject) -> str:
     """`refit` learns from the rows it is given, not only from those of `fit`."""
     train = subject.train
     head = subject.fit(train.take(np.arange(0, train.rows, 2)), subject.context)
@@ -200,7 +200,7 @@ def flags_are_booleans(subject: HeadSubject) -> str:
     return ", ".join(flags)
 
 
-def pads_when_k_exceeds_the_labels(subject: HeadSubject) -> str:
+def large_k_is_padded(subject: HeadSubject) -> str:
     labels = subject.train.labels
     topk = subject.ready.predict(subject.X, labels + 4)
     assert_ranking(topk, rows=subject.X.shape[0], k=labels + 4, labels=labels)
@@ -210,25 +210,25 @@ def pads_when_k_exceeds_the_labels(subject: HeadSubject) -> str:
     return ""
 
 
-def takes_dense_and_sparse_rows_alike(subject: HeadSubject) -> str:
+def dense_matches_sparse(subject: HeadSubject) -> str:
     with as_dense(subject.X) as rows:
         _assert_same_answers(subject, [rows], "dense rows")
     return ""
 
 
-def does_not_care_how_rows_are_batched(subject: HeadSubject) -> str:
+def batches_do_not_change_results(subject: HeadSubject) -> str:
     for size in (1, 7):
         parts = [subject.X[start : start + size] for start in range(0, subject.X.shape[0], size)]
         _assert_same_answers(subject, parts, f"{size} rows at a time")
     return ""
 
 
-def handles_no_rows_at_all(subject: HeadSubject) -> str:
+def accepts_no_rows(subject: HeadSubject) -> str:
     _assert_usable(subject.ready, subject.X[:0], subject.train.labels)
     return ""
 
 
-def handles_rows_without_features_or_labels(subject: HeadSubject) -> str:
+def accepts_empty_rows(subject: HeadSubject) -> str:
     train = small_problem(empty=True)
     head = subject.fit(train, subject.context)
     _assert_usable(head, train.matrix, train.labels)
@@ -236,19 +236,19 @@ def handles_rows_without_features_or_labels(subject: HeadSubject) -> str:
     return ""
 
 
-def handles_a_single_label(subject: HeadSubject) -> str:
+def accepts_single_label(subject: HeadSubject) -> str:
     train = small_problem(labels=1)
     _assert_usable(subject.fit(train, subject.context), train.matrix, 1)
     return ""
 
 
-def handles_a_single_row(subject: HeadSubject) -> str:
+def accepts_single_row(subject: HeadSubject) -> str:
     train = small_problem(rows=1)
     _assert_usable(subject.fit(train, subject.context), train.matrix, train.labels)
     return ""
 
 
-def says_by_its_decision_what_its_labels_are(subject: HeadSubject) -> str:
+def decision_matches_labels(subject: HeadSubject) -> str:
     """W·x + b in float64, by its sign or its order, gives `labels`, but for what float32 rounding may decide."""
     head = subject.ready
     decision = _decided(head, subject.X)[0]
@@ -263,7 +263,7 @@ def says_by_its_decision_what_its_labels_are(subject: HeadSubject) -> str:
     return assert_signs(decision, vectors, said, "labels()")
 
 
-def ranks_as_its_decision_says(subject: HeadSubject) -> str:
+def decision_matches_ranking(subject: HeadSubject) -> str:
     """No label stands behind one, or is left out for one, that W·x + b puts clearly below it."""
     decision, vectors = _decided(subject.ready, subject.X)
     topk = _ranked(subject.ready, subject.X)
@@ -284,7 +284,7 @@ def ranks_as_its_decision_says(subject: HeadSubject) -> str:
     return counted(len(wrong), "row")
 
 
-def replays_vectors_through_its_own_scorer(subject: HeadSubject) -> str:
+def replay_matches_decision(subject: HeadSubject) -> str:
     decision = subject.ready.decision()
     if decision is None or decision.replay is None:
         raise NotApplicable("there is no replay")
@@ -298,7 +298,7 @@ def replays_vectors_through_its_own_scorer(subject: HeadSubject) -> str:
     return assert_signs(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
 
 
-def builds_what_its_structure_promises(subject: HeadSubject) -> str:
+def structure_matches_decision(subject: HeadSubject) -> str:
     """Sets of few runs can be output, whatever the bias; without slack columns, sets of more runs cannot."""
     decision = subject.ready.decision()
     if decision is None or decision.structure is None:
@@ -331,7 +331,7 @@ class _Looked(Exception):
     """Training was stopped: its first batch is all that was wanted."""
 
 
-def has_the_slopes_of_its_loss(subject: HeadSubject) -> str:
+def loss_gradient_is_correct(subject: HeadSubject) -> str:
     """The gradient that training follows is the one of the loss that it reports (heads on `xmckit.nn.TorchHead`)."""
     if not _on_torch(subject.cls):
         raise NotApplicable("it is no xmckit.nn.TorchHead")
@@ -364,9 +364,9 @@ def _on_torch(cls: type) -> bool:
 
 CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     *common.FIRST,
-    ranks_in_proper_form,
-    answers_the_same_in_one_pass,
-    trains_once_more_on_all_rows,
+    ranking_is_well_formed,
+    one_pass_matches_two,
+    refit_uses_all_rows,
     outputs_are_candidates,
     added_labels_are_ranked,
     index_labels_counts_labels,
@@ -374,18 +374,18 @@ CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
     flags_are_booleans,
     facts_are_json,
     common.exhibits_can_be_stored,
-    pads_when_k_exceeds_the_labels,
-    takes_dense_and_sparse_rows_alike,
-    does_not_care_how_rows_are_batched,
-    handles_no_rows_at_all,
-    handles_rows_without_features_or_labels,
-    handles_a_single_label,
-    handles_a_single_row,
-    says_by_its_decision_what_its_labels_are,
-    ranks_as_its_decision_says,
-    replays_vectors_through_its_own_scorer,
-    builds_what_its_structure_promises,
-    has_the_slopes_of_its_loss,
+    large_k_is_padded,
+    dense_matches_sparse,
+    batches_do_not_change_results,
+    accepts_no_rows,
+    accepts_empty_rows,
+    accepts_single_label,
+    accepts_single_row,
+    decision_matches_labels,
+    decision_matches_ranking,
+    replay_matches_decision,
+    structure_matches_decision,
+    loss_gradient_is_correct,
     *common.ALWAYS,
     *common.STORED,
 )

@@ -67,7 +67,7 @@ class IndexerSubject(Subject):
         return self.cls.load(folder, context=self.context)
 
 
-def builds_an_index_that_keeps_its_promises(subject: IndexerSubject) -> str:
+def index_matches_provides(subject: IndexerSubject) -> str:
     index = subject.ready
     require(index.query_space in ("input", "head"), f"query_space is {index.query_space!r}, expected 'input' or 'head'")
     unknown = sorted(subject.cls.provides - PROMISES.keys())
@@ -91,7 +91,7 @@ def clusters_hold_every_label(subject: IndexerSubject) -> str:
 
 
 @covers(RebuildableIndex)
-def rebuild_uses_the_new_vectors(subject: IndexerSubject) -> str:
+def rebuild_uses_new_vectors(subject: IndexerSubject) -> str:
     """Other vectors give other scores."""
     if subject.ready.query_space != "head":
         raise NotApplicable("its queries are no vectors of a head")
@@ -121,16 +121,16 @@ def added_labels_are_listed(subject: IndexerSubject) -> str:
 facts_are_json = covers(SupportsFacts)(common.facts_are_json)
 
 
-def lists_candidates_in_proper_form(subject: IndexerSubject) -> str:
+def shortlist_is_well_formed(subject: IndexerSubject) -> str:
     require(subject.ready.shortlist(subject.queries(subject.ready), K).nnz > 0, "no candidate for any row")
     return _assert_list(subject, subject.ready, K, subject.train.labels)
 
 
-def lists_no_more_labels_than_there_are(subject: IndexerSubject) -> str:
+def large_k_is_bounded(subject: IndexerSubject) -> str:
     return _assert_list(subject, subject.ready, subject.train.labels + 4, subject.train.labels)
 
 
-def takes_dense_and_sparse_rows_alike(subject: IndexerSubject) -> str:
+def dense_matches_sparse(subject: IndexerSubject) -> str:
     if subject.ready.query_space == "head":
         raise NotApplicable("it is asked about dense vectors only")
     with as_dense(subject.rows) as rows:
@@ -139,7 +139,7 @@ def takes_dense_and_sparse_rows_alike(subject: IndexerSubject) -> str:
     return ""
 
 
-def does_not_care_how_rows_are_batched(subject: IndexerSubject) -> str:
+def batches_do_not_change_results(subject: IndexerSubject) -> str:
     Q = subject.queries(subject.ready)
     whole = subject.ready.shortlist(Q, K)
     for size in (1, 7):
@@ -148,43 +148,43 @@ def does_not_care_how_rows_are_batched(subject: IndexerSubject) -> str:
     return ""
 
 
-def handles_no_rows_at_all(subject: IndexerSubject) -> str:
+def accepts_no_rows(subject: IndexerSubject) -> str:
     found = subject.ready.shortlist(subject.queries(subject.ready)[:0], K)
     assert_csr(found, (0, subject.train.labels), "shortlist()")
     return ""
 
 
-def handles_rows_without_features_or_labels(subject: IndexerSubject) -> str:
+def accepts_empty_rows(subject: IndexerSubject) -> str:
     train = small_problem(empty=True)
     return _assert_list(subject, subject.build(train, subject.context), K, train.labels, train.matrix)
 
 
-def handles_a_single_label(subject: IndexerSubject) -> str:
+def accepts_single_label(subject: IndexerSubject) -> str:
     train = small_problem(labels=1)
     return _assert_list(subject, subject.build(train, subject.context), K, 1, train.matrix)
 
 
-def handles_a_single_row(subject: IndexerSubject) -> str:
+def accepts_single_row(subject: IndexerSubject) -> str:
     train = small_problem(rows=1)
     return _assert_list(subject, subject.build(train, subject.context), K, train.labels, train.matrix)
 
 
 CHECKS: tuple[Callable[[IndexerSubject], str], ...] = (
     *common.FIRST,
-    builds_an_index_that_keeps_its_promises,
+    index_matches_provides,
     clusters_hold_every_label,
-    rebuild_uses_the_new_vectors,
+    rebuild_uses_new_vectors,
     added_labels_are_listed,
     facts_are_json,
     common.exhibits_can_be_stored,
-    lists_candidates_in_proper_form,
-    lists_no_more_labels_than_there_are,
-    takes_dense_and_sparse_rows_alike,
-    does_not_care_how_rows_are_batched,
-    handles_no_rows_at_all,
-    handles_rows_without_features_or_labels,
-    handles_a_single_label,
-    handles_a_single_row,
+    shortlist_is_well_formed,
+    large_k_is_bounded,
+    dense_matches_sparse,
+    batches_do_not_change_results,
+    accepts_no_rows,
+    accepts_empty_rows,
+    accepts_single_label,
+    accepts_single_row,
     *common.ALWAYS,
     *common.STORED,
 )

@@ -46,11 +46,11 @@ class PreprocessorSubject(Subject):
         return changed
 
 
-def keeps_rows_and_labels(subject: PreprocessorSubject) -> str:
+def rows_and_labels_are_kept(subject: PreprocessorSubject) -> str:
     return _assert_fitting(subject, subject.train)
 
 
-def takes_dense_and_sparse_rows_alike(subject: PreprocessorSubject) -> str:
+def dense_matches_sparse(subject: PreprocessorSubject) -> str:
     sparse = subject.applied(subject.component(), subject.train)
     with as_dense(subject.train.matrix) as rows:
         other = subject.applied(subject.component(), replace(subject.train, X=rows))
@@ -59,15 +59,15 @@ def takes_dense_and_sparse_rows_alike(subject: PreprocessorSubject) -> str:
     return f"{sparse.Y.nnz} labels"
 
 
-def handles_rows_without_features_or_labels(subject: PreprocessorSubject) -> str:
+def accepts_empty_rows(subject: PreprocessorSubject) -> str:
     return _assert_fitting(subject, with_groups(small_problem(empty=True)))
 
 
-def handles_a_single_label(subject: PreprocessorSubject) -> str:
+def accepts_single_label(subject: PreprocessorSubject) -> str:
     return _assert_fitting(subject, with_groups(small_problem(labels=1)))
 
 
-def handles_a_single_row(subject: PreprocessorSubject) -> str:
+def accepts_single_row(subject: PreprocessorSubject) -> str:
     try:
         return _assert_fitting(subject, with_groups(small_problem(rows=1)))
     except XmckitError as error:
@@ -79,15 +79,15 @@ facts_are_json = covers(SupportsFacts)(common.facts_are_json)
 
 CHECKS: tuple[Callable[[PreprocessorSubject], str], ...] = (
     *common.FIRST,
-    keeps_rows_and_labels,
-    takes_dense_and_sparse_rows_alike,
-    handles_rows_without_features_or_labels,
-    handles_a_single_label,
-    handles_a_single_row,
+    rows_and_labels_are_kept,
+    dense_matches_sparse,
+    accepts_empty_rows,
+    accepts_single_label,
+    accepts_single_row,
     facts_are_json,
     common.exhibits_can_be_stored,
     *common.ALWAYS,
-    common.saves_without_pickle,
+    common.saved_without_pickle,
 )
 
 

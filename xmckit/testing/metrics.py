@@ -70,13 +70,13 @@ class MetricSubject(Subject):
         return found
 
 
-def gives_finite_numbers_by_name(subject: MetricSubject) -> str:
+def values_are_finite(subject: MetricSubject) -> str:
     found = subject.values(subject.evaluation)
     require(bool(found), "no value for a head that ranks and outputs sets")
     return ", ".join(found)
 
 
-def does_not_care_about_the_order_of_rows(subject: MetricSubject) -> str:
+def row_order_does_not_change_values(subject: MetricSubject) -> str:
     given, order = subject.evaluation, np.random.default_rng(0).permutation(subject.evaluation.truth.shape[0])
     shuffled = replace(
         given,
@@ -88,12 +88,12 @@ def does_not_care_about_the_order_of_rows(subject: MetricSubject) -> str:
     return _assert_same(subject, given, shuffled, "rows in another order")
 
 
-def does_not_care_how_far_rankings_are_padded(subject: MetricSubject) -> str:
+def padding_does_not_change_values(subject: MetricSubject) -> str:
     labels = subject.evaluation.truth.shape[1]
     return _assert_same(subject, small_evaluation(k=labels), small_evaluation(k=labels + 4), "k above the labels")
 
 
-def leaves_out_what_is_filtered(subject: MetricSubject) -> str:
+def filtered_pairs_do_not_count(subject: MetricSubject) -> str:
     """Whether a pair that does not count is true or not, and whether it is output, makes no difference."""
     given = subject.evaluation
     assert given.filtered is not None
@@ -110,19 +110,19 @@ def leaves_out_what_is_filtered(subject: MetricSubject) -> str:
     return told
 
 
-def handles_heads_without_sets(subject: MetricSubject) -> str:
+def accepts_missing_sets(subject: MetricSubject) -> str:
     return counted(len(subject.values(replace(subject.evaluation, sets=None, filtered=None))), "value")
 
 
-def handles_a_single_row(subject: MetricSubject) -> str:
+def accepts_single_row(subject: MetricSubject) -> str:
     return counted(len(subject.values(small_evaluation(rows=1))), "value")
 
 
-def handles_a_single_label(subject: MetricSubject) -> str:
+def accepts_single_label(subject: MetricSubject) -> str:
     return counted(len(subject.values(small_evaluation(labels=1))), "value")
 
 
-def handles_rows_without_any_label(subject: MetricSubject) -> str:
+def accepts_rows_without_labels(subject: MetricSubject) -> str:
     given = subject.evaluation
     nothing = csr_matrix(given.truth.shape, dtype=np.float32)
     try:
@@ -133,14 +133,14 @@ def handles_rows_without_any_label(subject: MetricSubject) -> str:
 
 CHECKS: tuple[Callable[[MetricSubject], str], ...] = (
     *common.FIRST,
-    gives_finite_numbers_by_name,
-    does_not_care_about_the_order_of_rows,
-    does_not_care_how_far_rankings_are_padded,
-    leaves_out_what_is_filtered,
-    handles_heads_without_sets,
-    handles_a_single_row,
-    handles_a_single_label,
-    handles_rows_without_any_label,
+    values_are_finite,
+    row_order_does_not_change_values,
+    padding_does_not_change_values,
+    filtered_pairs_do_not_count,
+    accepts_missing_sets,
+    accepts_single_row,
+    accepts_single_label,
+    accepts_rows_without_labels,
     *common.ALWAYS,
 )
 

@@ -67,11 +67,11 @@ class ReaderSubject(Subject):
         return flat(ready.read(self.path, context=context), "data")
 
 
-def reads_sound_data(subject: ReaderSubject) -> str:
+def data_is_well_formed(subject: ReaderSubject) -> str:
     return assert_dataset(subject.ready.read(subject.path, context=subject.context))
 
 
-def knows_its_format(subject: ReaderSubject) -> str:
+def matches_only_its_format(subject: ReaderSubject) -> str:
     reader = subject.ready
     require(reader.matches(subject.path) is True, f"matches() is not True for {subject.path.name}")
     with tempfile.TemporaryDirectory() as name:
@@ -86,7 +86,7 @@ def knows_its_format(subject: ReaderSubject) -> str:
     return ""
 
 
-def names_all_files_that_it_opens(subject: ReaderSubject) -> str:
+def files_lists_all_read_files(subject: ReaderSubject) -> str:
     """A change in a file that is not named would go unnoticed, and old results be used again."""
     path = subject.path.resolve()
     named = [Path(file).resolve() for file in subject.ready.files(subject.path)]
@@ -109,7 +109,7 @@ def looks_for_is_text(subject: ReaderSubject) -> str:
 
 
 @covers(Writer)
-def reads_what_it_wrote(subject: ReaderSubject) -> str:
+def written_data_reads_back(subject: ReaderSubject) -> str:
     with tempfile.TemporaryDirectory() as name:
         wrote = subject._write(Path(name))
         found = subject.component().read(Path(name), context=subject.context)
@@ -122,7 +122,7 @@ def reads_what_it_wrote(subject: ReaderSubject) -> str:
     return f"{found.train.rows} + {found.test.rows} rows"
 
 
-def explains_damaged_files(subject: ReaderSubject) -> str:
+def damaged_files_are_named(subject: ReaderSubject) -> str:
     """What is left of a file is refused by an error that names it, or read as sound data; nothing else happens."""
     refused = tried = 0
     with copied(subject.path) as copy:
@@ -143,7 +143,7 @@ def explains_damaged_files(subject: ReaderSubject) -> str:
     return f"{refused} of {tried} refused, the others sound"
 
 
-def explains_what_is_not_there(subject: ReaderSubject) -> str:
+def missing_path_is_named(subject: ReaderSubject) -> str:
     missing = subject.path.with_name("no-such-file")
     for call in (subject.ready.files, lambda path: subject.ready.read(path, context=subject.context)):
         try:
@@ -157,13 +157,13 @@ def explains_what_is_not_there(subject: ReaderSubject) -> str:
 
 CHECKS: tuple[Callable[[ReaderSubject], str], ...] = (
     *common.FIRST,
-    reads_sound_data,
-    knows_its_format,
-    names_all_files_that_it_opens,
+    data_is_well_formed,
+    matches_only_its_format,
+    files_lists_all_read_files,
     looks_for_is_text,
-    reads_what_it_wrote,
-    explains_damaged_files,
-    explains_what_is_not_there,
+    written_data_reads_back,
+    damaged_files_are_named,
+    missing_path_is_named,
     *common.ALWAYS,
 )
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xmckit.registry import Registry
 
 DECLARED = ("params", "indexers", "example", "expected_failures")
-USABLE = "can_be_made_and_checked"
+USABLE = "can_be_constructed"
 
 
 def checks_of(kind: str) -> Sequence[Callable[[Any], str]]:

@@ -99,7 +99,7 @@ class VerifierSubject(Subject):
         return {name: self.verify(decision, all_sets(len(decision.W))) for name, decision in self.decisions.items()}
 
 
-def agrees_with_brute_force(subject: VerifierSubject) -> str:
+def verdicts_match_brute_force(subject: VerifierSubject) -> str:
     decided = total = 0
     for name, decision in subject.decisions.items():
         possible = possible_sets(decision)
@@ -113,7 +113,7 @@ def agrees_with_brute_force(subject: VerifierSubject) -> str:
     return f"{decided} of {total} label sets decided, all rightly"
 
 
-def proves_what_it_says(subject: VerifierSubject) -> str:
+def proofs_are_valid(subject: VerifierSubject) -> str:
     """Witnesses in exact arithmetic; combinations, where no auxiliary variable is hidden in them, in float64."""
     proofs = 0
     for name, decision in subject.decisions.items():
@@ -134,7 +134,7 @@ def proves_what_it_says(subject: VerifierSubject) -> str:
     return counted(proofs, "proof")
 
 
-def replays_its_witnesses(subject: VerifierSubject) -> str:
+def replayed_matches_scorer(subject: VerifierSubject) -> str:
     """`replayed` is what the head's own scorer says, not what the verifier believes."""
     decision = next(iter(subject.decisions.values()))
     sets = all_sets(len(decision.W))
@@ -151,7 +151,7 @@ def replays_its_witnesses(subject: VerifierSubject) -> str:
     return counted(said, "replay")
 
 
-def keeps_the_order(subject: VerifierSubject) -> str:
+def order_is_kept(subject: VerifierSubject) -> str:
     name, decision = next(iter(subject.decisions.items()))
     sets = all_sets(len(decision.W))
     order = np.random.default_rng(0).permutation(sets.shape[0])
@@ -162,7 +162,7 @@ def keeps_the_order(subject: VerifierSubject) -> str:
     return counted(len(order), "label set")
 
 
-def answers_one_set_like_many(subject: VerifierSubject) -> str:
+def single_set_matches_batch(subject: VerifierSubject) -> str:
     name, decision = next(iter(subject.decisions.items()))
     sets = all_sets(len(decision.W))
     for row in range(0, sets.shape[0], 7):
@@ -172,7 +172,7 @@ def answers_one_set_like_many(subject: VerifierSubject) -> str:
     return ""
 
 
-def knows_what_candidates_mean(subject: VerifierSubject) -> str:
+def candidates_restrict_outputs(subject: VerifierSubject) -> str:
     """Only candidates can be output, and only their rows count."""
     decision = tiny_decision(6, 2, seed=5)
     sets = all_sets(6)
@@ -194,7 +194,7 @@ def knows_what_candidates_mean(subject: VerifierSubject) -> str:
     return f"{sets.shape[0]} label sets"
 
 
-def handles_a_single_label(subject: VerifierSubject) -> str:
+def accepts_single_label(subject: VerifierSubject) -> str:
     decision = LinearDecision(np.array([[2.0]], dtype=np.float32), None)
     found = subject.verify(decision, all_sets(1))
     wrong = [verdict.status for verdict in found.verdicts if verdict.status == UNARGMAXABLE]
@@ -210,7 +210,7 @@ def params_are_json(subject: VerifierSubject) -> str:
     return counted(len(params), "parameter")
 
 
-def refuses_what_does_not_fit(subject: VerifierSubject) -> str:
+def mismatched_inputs_are_rejected(subject: VerifierSubject) -> str:
     decision = tiny_decision(4, 2, seed=6)
     sets = all_sets(4)
     spoilt = decision.W.copy()
@@ -234,14 +234,14 @@ def refuses_what_does_not_fit(subject: VerifierSubject) -> str:
 
 CHECKS: tuple[Callable[[VerifierSubject], str], ...] = (
     *common.FIRST,
-    agrees_with_brute_force,
-    proves_what_it_says,
-    replays_its_witnesses,
-    keeps_the_order,
-    answers_one_set_like_many,
-    knows_what_candidates_mean,
-    handles_a_single_label,
-    refuses_what_does_not_fit,
+    verdicts_match_brute_force,
+    proofs_are_valid,
+    replayed_matches_scorer,
+    order_is_kept,
+    single_set_matches_batch,
+    candidates_restrict_outputs,
+    accepts_single_label,
+    mismatched_inputs_are_rejected,
     params_are_json,
     *common.ALWAYS,
 )
