@@ -88,7 +88,7 @@ def _state(result, stage):
 def test_nothing_to_refit_for_and_heads_that_cannot(write, tmp_path):
     with pytest.raises(RecipeError, match="validation = 0 all rows are used"):
         pipeline.run(write(RECIPE.replace("0.25", "0")), root=tmp_path / "runs")
-    with pytest.raises(RecipeError, match="'popularity' cannot be trained once more"):
+    with pytest.raises(RecipeError, match="'popularity' cannot be trained again"):
         pipeline.run(write(RECIPE.replace('"xrlinear"', '"popularity"')), root=tmp_path / "runs")
 
 

@@ -1,12 +1,12 @@
-"""Recipes: TOML files that name components and their parameters.
+"""Read, extend, check and explain recipes: TOML files that name components and their parameters.
 
     [data]                      [features]                  [head]
     use = "stdlib-calls"        use = "tfidf"               use = "bsl"
                                                             encoder = { use = "sparse-linear", width = 256 }
 
 `load_recipe` reads a file with all that it extends and all `--set`, checks every value against the components'
-parameters, and either returns a complete Recipe or raises RecipeError with all mistakes at once. How files and `--set`
-are merged is described in `recipe.layers`.
+parameters, and either returns a complete Recipe or raises RecipeError with all mistakes at once. `recipe.layers`
+describes how files and `--set` are merged. Imports the registry and everything below it; public are the names below.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from xmckit.errors import PluginError
-from xmckit.recipe.check import Checker, Mistakes, a, input_paths, nested_specs
-from xmckit.recipe.expectations import found
+from xmckit.recipe.check import Checker, Mistakes, input_paths, nested_specs, with_article
+from xmckit.recipe.expectations import quote_value
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
 from xmckit.recipe.pairing import Pairing
 from xmckit.recipe.sections import (
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 
-ENSEMBLE = "ensemble"  # what several heads together are called in results
+ENSEMBLE = "ensemble"  # the name of several heads together in results
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A complete, checked recipe. Equal recipes ask for the same run, wherever they were written.
+    """A complete, checked recipe. Equal recipes describe the same run, even if they come from different files.
 
     `origins` says where each given value was written, `sources` holds the text of each file that was read, the recipe
     itself last.
@@ -128,11 +128,11 @@ class Recipe:
         return list(self.sources.values())[-1] if self.sources else self.to_toml()
 
     def origin(self, path: KeyPath) -> Origin:
-        """Where the value at `path` of `resolved()` was written; `default` if nowhere."""
+        """Return where the value at `path` of `resolved()` was written; `default` if nowhere."""
         return self.origins.get(path, DEFAULT)
 
     def resolved(self) -> dict[str, Any]:
-        """Everything, with defaults and without `extends`, in the shape of a recipe file."""
+        """Return everything, with defaults and without `extends`, in the shape of a recipe file."""
         repeated = {"labels": self.labels, "index": self.index, "head": self.heads}
         return {
             "name": self.name,
@@ -153,18 +153,18 @@ class Recipe:
         }
 
     def seen_by(self, section: Section) -> str:
-        """The name of the features that an index or a head sees."""
+        """Return the name of the features that an index or a head sees."""
         return str(section.extra.get("features", self.features[0].name))
 
     def _resolved_features(self) -> Any:
-        """A table where there is one, which nobody has to name; a list of several."""
+        """Return a table for one featurizer, which needs no name, and a list for several."""
         if len(self.features) > 1:
             return [section.resolved(named=True) for section in self.features]
         (only,) = self.features
         return only.resolved(named=only.name != only.use)
 
     def written(self) -> list[dict[str, str]]:
-        """Each value of `resolved()` as a recipe file has it, and where it was written."""
+        """Return each value of `resolved()` as TOML, and where it was written."""
         from xmckit.recipe.text import literals
 
         return [
@@ -173,7 +173,7 @@ class Recipe:
         ]
 
     def to_toml(self, *, with_origins: bool = False) -> str:
-        """`resolved()` as a recipe file that loads to an equal recipe, on request with each value's origin."""
+        """Return `resolved()` as a recipe file that loads to an equal recipe, optionally with each value's origin."""
         from xmckit.recipe.text import toml_text
 
         return toml_text(self.resolved(), self.origin if with_origins else None)
@@ -186,10 +186,10 @@ def load_recipe(
     registry: Registry | None = None,
     data_roots: Sequence[Path] = (),
 ) -> Recipe:
-    """The recipe in the file `source`, or the one of that name that comes with xmckit.
+    """Read the recipe in the file `source`, or the shipped one of that name.
 
     A source that ends with `.toml` or contains a separator is a path. `sets` are texts such as `head.slack=128`. Input
-    paths are looked for beside the file that says them, in the working folder, then in `data_roots`.
+    paths are searched beside the file that contains them, in the working folder, then in `data_roots`.
     """
     if registry is None:
         from xmckit.registry import default_registry
@@ -218,7 +218,7 @@ def load_section(
     data_roots: Sequence[Path] = (),
     source: str = "the command line",
 ) -> Section:
-    """One section by itself, checked as in a recipe: `load_section("data", {"use": "synthetic", "rows": 5}, …)`."""
+    """Read one section alone, checked as in a recipe: `load_section("data", {"use": "synthetic", "rows": 5}, …)`."""
     tree = node_of({key: dict(values)}, Origin(source, None, Path.cwd()))
     mistakes = Mistakes(tree, source)
     section = _Reader(Checker(mistakes, registry, data_roots), registry).single(key, tree.plain())
@@ -228,7 +228,7 @@ def load_section(
 
 
 def _name_of(path: Path) -> str:
-    """The file's name as a recipe's name."""
+    """Return the name of a recipe's file as a name of the recipe."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:100] or "recipe"
 
 
@@ -237,7 +237,7 @@ def _present(sections: Sequence[Section | None]) -> tuple[Section, ...]:
 
 
 class _Reader:
-    """Reads the sections of one document. A part that has a mistake is None; the recipe is made if there is none."""
+    """Reads the sections of one document. A part with a mistake is None; without mistakes the recipe is complete."""
 
     def __init__(self, checker: Checker, registry: Registry):
         self._checker, self._registry = checker, registry
@@ -255,7 +255,7 @@ class _Reader:
         score = self._score(document.get("score", {}))
         ensemble = self._table(EnsembleKeys, document.get("ensemble", {}), ("ensemble",))
         report = self._table(ReportKeys, document.get("report", {}), ("report",))
-        index, heads = Pairing(self._mistakes, self._registry).paired(features, index, heads, bool(labels))
+        index, heads = Pairing(self._mistakes, self._registry).pair(features, index, heads, bool(labels))
         if general and general["validation"] == 0 and verify and verify.extra["assignments"] == "validation":
             self._mistakes.add(
                 ("verify", "assignments"),
@@ -282,12 +282,12 @@ class _Reader:
 
     def _table(self, model: type[BaseModel], value: Any, path: KeyPath, **more: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
-            self._mistakes.add(path, f"expected a table, found {found(value)}")
+            self._mistakes.add(path, f"expected a table, found {quote_value(value)}")
             return None
         return self._checker.params(model, value, path, **more)
 
     def single(self, key: str, document: dict[str, Any]) -> Section | None:
-        """A section that does not repeat."""
+        """Read a section that does not repeat."""
         return self._optional(SECTIONS[key], document.get(key), (key,))
 
     def _optional(self, what: SectionKind, value: Any, path: KeyPath) -> Section | None:
@@ -297,7 +297,9 @@ class _Reader:
             return None
         if value is None:
             known = ", ".join(self._registry.names(what.kind)) or "none"
-            self._mistakes.add(path, f"required: a table with `use`, the name of {a(what.kind)} (known: {known})")
+            self._mistakes.add(
+                path, f"required: a table with `use`, the name of {with_article(what.kind)} (known: {known})"
+            )
             return None
         return self._section(what, value, path)
 
@@ -335,17 +337,18 @@ class _Reader:
             if not what.optional:
                 known = ", ".join(self._registry.names(what.kind)) or "none"
                 self._mistakes.add(
-                    path, f"required: at least one table with `use`, the name of {a(what.kind)} (known: {known})"
+                    path,
+                    f"required: at least one table with `use`, the name of {with_article(what.kind)} (known: {known})",
                 )
             return ()
         if not isinstance(value, list):
-            self._mistakes.add(path, f"expected a table or a list of tables, found {found(value)}")
+            self._mistakes.add(path, f"expected a table or a list of tables, found {quote_value(value)}")
             return ()
         return tuple(self._section(what, item, (*path, position)) for position, item in enumerate(value))
 
     def _score(self, value: Any) -> Score | None:
         if not isinstance(value, dict):
-            self._mistakes.add(("score",), f"expected a table, found {found(value)}")
+            self._mistakes.add(("score",), f"expected a table, found {quote_value(value)}")
             return None
         own = {key: item for key, item in value.items() if key not in SCORE_SECTIONS}
         keys = self._checker.params(ScoreKeys, own, ("score",), more_keys=SCORE_SECTIONS)
@@ -357,7 +360,7 @@ class _Reader:
         if keys is None:
             return None
         if len(set(keys["k"])) < len(keys["k"]):
-            self._mistakes.add(("score", "k"), f"expected each number once, found {found(keys['k'])}")
+            self._mistakes.add(("score", "k"), f"expected each number once, found {quote_value(keys['k'])}")
         if keys["top"] < max(keys["k"]):
             place = "top" if "top" in value else "k"
             self._mistakes.add(
@@ -373,7 +376,7 @@ class _Reader:
         )
 
     def _with_depths(self, metrics: Any, score: dict[str, Any] | None) -> Any:
-        """Metrics that take a `k` and have none of their own use that of `[score]`."""
+        """Give metrics that take a `k` and do not set it the `k` of `[score]`."""
         if score is None or not isinstance(metrics, list):
             return metrics
         given = []
@@ -396,12 +399,10 @@ class _Reader:
         from xmckit.protocols import RefittableHead
 
         if validation == 0:
-            self._mistakes.add(
-                ("refit",), "there is nothing to train once more for: with validation = 0 all rows are used"
-            )
+            self._mistakes.add(("refit",), "refit is not needed: with validation = 0 all rows are used for training")
         for position, head in enumerate(heads):
             if head is not None and not isinstance(self._registry.resolve("head", head.use), RefittableHead):
                 self._mistakes.add(
                     ("head", position, "use"),
-                    f"head '{head.use}' cannot be trained once more (it has no refit()); leave out refit = true",
+                    f"head '{head.use}' cannot be trained again (it has no refit()); leave out refit = true",
                 )

@@ -1,7 +1,7 @@
-"""Checks a recipe's values against the parameters of the components that it names, and collects every mistake.
+"""Check a recipe's values against the parameters of the components that it names, and collect every mistake.
 
-Values are checked as strictly as TOML types allow: `"3"` and `3.0` are not whole numbers, `1` is not true. What comes
-back is complete: defaults are filled in, also those of components named inside other components, and input paths are
+Values are checked as strictly as TOML types allow: `"3"` and `3.0` are not whole numbers, `1` is not true. The result
+is complete: defaults are filled in, also those of components named inside other components, and input paths are
 absolute.
 """
 
@@ -22,7 +22,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from xmckit.errors import PluginError, RecipeError, nearest
 from xmckit.params import InputPath, KindOf, Spec
-from xmckit.recipe.expectations import at_path, describe, found
+from xmckit.recipe.expectations import at_path, describe, quote_value
 from xmckit.recipe.layers import DEEPEST_NESTING, LISTED, Node, Origin, one_line
 from xmckit.recipe.sections import GeneralKeys
 from xmckit.recipe.toml_lines import KeyPath
@@ -38,7 +38,7 @@ Visit = Callable[[Any, Any, KeyPath], Any]  # (marker, value, path) → the valu
 
 
 class Mistakes:
-    """Everything that is wrong, each with the place where it was written. The first mistake at a path is the one."""
+    """All mistakes, each with the place where the value was written. Only the first mistake at a path counts."""
 
     def __init__(self, root: Node, shown: str):
         self._root, self._shown = root, shown
@@ -47,7 +47,7 @@ class Mistakes:
         self._notes: dict[str, None] = {}
 
     def origin(self, path: KeyPath) -> Origin:
-        """Where the value at `path` was written, or what is nearest above it."""
+        """Return where the value at `path`, or the nearest one above it, was written."""
         node, origin = self._root, Origin(self._shown)
         for key in path:
             child = node.child(key)
@@ -64,11 +64,11 @@ class Mistakes:
             self._broken_plugins.add(path)
 
     def note(self, text: str) -> None:
-        """Something that may explain the mistakes; said once, after them."""
+        """Add a text that may explain the mistakes; it is printed once, after them."""
         self._notes[text] = None
 
     def name(self, path: KeyPath) -> str:
-        """The dotted key; a single `[head]` needs no number."""
+        """Return the dotted key; a single `[head]` needs no number."""
         node: Node | None = self._root
         parts: list[str] = []
         for depth, key in enumerate(path):
@@ -100,18 +100,18 @@ class Mistakes:
 
 
 def _reading_order(origin: Origin, places: Mapping[str, int]) -> tuple[bool, int, int]:
-    """Files before `--set`, each from its first line to its last."""
+    """Sort files before `--set`, each from its first line to its last."""
     return origin.source.startswith("--set "), places[origin.source], origin.line or 0
 
 
 class Checker:
-    """Checks parts of one recipe; mistakes go to `mistakes`, and what could not be checked comes back as None."""
+    """Checks parts of one recipe. Mistakes go to `mistakes`; a part that cannot be checked is returned as None."""
 
     def __init__(self, mistakes: Mistakes, registry: Registry, data_roots: Sequence[Path]):
         self.mistakes, self._registry, self._data_roots = mistakes, registry, data_roots
 
     def sane(self, value: Any, path: KeyPath = ()) -> Any:
-        """The value without what TOML can say and no parameter can be: dates, infinities, integers beyond 64 bits."""
+        """Return the value without what only TOML allows: dates, infinities, integers beyond 64 bits."""
         if isinstance(value, dict):
             return {key: self.sane(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
@@ -129,9 +129,11 @@ class Checker:
     def component(
         self, kind: str, value: Any, path: KeyPath, *, reserved: type[BaseModel] | None = None
     ) -> tuple[str, dict[str, Any]] | None:
-        """The name and the complete parameters of the component that a section names."""
+        """Return the name and the complete parameters of the component that a section names."""
         if not isinstance(value, dict):
-            self.mistakes.add(path, f"expected a table with `use`, the name of {a(kind)}, found {found(value)}")
+            self.mistakes.add(
+                path, f"expected a table with `use`, the name of {with_article(kind)}, found {quote_value(value)}"
+            )
             return None
         if len(path) > DEEPEST_NESTING:
             self.mistakes.add(path, "nested too deeply")
@@ -147,11 +149,13 @@ class Checker:
     def _resolve(self, kind: str, value: dict[str, Any], path: KeyPath) -> Any:
         known = self._registry.names(kind)
         if "use" not in value:
-            self.mistakes.add((*path, "use"), f"required: the name of {a(kind)} (known: {', '.join(known) or 'none'})")
+            self.mistakes.add(
+                (*path, "use"), f"required: the name of {with_article(kind)} (known: {', '.join(known) or 'none'})"
+            )
             return None
         use = value["use"]
         if not isinstance(use, str):
-            self.mistakes.add((*path, "use"), f"expected the name of {a(kind)}, found {found(use)}")
+            self.mistakes.add((*path, "use"), f"expected the name of {with_article(kind)}, found {quote_value(use)}")
             return None
         if use not in known:
             self.mistakes.add(
@@ -176,7 +180,7 @@ class Checker:
     def params(
         self, model: type[BaseModel], given: Mapping[str, Any], path: KeyPath, *, more_keys: Iterable[str] = ()
     ) -> dict[str, Any] | None:
-        """`given` as `model` understands it, with all defaults, as JSON values without None."""
+        """Return `given` validated by `model`, with all defaults, as JSON values without None."""
         values = transform(model, _over_defaults(model, given), path, self._read_marked)
         try:
             parsed = model.model_validate_json(json.dumps(values), strict=True)
@@ -216,7 +220,7 @@ class Checker:
                 self.mistakes.add(path, f"the name of {place!a} is not UTF-8 text: rename the folder or file")
                 return value
         advice = f"; {marker.missing(value, self._data_roots)}" if marker.missing else ""
-        self.mistakes.add(path, f"there is no {found(value)}; looked for {', '.join(places)}{advice}")
+        self.mistakes.add(path, f"there is no {quote_value(value)}; looked for {', '.join(places)}{advice}")
         return value
 
     def _explain(
@@ -227,7 +231,7 @@ class Checker:
         path: KeyPath,
         more_keys: Iterable[str],
     ) -> None:
-        """Turn pydantic's errors into mistakes; the shallowest first, because a union complains at every depth."""
+        """Turn pydantic's errors into mistakes; the shallowest first, because a union reports errors at every depth."""
         schema = _schema(model)
         explained = [
             (_place(item["loc"], values, item["type"] == "missing"), item) for item in error.errors(include_url=False)
@@ -256,12 +260,12 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def a(kind: str) -> str:
+def with_article(kind: str) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _over_defaults(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested table without `use` changes the component that is there by default."""
+    """Let a nested table without `use` change the default component."""
     values = dict(given)
     for name, info in model.model_fields.items():
         key = info.alias or name
@@ -279,12 +283,12 @@ def _message(item: Any, schema: Mapping[str, Any], place: KeyPath) -> str:
         meaning = next((option["description"] for option in options if "description" in option), "")
         return "required: " + " – ".join(part for part in (expected, meaning) if part)
     if not expected:
-        return f"{item['msg'][:1].lower()}{item['msg'][1:]}, found {found(item['input'])}"
-    return f"expected {expected}, found {found(item['input'])}"
+        return f"{item['msg'][:1].lower()}{item['msg'][1:]}, found {quote_value(item['input'])}"
+    return f"expected {expected}, found {quote_value(item['input'])}"
 
 
 def _place(location: Sequence[str | int], values: Any, missing: bool) -> KeyPath:
-    """The part of pydantic's location that is a path in the values: unions and validators add names of their own."""
+    """Return the part of pydantic's location that is a path in the values: unions and validators add other names."""
     place: list[str | int] = []
     for depth, key in enumerate(location):
         in_list = isinstance(values, list) and isinstance(key, int) and key < len(values)
@@ -311,7 +315,7 @@ def _reads_back(model: type[BaseModel], complete: Mapping[str, Any], parsed: Bas
 
 
 def without_none(value: Any) -> Any:
-    """TOML has no None: a key that is None is left out, and reads back as the default that it is."""
+    """Leave out keys that are None, which TOML cannot hold; they read back as their default, None."""
     if isinstance(value, dict):
         return {key: without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -320,7 +324,7 @@ def without_none(value: Any) -> Any:
 
 
 def transform(model: type[BaseModel], values: Mapping[str, Any], path: KeyPath, visit: Visit) -> dict[str, Any]:
-    """A copy of `values` in which every value that `model` marks (KindOf, InputPath) is what `visit` makes of it."""
+    """Return a copy of `values` in which `visit` replaces every value that `model` marks (KindOf, InputPath)."""
     fields = {info.alias or name: info for name, info in model.model_fields.items()}
     return {
         key: _transform(value, fields[key].annotation, fields[key].metadata, (*path, key), visit)
@@ -333,7 +337,7 @@ def transform(model: type[BaseModel], values: Mapping[str, Any], path: KeyPath, 
 def nested_specs(
     model: type[BaseModel], params: Mapping[str, Any], registry: Registry | None = None
 ) -> list[tuple[str, str]]:
-    """(kind, name) of each component that the parameters name; with a registry also those named inside these."""
+    """Return (kind, name) of each component that the parameters name; with a registry also of those inside these."""
     specs: list[tuple[str, str]] = []
 
     def collect(marker: Any, value: Any, path: KeyPath) -> Any:
@@ -348,7 +352,7 @@ def nested_specs(
 
 
 def input_paths(model: type[BaseModel], params: Mapping[str, Any], registry: Registry) -> list[Path]:
-    """Every file or folder that the parameters name, also those of the components inside them."""
+    """Return every file or folder that the parameters name, also those of the components inside them."""
     paths: list[Path] = []
 
     def collect(marker: Any, value: Any, path: KeyPath) -> Any:
@@ -387,7 +391,7 @@ def _transform(value: Any, annotation: Any, metadata: Sequence[Any], path: KeyPa
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether an option of a union is the one that a value of this shape means."""
+    """Return whether an option of a union is meant by a value of this shape."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     origin = get_origin(annotation) or annotation

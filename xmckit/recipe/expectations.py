@@ -1,4 +1,4 @@
-"""What a JSON Schema asks for, in the words of a person."""
+"""Describe in words what a JSON Schema asks for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_SHOWN = 60
 
 
 def describe(schema: Schema, root: Schema) -> str:
-    """`a whole number of 0 or more`, `'a' or 'b'`, …; the empty string where the schema says nothing.
+    """Return `a whole number of 0 or more`, `'a' or 'b'`, …; the empty string if the schema says nothing.
 
     `root` is the document whose `$defs` the schema refers to.
     """
@@ -44,18 +44,18 @@ def describe(schema: Schema, root: Schema) -> str:
 
 
 def resolve(schema: Schema, root: Schema) -> Schema:
-    """The schema that a `$ref` stands for."""
+    """Return the schema that a `$ref` stands for."""
     while "$ref" in schema:
         schema = root["$defs"][schema["$ref"].removeprefix("#/$defs/")]
     return schema
 
 
 def at_path(root: Schema, path: Sequence[str | int]) -> list[Schema]:
-    """The schemas that apply to the value at `path`: several inside unions, none where nothing is said."""
+    """Return the schemas that apply to the value at `path`: several inside unions, possibly none."""
     schemas = _alternatives(root, root)
     for key in path:
         schemas = [
-            found for schema in schemas for inner in _inside(schema, key) for found in _alternatives(inner, root)
+            option for schema in schemas for inner in _inside(schema, key) for option in _alternatives(inner, root)
         ]
     return schemas
 
@@ -63,7 +63,7 @@ def at_path(root: Schema, path: Sequence[str | int]) -> list[Schema]:
 def _alternatives(schema: Schema, root: Schema) -> list[Schema]:
     schema = resolve(schema, root)
     options = [option for union in ("anyOf", "oneOf") for option in schema.get(union, ())]
-    return [found for option in options for found in _alternatives(option, root)] if options else [schema]
+    return [inner for option in options for inner in _alternatives(option, root)] if options else [schema]
 
 
 def _inside(schema: Schema, key: str | int) -> list[Schema]:
@@ -80,12 +80,15 @@ def quoted(values: Sequence[Any]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def found(value: Any) -> str:
-    """A value as it would stand in a recipe, shortened."""
+def quote_value(value: Any) -> str:
+    """Return a value as a recipe would contain it, shortened."""
     if isinstance(value, Mapping):
         return "a table"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+found = quote_value  # the name that xmckit.bench imports
 
 
 def _bounds(schema: Schema) -> str:

@@ -1,4 +1,4 @@
-"""Where a recipe's values come from: its file, the files it extends, and `--set`, merged into one tree with origins.
+"""Merge a recipe's file, the files it extends, and `--set` into one tree that knows the origin of each value.
 
 The merge rule, the same for `extends` and for `--set`: tables merge key by key, anything else is replaced. Where the
 child names another `use`, it replaces the whole section. A single table `[head]` merges onto a parent's list of one;
@@ -46,7 +46,7 @@ _LONGEST_QUOTE = 60
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was written: a file and its line, one `--set`, or nowhere (`default`)."""
+    """The place where a value was written: a file and its line, one `--set`, or nowhere (`default`)."""
 
     source: str
     line: int | None = None
@@ -93,8 +93,8 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Source:
-    """One recipe file as it was read."""
+class RecipeFile:
+    """One recipe file with its values."""
 
     path: Path
     shown: str
@@ -103,19 +103,19 @@ class Source:
 
 
 def shipped_folder() -> Path:
-    """Where the recipes that come with xmckit are: in the wheel, or the repository's for an editable install."""
+    """Return the folder of the shipped recipes: in the wheel, or the repository's for an editable install."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "_recipes"
     return inside if inside.is_dir() else package.parent / "recipes"
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """Name → file of the recipes that come with xmckit."""
+    """Return name → file of the recipes that come with xmckit."""
     return {file.stem: file for file in sorted(shipped_folder().glob("*.toml"))}
 
 
 def locate(source: str | Path, beside: Path | None = None) -> Path:
-    """The file of a recipe given by path (it ends with `.toml` or has a separator) or by the name of a shipped one."""
+    """Return the file of a recipe given by path (it ends with `.toml` or has a separator) or by a shipped name."""
     text = os.fspath(source)
     separators = [os.sep, "/", *([os.altsep] if os.altsep else [])]
     if isinstance(source, Path) or text.endswith(".toml") or any(mark in text for mark in separators):
@@ -128,15 +128,15 @@ def locate(source: str | Path, beside: Path | None = None) -> Path:
     raise RecipeError(f"no recipe named '{text}'{nearest(text, known)} (recipes: {', '.join(known) or 'none'}).{hint}")
 
 
-def shown(path: Path) -> str:
-    """The path as people expect it: relative to the working folder when it is below it."""
+def display_path(path: Path) -> str:
+    """Return the path relative to the working folder if it is below it."""
     folder = os.path.join(os.getcwd(), "")
     text = os.fspath(path)
     return text[len(folder) :] if text.startswith(folder) else text
 
 
-def read_chain(source: str | Path) -> list[Source]:
-    """The recipe and all that it extends, the farthest ancestor first."""
+def read_chain(source: str | Path) -> list[RecipeFile]:
+    """Read the recipe and all that it extends; the farthest ancestor comes first."""
     path = locate(source)
     chain = [read_source(path)]
     while (parent := chain[-1].root.value.get("extends")) is not None:
@@ -148,7 +148,7 @@ def read_chain(source: str | Path) -> list[Source]:
         except RecipeError as error:
             raise RecipeError(f"{at}: {error}") from None
         if any(same_file(path, link.path) for link in chain):
-            circle = " → ".join([*(link.shown for link in chain), shown(path)])
+            circle = " → ".join([*(link.shown for link in chain), display_path(path)])
             raise RecipeError(f"{at}: this recipe extends itself: {circle}")
         if len(chain) == LONGEST_CHAIN:
             raise RecipeError(f"{at}: expected at most {LONGEST_CHAIN} recipes that extend one another")
@@ -163,8 +163,8 @@ def same_file(one: Path, other: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def read_source(path: Path) -> Source:
-    name = shown(path)
+def read_source(path: Path) -> RecipeFile:
+    name = display_path(path)
     text = read_text(path)
     document = _parse(text, name)
     lines = key_lines(text)
@@ -178,12 +178,12 @@ def read_source(path: Path) -> Source:
             return Node([node(item, (*at, position)) for position, item in enumerate(value)], origin)
         return Node(value, origin)
 
-    return Source(path, name, text, node(document, ()))
+    return RecipeFile(path, name, text, node(document, ()))
 
 
 def read_text(path: Path) -> str:
-    """The text of a recipe file, whatever it says; RecipeError if it is no text."""
-    name = shown(path)
+    """Return the text of a recipe file, unchecked; RecipeError if it is no text."""
+    name = display_path(path)
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             kind = "a folder" if os.path.isdir(path) else "not an ordinary file"
@@ -238,7 +238,7 @@ def _lowered(message: str) -> str:
 
 
 def _too_deep(document: dict[str, Any]) -> bool:
-    """A walk without recursion: dotted keys nest as deep as a file is long."""
+    """Walk without recursion: dotted keys nest as deep as a file is long."""
     level: list[Any] = [document]
     for _ in range(DEEPEST_NESTING):
         containers = (item.values() if isinstance(item, dict) else item for item in level)
@@ -249,7 +249,7 @@ def _too_deep(document: dict[str, Any]) -> bool:
 
 
 def read_sets(sets: Sequence[str], option: str = "--set") -> Node:
-    """All `--set` as one child recipe; RecipeError with all that cannot be read."""
+    """Return all `--set` as one child recipe; RecipeError lists all that cannot be read."""
     folder, mistakes = Path.cwd(), []
     child = Node({}, DEFAULT)
     for text in sets:
@@ -267,7 +267,7 @@ def read_sets(sets: Sequence[str], option: str = "--set") -> Node:
 
 
 def node_of(value: Any, origin: Origin) -> Node:
-    """A plain value as a tree that came from one place."""
+    """Return a plain value as a tree with one origin."""
     if isinstance(value, dict):
         return Node({key: node_of(item, origin) for key, item in value.items()}, origin)
     if isinstance(value, list):
@@ -276,12 +276,12 @@ def node_of(value: Any, origin: Origin) -> Node:
 
 
 def one_line(text: str) -> str:
-    """Text that cannot break a line or a terminal."""
+    """Escape what could break a line or a terminal."""
     return _CONTROL.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
-    """The key's parts and the value of `a.b=VALUE`; a value is TOML, or one bare word as the text it is."""
+    """Return the key's parts and the value of `a.b=VALUE`; a value is TOML, or one bare word, which is text."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -298,12 +298,12 @@ def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
         raise RecipeError(f"{at}: 'extends' is only for recipe files")
     if len(parts) > DEEPEST_NESTING:
         raise RecipeError(f"{at}: expected a key of at most {DEEPEST_NESTING} parts")
-    found = _toml_value(value) if longest_key(value, DEEPEST_NESTING)[0] <= DEEPEST_NESTING else None
-    if found is None:
+    parsed = _toml_value(value) if longest_key(value, DEEPEST_NESTING)[0] <= DEEPEST_NESTING else None
+    if parsed is None:
         raise RecipeError(
             f'{at}: expected a TOML value (12, 0.5, true, "text", [1, 2]) or one word; {_needed(key, value, option)}'
         )
-    return parts, found
+    return parts, parsed
 
 
 def _needed(key: str, value: str, option: str) -> str:
@@ -325,7 +325,7 @@ def _toml_value(text: str) -> Any:
 
 
 def merge(parent: Node | None, child: Node, path: KeyPath = ()) -> Node:
-    """The child over the parent, by the rule that is written above; RecipeError when it cannot be applied."""
+    """Merge the child over the parent, by the rule in the module's text; RecipeError if it cannot be applied."""
     if parent is None:
         return child
     if isinstance(child.value, dict) and isinstance(parent.value, list):
@@ -372,8 +372,8 @@ def _merge_into_list(parent: Node, child: Node, path: KeyPath) -> Node:
     return Node(items, parent.origin)
 
 
-def listed(root: Node) -> Node:
-    """The tree with each single table of a repeating section as a list of one."""
+def with_lists(root: Node) -> Node:
+    """Return the tree with each single table of a repeating section as a list of one."""
     for path in LISTED:
         root = _with_list(root, path)
     return root
@@ -387,8 +387,8 @@ def _with_list(node: Node, path: KeyPath) -> Node:
     return Node({**node.value, path[0]: _with_list(node.value[path[0]], path[1:])}, node.origin)
 
 
-def merged_tree(chain: Sequence[Source], sets: Sequence[str]) -> Node:
-    """One tree of all files and of `--set`; RecipeError with every mistake of merging."""
+def merged_tree(chain: Sequence[RecipeFile], sets: Sequence[str]) -> Node:
+    """Return one tree of all files and of `--set`; RecipeError lists every mistake of merging."""
     mistakes: list[str] = []
     tree = Node({}, chain[-1].root.origin)
     layers = [_own(source, last=source is chain[-1]) for source in chain]
@@ -398,7 +398,7 @@ def merged_tree(chain: Sequence[Source], sets: Sequence[str]) -> Node:
         mistakes += error.mistakes
     for layer in layers:
         try:
-            tree = listed(merge(tree, layer))
+            tree = with_lists(merge(tree, layer))
         except RecipeError as error:
             mistakes += error.mistakes
     if mistakes:
@@ -406,7 +406,7 @@ def merged_tree(chain: Sequence[Source], sets: Sequence[str]) -> Node:
     return tree
 
 
-def _own(source: Source, *, last: bool) -> Node:
-    """The file's values without `extends`, and without the name of a recipe that is only an ancestor."""
+def _own(source: RecipeFile, *, last: bool) -> Node:
+    """Return the file's values without `extends`, and without the name of an ancestor."""
     hidden = {"extends"} if last else {"extends", "name"}
     return Node({key: node for key, node in source.root.value.items() if key not in hidden}, source.root.origin)

@@ -1,4 +1,4 @@
-"""Which features an index or a head sees, and which indexes a head uses: names of other sections, checked."""
+"""Resolve the features that an index or a head sees, and the indexes that a head uses, by section name."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FEATURES, INDEX = "features", "index"
 
 @dataclass(frozen=True)
 class Pairing:
-    """Completes sections with the names of those they use. A section that has a mistake of its own is None."""
+    """Completes sections with the names of the sections that they use. A section with a mistake is None."""
 
     mistakes: Mistakes
     registry: Registry
 
-    def paired(
+    def pair(
         self,
         features: Sequence[Section | None],
         indexes: Sequence[Section | None],
         heads: Sequence[Section | None],
         relabelled: bool,
     ) -> tuple[tuple[Section | None, ...], tuple[Section | None, ...]]:
-        """The indexes and the heads. Label stages, if there are any (`relabelled`), see the first features."""
+        """Return the completed indexes and heads. Label stages, if any (`relabelled`), see the first features."""
         indexes, heads = self._seeing(INDEX, indexes, features), self._seeing("head", heads, features)
         self._check_seen(features, [*indexes, *heads], relabelled)
         known = {index.name: index for index in indexes if index is not None}
@@ -44,14 +44,14 @@ class Pairing:
     def _seeing(
         self, key: str, items: Sequence[Section | None], features: Sequence[Section | None]
     ) -> tuple[Section | None, ...]:
-        """Indexes or heads with the name of the features that each sees, where there is a choice."""
+        """Return indexes or heads with the name of the features that each sees, if there is a choice."""
         known = [section.name for section in features if section is not None]
         first = features[0].name if features and features[0] is not None else None
-        found: list[Section | None] = []
+        completed: list[Section | None] = []
         for position, item in enumerate(items):
             wanted = None if item is None else item.extra.get(FEATURES, first)
             if item is None or wanted is None:
-                found.append(item)
+                completed.append(item)
                 continue
             if known and len(known) == len(features) and wanted not in known:
                 self.mistakes.add(
@@ -59,13 +59,13 @@ class Pairing:
                     f"no features named '{wanted}'{nearest(wanted, known)} (known: {', '.join(known)})",
                 )
             own = {name: value for name, value in item.extra.items() if name != FEATURES}
-            found.append(replace(item, extra={FEATURES: wanted, **own} if len(features) > 1 else own))
-        return tuple(found)
+            completed.append(replace(item, extra={FEATURES: wanted, **own} if len(features) > 1 else own))
+        return tuple(completed)
 
     def _check_seen(self, features: Sequence[Section | None], by: Sequence[Section | None], relabelled: bool) -> None:
-        """Features that nothing sees are most likely those that a head was meant to name.
+        """Report features that nothing sees: most likely a head was meant to name them.
 
-        Where something names features that are not there, that is the mistake.
+        If something names features that do not exist, that is the mistake instead.
         """
         if len(features) < 2 or None in (*features, *by):
             return

@@ -1,6 +1,6 @@
 """The JSON Schema of recipe files, for editors: every section with the parameters of every installed component.
 
-A recipe that extends another may leave anything out, so the schema asks for nothing that a parent could have said.
+A recipe that extends another may leave anything out, so the schema requires nothing that a parent could contain.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from xmckit.errors import PluginError
 from xmckit.params import KindOf
-from xmckit.recipe.check import a
+from xmckit.recipe.check import with_article
 from xmckit.recipe.sections import (
     SCORE_SECTIONS,
     SECTIONS,
@@ -31,7 +31,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def recipe_schema(registry: Registry) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a recipe file, with the components of `registry`."""
+    """Return the JSON Schema (draft 2020-12) of a recipe file, with the components of `registry`."""
     return _SchemaWriter(registry).recipe()
 
 
@@ -75,7 +75,7 @@ class _SchemaWriter:
         return {"description": what.summary, **table}
 
     def _table(self, kind: str, reserved: Mapping[str, Any]) -> dict[str, Any]:
-        """A table whose other keys depend on `use`."""
+        """Return the schema of a table with `use`, which decides its other keys."""
         names = self._registry.names(kind)
         if not names:
             # JSON Schema has no empty choice.
@@ -84,7 +84,7 @@ class _SchemaWriter:
         choices = [{"const": name, "description": summary} for name, summary in zip(names, summaries, strict=True)]
         return {
             "type": "object",
-            "properties": {"use": {"oneOf": choices, "description": f"The name of {a(kind)}."}},
+            "properties": {"use": {"oneOf": choices, "description": f"The name of {with_article(kind)}."}},
             "allOf": [
                 {
                     "if": {"properties": {"use": {"const": name}}, "required": ["use"]},
@@ -102,7 +102,7 @@ class _SchemaWriter:
         return {"properties": {"use": {}, **reserved, **parameters}, "additionalProperties": False}
 
     def _keys(self, model: type[BaseModel]) -> dict[str, Any]:
-        """The properties of a model, with its own definitions moved to the top of the schema."""
+        """Return the properties of a model; its definitions move to the top of the schema."""
         prefix = f"{model.__module__}.{model.__qualname__}."
         schema = model.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
         kinds = {
@@ -118,7 +118,7 @@ class _SchemaWriter:
         }
 
     def _specified(self, schema: Any, spec: str, kind: str | None) -> Any:
-        """The schema with each reference to a Spec replaced by the table of the kind that it names."""
+        """Return the schema with each reference to a Spec replaced by the table of the kind that it names."""
         if isinstance(schema, list):
             return [self._specified(item, spec, kind) for item in schema]
         if not isinstance(schema, dict):
@@ -136,7 +136,7 @@ class _SchemaWriter:
 
 
 def _kind_of(annotation: Any, metadata: Any) -> str | None:
-    """The kind that a field's marker names, wherever in its type the marker is."""
+    """Return the kind that a marker anywhere in a field's type names."""
     for marker in metadata:
         if isinstance(marker, KindOf):
             return marker.kind

@@ -1,4 +1,4 @@
-"""What a recipe file may say: general keys, sections, and the keys of a section that are not its component's."""
+"""The keys of a recipe file: general keys, sections, and the keys of a section that are not its component's."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ class GeneralKeys(Params):
     name: Name | None = Field(None, description="Name of the run's folder; by default the name of the file.")
     title: str = Field("", description="One line that says what the recipe is for.")
     description: str = Field("", description="What a reader should know about it.")
-    seed: int = Field(0, ge=0, description="Everything random follows from it.")
+    seed: int = Field(0, ge=0, description="Seed of everything random.")
     validation: float = Field(
         0.1, ge=0, lt=1, description="Share of the training rows kept for early stopping, thresholds and calibration."
     )
-    refit: bool = Field(
-        False, description="Train once more, on all rows, when the validation rows have decided what they are for."
-    )
-    workers: int = Field(0, ge=0, description="How many workers share the work; 0 is one for each processor.")
+    refit: bool = Field(False, description="Train again on all rows, with what the validation rows decided.")
+    workers: int = Field(0, ge=0, description="Number of workers; 0 is one for each processor.")
 
 
 class ScoreKeys(Params):
@@ -47,8 +45,8 @@ class EnsembleKeys(Params):
 
     rule: Combining = Field(
         "average",
-        description="How several heads become one: by the mean of their probabilities, of their ranks, or of the "
-        "softmax over what each lists.",
+        description="How several heads are combined: by the mean of their probabilities, of their ranks, or of the "
+        "softmax over the labels that each lists.",
     )
 
 
@@ -62,14 +60,14 @@ class DataKeys(Params):
     """Keys of `[data]` besides the component's own."""
 
     seed: int = Field(
-        0, ge=0, description="Seed of random splits and synthetic data. The recipe's own seed leaves the data as it is."
+        0, ge=0, description="Seed of random splits and synthetic data. The recipe's own seed does not change the data."
     )
 
 
 class NamedKeys(Params):
     """Keys of `[[features]]` and `[[labels]]` besides the component's own."""
 
-    name: Name | None = Field(None, description="What this stage is called; by default its `use`.")
+    name: Name | None = Field(None, description="Name of this stage; by default its `use`.")
 
 
 class IndexKeys(NamedKeys):
@@ -89,8 +87,10 @@ class HeadKeys(IndexKeys):
 class VerifyKeys(Params):
     """Keys of `[verify]` besides the component's own."""
 
-    assignments: Literal["test", "train", "validation"] = Field("test", description="Whose label sets are examined.")
-    most: int = Field(1000, ge=1, description="Examine at most so many of them.")
+    assignments: Literal["test", "train", "validation"] = Field(
+        "test", description="Rows with the label sets to examine."
+    )
+    most: int = Field(1000, ge=1, description="Largest number of label sets to examine.")
 
 
 @dataclass(frozen=True)

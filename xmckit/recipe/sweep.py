@@ -1,4 +1,4 @@
-"""`--sweep head.slack=32,64 --sweep seed=0,1,2`: the grid of all combinations."""
+"""Expand `--sweep head.slack=32,64 --sweep seed=0,1,2` into the grid of all combinations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_CELLS = 1000
 
 
 def parse_sweep(options: Sequence[str]) -> list[list[str]]:
-    """One list of `--set` texts per cell, the first option changing slowest; RecipeError with all mistakes.
+    """Return one list of `--set` texts per cell, the first option changing slowest; RecipeError lists all mistakes.
 
     Values are separated by commas outside quotes and brackets, so `k=[1,3],[1,5]` is two.
     """

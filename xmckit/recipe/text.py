@@ -1,6 +1,6 @@
-"""A recipe as the TOML that a person would write: one line for each value, one header for each section.
+"""Write a recipe as the TOML that a person would write: one line for each value, one header for each section.
 
-`tomli_w` writes the values; it would break every list over several lines and fold short sections into lists.
+`tomli_w` writes only the values: it would break every list over several lines and fold short sections into lists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OriginOf = Callable[[KeyPath], Origin]
 
 
 def toml_text(document: Mapping[str, Any], origin_of: OriginOf | None = None) -> str:
-    """The document as TOML; `origin_of` adds to each value a comment that says where it was written."""
+    """Return the document as TOML; `origin_of` adds to each value a comment with its origin."""
     return "\n".join(_table(document, (), origin_of)).lstrip("\n") + "\n"
 
 
@@ -38,7 +38,7 @@ def _table(table: Mapping[str, Any], path: KeyPath, origin_of: OriginOf | None) 
 
 
 def leaves(document: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """The paths of the values that have a line of their own."""
+    """Yield the paths of the values that have a line of their own."""
     for key, value in document.items():
         below = (*path, key)
         if isinstance(value, Mapping):
@@ -51,7 +51,7 @@ def leaves(document: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]
 
 
 def literals(document: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """The same paths, each with its value as TOML."""
+    """Yield the same paths, each with its value as TOML."""
     for path in leaves(document):
         value: Any = document
         for part in path:

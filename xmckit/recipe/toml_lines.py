@@ -1,7 +1,7 @@
-"""The line of every key of a TOML document. `tomllib` says what a document means, not where it says it.
+"""Find the line of every key of a TOML document, which `tomllib` does not tell.
 
-The scanner walks the characters of text that `tomllib` has already accepted, so it never has to decide whether the
-text is right: it only follows keys, brackets and quotes.
+The scanner walks the characters of text that `tomllib` has already accepted, so it need not check the text: it only
+follows keys, brackets and quotes.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _TOKEN = re.compile(r"""\"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+|[ \t]+|.""", r
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """KeyPath of every table, key and array item of valid TOML → its line, counted from 1.
+    """Return KeyPath of every table, key and array item of valid TOML → its line, counted from 1.
 
-    A table's line is that of its header; one that only its children imply has the line of the first of them.
+    A table's line is that of its header; a table without a header has the line of its first child.
     """
     return _Scanner(text).document()
 
 
 def longest_key(text: str, enough: int) -> tuple[int, int]:
-    """(parts of the longest dotted key of any text, its line), counted only on lines with at least `enough` dots.
+    """Return the parts of the longest dotted key and its line, counted only on lines with at least `enough` dots.
 
-    `tomllib` takes memory with the square of a key's parts, so this has to be known before it reads the text.
+    The memory of `tomllib` grows with the square of a key's parts, so this must be known before it reads the text.
     """
     longest, where = 0, 0
     for number, line in enumerate(text.split("\n"), start=1):
@@ -71,7 +71,7 @@ def _longest_run(line: str) -> int:
 
 
 def parse_key(text: str) -> tuple[str, ...]:
-    """The parts of a dotted key such as `head.0."my block"`; ValueError if `text` is not exactly one key."""
+    """Return the parts of a dotted key such as `head.0."my block"`; ValueError if `text` is not exactly one key."""
     scanner = _Scanner(text)
     try:
         parts = scanner.dotted_key()
@@ -83,7 +83,7 @@ def parse_key(text: str) -> tuple[str, ...]:
 
 
 def split_values(text: str) -> list[str]:
-    """`text` cut at the commas that are outside quotes and brackets; ValueError if a bracket or quote stays open."""
+    """Cut `text` at the commas outside quotes and brackets; ValueError if a bracket or quote stays open."""
     scanner, pieces, start = _Scanner(text), [], 0
     while scanner.at < len(text):
         if text[scanner.at] == ",":
@@ -100,7 +100,7 @@ def split_values(text: str) -> list[str]:
 
 
 def is_one_value(text: str) -> bool:
-    """Whether valid `key = text` holds nothing after the value: no comment and no second line."""
+    """Return whether valid `key = text` has nothing after the value: no comment and no second line."""
     scanner = _Scanner(text)
     scanner.skip(_BLANK)
     scanner.value(())
