@@ -9,7 +9,7 @@ from small_stdlib import SmallStdlib
 
 from xmckit.kinds import KINDS
 from xmckit.registry import default_registry
-from xmckit.testing import Case, common, fresh, parametrize_with_checks
+from xmckit.testing import Case, common, fresh_process, parametrize_with_checks
 
 QUICK = {"epochs": 3, "encoder": {"use": "sparse-linear", "width": 24}}
 WIDE = {"epochs": 3, "slack": 5}
@@ -89,7 +89,7 @@ WITHOUT_FILES = [Case("dataset", "repository", {"name": "bibtex"})]
 @pytest.fixture(autouse=True, scope="module")
 def _one_process_for_all():
     """With all libraries from the start, instead of another one whenever a component brings a library."""
-    fresh.prepare(fresh.LIBRARIES)
+    fresh_process.prepare(fresh_process.LIBRARIES)
 
 
 @parametrize_with_checks(CASES)

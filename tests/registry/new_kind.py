@@ -35,7 +35,7 @@ class SamplerSubject(Subject):
     def inputs(self):
         return {}
 
-    def made(self, context):
+    def make(self, context):
         return self.component()
 
     def answers(self, ready, context):

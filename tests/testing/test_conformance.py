@@ -21,9 +21,9 @@ import toy_verifiers
 import xmckit
 from xmckit.kinds import KINDS, load
 from xmckit.testing import Case, CheckResult, check_component, common, parametrize_with_checks, summarise
+from xmckit.testing.monitoring import monitor
 from xmckit.testing.subjects import kept_folder
 from xmckit.testing.suite import checks_of
-from xmckit.testing.watching import watched
 
 QUICK = {"epochs": 5, "dim": 16, "encoder": {"use": "sparse-linear", "width": 24}}
 NARROW = {"epochs": 5, "dim": 16, "encoder": {"use": "sparse-mlp", "width": 4, "hidden": 8}}
@@ -289,7 +289,7 @@ def test_what_others_clean_up_is_not_held_against_a_component(tmp_path):
 
     owner = Owner()
     folder = kept_folder(owner)
-    with watched(tmp_path) as seen:
+    with monitor(tmp_path) as seen:
         del owner
         gc.collect()
     assert not seen.writes
@@ -361,7 +361,7 @@ def test_a_suite_in_which_nothing_ran_is_a_failure():
     assert not summarise([CheckResult("b", "passed"), CheckResult("c", "failed")]).ok
     excused = summarise([CheckResult("b", "xfailed")])
     assert (excused.ran, excused.ok, "nothing was kept" in str(excused)) == (1, False, True)
-    with pytest.raises(xmckit.UsageError, match="nothing runs"):
+    with pytest.raises(xmckit.UsageError, match="a suite that runs nothing"):
         parametrize_with_checks([])
 
 

@@ -1,11 +1,12 @@
-"""The contracts as checks, for first-party and third-party components of every kind alike.
+"""Check components of every kind against their contracts: the core's own and those of any plugin.
 
     from xmckit.testing import check_component, summarise
 
     results = check_component("head", "bsl")
     assert summarise(results).ok, "\\n".join(map(str, results))
 
-or, as one pytest test per check, `parametrize_with_checks`; on the command line, `xmckit plugins check head:bsl`.
+`parametrize_with_checks` gives one pytest test per check; `xmckit plugins check head:bsl` does the same on the command
+line. Imports the registry and what is below it; public are the names below. `xmckit.kinds` lists the checks of a kind.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What several checks ask of arrays, rankings and files."""
+"""Assertions about arrays, rankings and files that several checks share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from xmckit.data.model import Dataset
 from xmckit.records import TopK
 
 PICKLE_NAMES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
-RELATIVE, ABSOLUTE = 1e-4, 1e-5  # what float32 sums may differ by when they are taken in another order
+RELATIVE, ABSOLUTE = 1e-4, 1e-5  # float32 sums in another order may differ by this
 
 
 class NotApplicable(Exception):
-    """This check says nothing about this component; the message says why."""
+    """The check does not apply to this component; the message says why."""
 
 
 def require(holds: bool | np.bool_, otherwise: str) -> None:
-    """An assertion that `python -O` keeps."""
+    """Raise AssertionError unless `holds`, also under `python -O`."""
     if not holds:
         raise AssertionError(otherwise)
 
@@ -35,7 +35,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def flat(value: Any, name: str = "answer") -> dict[str, np.ndarray]:
-    """Everything in `value` as arrays by name, to be stored and compared bit for bit; functions say nothing."""
+    """Return everything in `value` as arrays by name, to be stored and compared bit for bit; functions are left out."""
     if value is None or callable(value):
         return {}
     if isinstance(value, np.ndarray):
@@ -69,18 +69,18 @@ def same_bits(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def differing(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> list[str]:
-    """The names under which the two have other bits, or of which only one of them knows."""
+    """Return the names whose bits differ, or that only one of the two has."""
     names = [*one, *(name for name in other if name not in one)]
     return [name for name in names if name not in one or name not in other or not same_bits(one[name], other[name])]
 
 
 @contextmanager
 def as_dense(X: Any) -> Iterator[np.ndarray]:
-    """The rows of a sparse matrix as an array, which has to be the same at the end."""
+    """Yield the rows of a sparse matrix as an array, and check that the block did not change it."""
     rows: np.ndarray = X.toarray()
     before = rows.copy()
     yield rows
-    require(same_bits(rows, before), "changed the dense rows that it was given: it has to work on a copy")
+    require(same_bits(rows, before), "changed the dense rows that it was given: work on a copy")
 
 
 def assert_arrays(topk: Any) -> None:
@@ -117,7 +117,7 @@ def assert_csr(matrix: Any, shape: tuple[int, int], what: str) -> None:
 
 
 def assert_same_ranking(one: TopK, other: TopK, what: str) -> None:
-    """Up to rounding: labels may change places only with labels of the same score."""
+    """Compare up to rounding: labels may change places only with labels of the same score."""
     close = np.isclose(one.scores, other.scores, rtol=RELATIVE, atol=ABSOLUTE) | (one.scores == other.scores)
     most = np.abs(one.scores[~close] - other.scores[~close]).max(initial=0.0)
     require(close.all(), f"{what}: scores change by {most:.3g}")
@@ -154,7 +154,7 @@ def assert_dataset(data: Any) -> str:
 def assert_no_pickle(path: Path) -> None:
     require(path.suffix not in PICKLE_NAMES, f"{path.name} has the name of a pickle")
     head = path.read_bytes()[:256]
-    # protocol 2 to 5 opens with \x80 and its number; numpy says in its header that objects, hence pickles, follow
+    # protocols 2 to 5 open with \x80 and their number; a numpy header says that objects, hence pickles, follow
     opens_like_one = len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
     require(not opens_like_one or _is_safetensors(head), f"{path.name} is a pickle")
     require(not _holds_objects(head), f"{path.name} holds pickled objects")
@@ -167,7 +167,7 @@ def assert_no_pickle(path: Path) -> None:
 
 
 def _is_safetensors(start: bytes) -> bool:
-    """Whether the length of a JSON header and the header come first: a length of 896 has a pickle's first bytes."""
+    """Return whether a JSON header and its length come first: a length of 896 has a pickle's first bytes."""
     return start[2:9] == bytes(6) + b"{"
 
 

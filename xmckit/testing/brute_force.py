@@ -1,4 +1,4 @@
-"""Which label sets a tiny layer of whole numbers can output, by going through all cells of its arrangement.
+"""Enumerate the label sets that a tiny layer of whole numbers can output: all cells of its arrangement.
 
 The rows of a matrix cut the space into cells, in each of which every row has one sign. Where the rows are in general
 position, D − 1 of them meet in a line, and around either half of that line all signs of these D − 1 occur while the
@@ -14,13 +14,13 @@ import numpy as np
 
 from xmckit.records import LinearDecision
 
-Rows = list[list[Fraction]]
+FractionRows = list[list[Fraction]]
 
 
 def possible_sets(decision: LinearDecision, among: np.ndarray | None = None) -> set[tuple[bool, ...]]:
-    """The sets of labels, as one truth value for each, that some vector makes the decision output.
+    """Return the label sets, one truth value per label, that the decision outputs for some vector.
 
-    `among`: only these labels can be output, and only their rows count.
+    With `among`, only these labels can be output, and only their rows count.
     """
     labels = len(decision.W)
     asked = np.arange(labels) if among is None else among
@@ -43,7 +43,7 @@ def possible_sets(decision: LinearDecision, among: np.ndarray | None = None) -> 
 
 
 def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, asked: np.ndarray) -> bool:
-    """Whether x, in exact arithmetic, makes the decision output the active ones of the labels that are asked about."""
+    """Return whether the decision outputs, for x and in exact arithmetic, the active ones of the `asked` labels."""
     vector = [Fraction(float(value)) for value in x]
     scores = {}
     for label in asked:
@@ -56,7 +56,7 @@ def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, asked: 
 
 
 def can_output(decision: LinearDecision, active: np.ndarray) -> bool:
-    """Whether some vector makes the decision output exactly the active labels, by a linear program."""
+    """Return whether the decision outputs exactly the active labels for some vector, by a linear program."""
     from scipy.optimize import linprog
 
     W, b = decision.W.astype(np.float64), 0.0 if decision.b is None else decision.b.astype(np.float64)
@@ -69,7 +69,7 @@ def can_output(decision: LinearDecision, active: np.ndarray) -> bool:
     return bool(found.status == 0)
 
 
-def _cells(rows: Rows) -> set[tuple[bool, ...]]:
+def _cells(rows: FractionRows) -> set[tuple[bool, ...]]:
     width = len(rows[0])
     if len(rows) < width:
         raise ValueError(f"{len(rows)} rows in {width} dimensions: general position needs at least as many rows")
@@ -86,15 +86,15 @@ def _cells(rows: Rows) -> set[tuple[bool, ...]]:
     return cells
 
 
-def _orthogonal(rows: Rows, width: int) -> list[Fraction]:
-    """The vector of minors, which is orthogonal to D − 1 rows."""
+def _orthogonal(rows: FractionRows, width: int) -> list[Fraction]:
+    """Return the vector of minors, which is orthogonal to D − 1 rows."""
     return [
         (-1) ** left_out * _determinant([[row[c] for c in range(width) if c != left_out] for row in rows])
         for left_out in range(width)
     ]
 
 
-def _determinant(matrix: Rows) -> Fraction:
+def _determinant(matrix: FractionRows) -> Fraction:
     if not matrix:
         return Fraction(1)
     return sum(

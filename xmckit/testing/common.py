@@ -1,7 +1,7 @@
-"""What every component is held to, whatever its kind.
+"""The checks of components of all kinds.
 
-Each check takes a `Subject`, returns what it found, and raises AssertionError when the contract is broken or
-`NotApplicable` when there is nothing to check.
+A check takes a `Subject` and returns a detail for the result. It raises AssertionError if the contract is broken and
+`NotApplicable` if there is nothing to check.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from xmckit.kinds import KINDS, load
 from xmckit.protocols import SupportsExhibits, SupportsSave
 from xmckit.registry.promises import missing_promises, promised_methods
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
-from xmckit.testing.fresh import SAVED, fresh_answers
+from xmckit.testing.fresh_process import SAVED, fresh_answers
+from xmckit.testing.monitoring import monitor
 from xmckit.testing.subjects import Subject, covers
-from xmckit.testing.watching import watched
 
 
 def methods_match_protocol(subject: Subject) -> str:
@@ -52,27 +52,27 @@ def unknown_parameters_are_rejected(subject: Subject) -> str:
     except (ValidationError, XmckitError) as error:
         require(unknown in str(error), f"the error does not name the parameter: {error}")
         return ""
-    raise AssertionError(f"took the unknown parameter {unknown} without a word")
+    raise AssertionError(f"accepted the unknown parameter {unknown}")
 
 
 def wrong_types_are_rejected(subject: Subject) -> str:
     names = list(_params(subject).model_fields)
     if not names:
         raise NotApplicable("it has no parameters")
-    taken = []
+    accepted = []
     for name in names:
         try:
             subject.cls(**{**subject.params, name: _Nothing()})
         except (ValidationError, XmckitError):
             continue
-        taken.append(name)
-    require(not taken, f"took any object for {', '.join(taken)} without a word")
+        accepted.append(name)
+    require(not accepted, f"accepted any object for {', '.join(accepted)}")
     return counted(len(names), "parameter")
 
 
 def same_seed_same_results(subject: Subject) -> str:
-    _assert_same(subject, subject.answers(subject.ready, subject.context), "asked again, it")
-    _assert_same(subject, subject.results(), "done again with the same seed, it")
+    _assert_same(subject, subject.answers(subject.ready, subject.context), "called again, it")
+    _assert_same(subject, subject.results(), "made again with the same seed, it")
     return ""
 
 
@@ -86,7 +86,7 @@ def results_have_no_nan(subject: Subject) -> str:
     arrays = subject.known
     wrong = [name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()]
     require(not wrong, f"NaN in {', '.join(wrong)}")
-    require(bool(arrays), "it gave nothing at all")
+    require(bool(arrays), "it gave no values")
     return counted(sum(array.size for array in arrays.values()), "value")
 
 
@@ -116,11 +116,11 @@ def no_writes_outside_folder(subject: Subject) -> str:
 
 def fresh_process_same_results(subject: Subject) -> str:
     with subject.saved() as folder:
-        found = fresh_answers(subject, folder)
+        answers = fresh_answers(subject, folder)
         kept = sum(path.is_file() for path in (folder / SAVED).rglob("*"))
-    differ = differing(subject.known, found)
+    differ = differing(subject.known, answers)
     require(not differ, f"in a fresh process, from what was saved, other {', '.join(differ)}")
-    return f"from {counted(kept, 'file')}" if kept and subject.loads else "made anew: it loads nothing"
+    return f"from {counted(kept, 'file')}" if kept and subject.loads else "constructed again: it loads nothing"
 
 
 def facts_are_json(subject: Subject) -> str:
@@ -142,8 +142,8 @@ def saved_without_pickle(subject: Subject) -> str:
         require(bool(files), "save wrote no file")
         for path in files:
             assert_no_pickle(path)
-        with tempfile.TemporaryDirectory() as scratch, watched(Path(scratch)) as seen:
-            subject.restored(folder / SAVED)
+        with tempfile.TemporaryDirectory() as scratch, monitor(Path(scratch)) as seen:
+            subject.restore(folder / SAVED)
     require(not seen.pickles, f"to load it unpickles {', '.join(sorted(set(seen.pickles)))}")
     return counted(len(files), "file")
 
@@ -152,12 +152,12 @@ def damaged_file_is_named(subject: Subject) -> str:
     with subject.saved() as folder:
         files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
         if not files:
-            raise NotApplicable("it keeps nothing")
+            raise NotApplicable("it saves nothing")
         for path in files:
             content = path.read_bytes()
             path.write_bytes(content[: len(content) // 2])
             try:
-                subject.restored(folder / SAVED)
+                subject.restore(folder / SAVED)
             except XmckitError as error:
                 named = path.name in str(error)
                 require(named, f"{path.name} was cut in half, but the error does not name it: {error}")
@@ -194,7 +194,7 @@ def assert_json(value: Any, what: str) -> None:
 
 
 class _Nothing:
-    """What no parameter is."""
+    """A value that is valid for no parameter."""
 
 
 def _params(subject: Subject) -> type[BaseModel]:
@@ -206,13 +206,13 @@ def _params(subject: Subject) -> type[BaseModel]:
 
 
 def _fields(params: type[BaseModel], prefix: str = "") -> list[tuple[str, Any]]:
-    """The fields with their paths, those of models inside them too."""
-    found = []
+    """Return the fields with their paths, also those of models inside them."""
+    fields = []
     for name, field in params.model_fields.items():
-        found.append((f"{prefix}{name}", field))
+        fields.append((f"{prefix}{name}", field))
         for inner in _models(field.annotation):
-            found += _fields(inner, f"{prefix}{name}.")
-    return found
+            fields += _fields(inner, f"{prefix}{name}.")
+    return fields
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

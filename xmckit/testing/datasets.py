@@ -1,4 +1,4 @@
-"""What every data set is held to besides the checks of all components."""
+"""The checks of data sets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from xmckit.testing.subjects import Subject
 
 
 class DatasetSubject(Subject):
-    """A data set, with parameters by which it is small. Files that it is pointed to are its input."""
+    """A small data set. The files that its parameters name are its input."""
 
     kind = "dataset"
 
     def paths(self) -> dict[str, Path]:
-        """The parameters that are paths to read."""
+        """Return the parameters that are paths to read."""
         fields = self.cls.Params.model_fields
         marked = [name for name, field in fields.items() if any(isinstance(m, InputPath) for m in field.metadata)]
         return {name: Path(self.params[name]) for name in marked if self.params.get(name)}
@@ -33,7 +33,7 @@ class DatasetSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return {name: contents(path) for name, path in self.paths().items()}
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.component()
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ class DatasetSubject(Subject):
 
 
 def contents(path: Path) -> dict[str, np.ndarray]:
-    """The bytes of a file, or of all files below a folder."""
+    """Return the bytes of a file, or of all files below a folder."""
     return {str(file): np.frombuffer(file.read_bytes(), dtype=np.uint8) for file in _files(path)}
 
 
@@ -52,7 +52,7 @@ def _files(path: Path) -> list[Path]:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """A copy of a file or folder, to be damaged."""
+    """Yield a copy of a file or folder, to be damaged."""
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / path.name
         shutil.copytree(path, copy) if path.is_dir() else shutil.copy2(path, copy)
@@ -64,7 +64,7 @@ def data_is_well_formed(subject: DatasetSubject) -> str:
 
 
 def fingerprint_covers_seed(subject: DatasetSubject) -> str:
-    """Equal prints mean equal data: where another seed gives other data, it gives another print."""
+    """Equal prints mean equal data: if another seed gives other data, it gives another print."""
     prints, data = [], []
     for seed in (0, 1):
         context = subject.context.using(seed=seed)
@@ -79,7 +79,7 @@ def fingerprint_covers_seed(subject: DatasetSubject) -> str:
 
 
 def fingerprint_covers_files(subject: DatasetSubject) -> str:
-    """Equal prints mean equal data: a file of which half is gone gives other data, another print, or an error."""
+    """Equal prints mean equal data: half of a file gives the same data, another print, or an error."""
     paths = subject.paths()
     if not paths:
         raise NotApplicable("it has no parameter that is a path")

@@ -1,4 +1,4 @@
-"""What W·x + b says, held against the labels that a head or its `replay` outputs; float32 may round what is close."""
+"""Compare W·x + b with the labels that a head or its `replay` outputs, up to float32 rounding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOAT32_UNIT = 2.0**-24
 
 
 def margins_of(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """W·x + b in float64, and how far a float32 scorer may be from it."""
+    """Return W·x + b in float64, and how far a float32 scorer may be from it."""
     W, x = decision.W.astype(np.float64), vectors.astype(np.float64)
     b = np.zeros(len(W)) if decision.b is None else decision.b.astype(np.float64)
     margins = x @ W.T + b
@@ -20,12 +20,12 @@ def margins_of(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) 
     terms = W.shape[1] + 2
     gamma = terms * FLOAT32_UNIT / (1 - terms * FLOAT32_UNIT)
     bound = gamma * (np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(W, axis=1) + np.abs(b))
-    # b may be the difference of two numbers, a bias and a threshold, that are not known here
+    # b may be the difference of a bias and a threshold, which are not known here
     return margins, bound + 8 * FLOAT32_UNIT * np.abs(margins).max(initial=0.0)
 
 
 def assert_order(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str) -> str:
-    """No label that is left out scores clearly more than one that is output."""
+    """Check that no label that is left out scores clearly more than one that is output."""
     margins, bound = margins_of(decision, vectors, said, what)
     lowest = np.where(said, margins + bound, np.inf).min(axis=1)
     highest = np.where(said, -np.inf, margins - bound).max(axis=1)
@@ -52,7 +52,7 @@ def assert_signs(decision: Any, vectors: np.ndarray, said: np.ndarray, what: str
 
 
 def refuse_thresholds(decision: Any, vectors: np.ndarray, said: np.ndarray) -> None:
-    """Sets of several sizes in which each label begins at a score of its own: the rule is not that of a ranking."""
+    """Fail if sets of several sizes follow one threshold per label: the rule is then not that of a ranking."""
     margins, bound = margins_of(decision, vectors, said, "labels()")
     highest_off = np.where(said, -np.inf, margins - bound).max(axis=0)
     lowest_on = np.where(said, margins + bound, np.inf).min(axis=0)
@@ -61,7 +61,7 @@ def refuse_thresholds(decision: Any, vectors: np.ndarray, said: np.ndarray) -> N
 
 
 def assert_among(decision: Any, vectors: np.ndarray, said: np.ndarray, among: np.ndarray) -> str:
-    """The same among the candidates; no other label is output."""
+    """Compare among the candidates; no other label may be output."""
     require(not (said & ~among).any(), "labels() gives labels that are no candidates")
     margins, bound = margins_of(decision, vectors, said, "labels()")
     if decision.rule == "topk":

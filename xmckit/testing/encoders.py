@@ -1,4 +1,4 @@
-"""What every encoder is held to besides the checks of all components."""
+"""The checks of encoders."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from xmckit.context import Context
 from xmckit.nn.batches import Batch, as_batch
 from xmckit.testing import common
 from xmckit.testing.assertions import as_dense, assert_close, require
+from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
 from xmckit.testing.problems import small_problem
-from xmckit.testing.slopes import assert_slopes, doubled, shaken
 from xmckit.testing.subjects import Subject
 
 WEIGHTS = "weights.safetensors"
 
 
 class EncoderSubject(Subject):
-    """An encoder, ready when it has its weights. They are kept as a head keeps them: by the module's state."""
+    """An encoder with weights. They are saved as a head saves them: by the module's state."""
 
     kind = "encoder"
 
@@ -35,13 +35,13 @@ class EncoderSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return {"X": self.X}
 
-    def prepared(self, inputs: int, seed: int) -> Any:
+    def prepare_encoder(self, inputs: int, seed: int) -> Any:
         encoder = self.component()
         encoder.prepare(inputs, torch.Generator().manual_seed(seed))
         return encoder
 
-    def made(self, context: Context) -> Any:
-        return self.prepared(self.X.shape[1], context.seed_for("weights"))
+    def make(self, context: Context) -> Any:
+        return self.prepare_encoder(self.X.shape[1], context.seed_for("weights"))
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         return {"vectors": encoded(ready, as_batch(self.X))}
@@ -49,8 +49,8 @@ class EncoderSubject(Subject):
     def save(self, ready: Any, folder: Path) -> None:
         store.write_tensors(folder / WEIGHTS, ready.state_dict())
 
-    def restored(self, folder: Path) -> Any:
-        encoder = self.prepared(self.X.shape[1], seed=99)
+    def restore(self, folder: Path) -> Any:
+        encoder = self.prepare_encoder(self.X.shape[1], seed=99)
         encoder.load_state_dict(store.read_tensors(folder / WEIGHTS))
         return encoder
 
@@ -69,7 +69,7 @@ def vectors_are_well_formed(subject: EncoderSubject) -> str:
 
 def weights_follow_generator(subject: EncoderSubject) -> str:
     inputs, batch = subject.X.shape[1], as_batch(subject.X)
-    first, again, other = (encoded(subject.prepared(inputs, seed), batch) for seed in (0, 0, 1))
+    first, again, other = (encoded(subject.prepare_encoder(inputs, seed), batch) for seed in (0, 0, 1))
     require(np.array_equal(first, again), "the same generator gives other weights")
     require(not np.array_equal(first, other), "another generator gives the same weights")
     return ""
@@ -96,11 +96,11 @@ def accepts_no_rows(subject: EncoderSubject) -> str:
 
 
 def accepts_single_feature(subject: EncoderSubject) -> str:
-    return _assert_sound(subject.prepared(1, seed=0), csr_matrix(np.array([[1.0], [0.0]], dtype=np.float32)))
+    return _assert_sound(subject.prepare_encoder(1, seed=0), csr_matrix(np.array([[1.0], [0.0]], dtype=np.float32)))
 
 
 def no_final_activation(subject: EncoderSubject) -> str:
-    """Its vectors have entries of either sign, and grow with the features."""
+    """Its vectors have entries of both signs, and grow with the features."""
     vectors = encoded(subject.ready, as_batch(subject.X))
     require(bool((vectors < 0).any() and (vectors > 0).any()), "all its entries have one sign")
     larger = encoded(subject.ready, as_batch((subject.X * np.float32(1e4)).tocsr()))
@@ -110,19 +110,19 @@ def no_final_activation(subject: EncoderSubject) -> str:
 
 
 def gradient_is_correct(subject: EncoderSubject) -> str:
-    """Gradients with respect to its weights, for sparse and dense rows."""
-    encoder = shaken(doubled(subject.prepared(subject.X.shape[1], seed=0)))
+    """Check gradients with respect to its weights, for sparse and dense rows."""
+    encoder = perturbed(in_float64(subject.prepare_encoder(subject.X.shape[1], seed=0)))
     draw = torch.Generator().manual_seed(1)
     scale = torch.randn(subject.X.shape[0], encoder.width, generator=draw, dtype=torch.float64)
-    sparse, dense = (doubled(as_batch(X)) for X in (subject.X, subject.X.toarray()))
+    sparse, dense = (in_float64(as_batch(X)) for X in (subject.X, subject.X.toarray()))
 
     def total(batch: Batch) -> torch.Tensor:
         found: torch.Tensor = (encoder(batch) * scale).sum()
         return found
 
     parameters = dict(encoder.named_parameters())
-    assert_slopes(partial(total, sparse), parameters)
-    return assert_slopes(partial(total, dense), parameters)
+    assert_gradient(partial(total, sparse), parameters)
+    return assert_gradient(partial(total, dense), parameters)
 
 
 CHECKS: tuple[Callable[[EncoderSubject], str], ...] = (

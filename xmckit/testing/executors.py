@@ -1,4 +1,4 @@
-"""What every executor is held to besides the checks of all components."""
+"""The checks of executors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ITEMS = list(range(17))
 
 
 class ExecutorSubject(Subject):
-    """An executor. The functions that it is given can be sent to other processes."""
+    """An executor. Its functions can be sent to other processes."""
 
     kind = "executor"
 
     def inputs(self) -> dict[str, Any]:
         return {"items": np.array(ITEMS)}
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.component()
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What every featurizer is held to besides the checks of all components."""
+"""The checks of featurizers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xmckit.testing.subjects import Subject
 
 
 class FeaturizerSubject(Subject):
-    """A featurizer, given rows that have texts and a matrix."""
+    """A featurizer for rows that have texts and a matrix."""
 
     kind = "featurizer"
 
@@ -40,19 +40,19 @@ class FeaturizerSubject(Subject):
         featurizer.fit(train, context=context)
         return featurizer
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.fit(self.train, context)
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         splits = {"train": self.train, "test": self.test}
         return flat({name: ready.transform(split, context=context) for name, split in splits.items()}, "")
 
-    def transformed(self, split: Split) -> Matrix:
+    def transform(self, split: Split) -> Matrix:
         return _sound(self.ready.transform(split, context=self.context), split.rows)
 
 
 def matrix_is_well_formed(subject: FeaturizerSubject) -> str:
-    train, test = subject.transformed(subject.train), subject.transformed(subject.test)
+    train, test = subject.transform(subject.train), subject.transform(subject.test)
     require(train.shape[1] == test.shape[1], f"{train.shape[1]} columns for train, {test.shape[1]} for test")
     require(issparse(train) == issparse(test), "one of train and test is sparse, the other is dense")
     return f"{train.shape[1]} columns"
@@ -60,30 +60,30 @@ def matrix_is_well_formed(subject: FeaturizerSubject) -> str:
 
 def labels_are_not_used(subject: FeaturizerSubject) -> str:
     unknown = replace(subject.test, Y=csr_matrix((subject.test.rows, 0), dtype=np.float32))
-    assert_close(subject.transformed(subject.test), subject.transformed(unknown), "rows without labels")
+    assert_close(subject.transform(subject.test), subject.transform(unknown), "rows without labels")
     return ""
 
 
 def dense_matches_sparse(subject: FeaturizerSubject) -> str:
     with as_dense(subject.test.matrix) as rows:
-        found = subject.transformed(replace(subject.test, X=rows))
-    assert_close(subject.transformed(subject.test), found, "dense rows")
+        found = subject.transform(replace(subject.test, X=rows))
+    assert_close(subject.transform(subject.test), found, "dense rows")
     return ""
 
 
 def batches_do_not_change_results(subject: FeaturizerSubject) -> str:
-    whole = subject.transformed(subject.test)
+    whole = subject.transform(subject.test)
     for size in (1, 7):
         starts = range(0, subject.test.rows, size)
         rows = [np.arange(start, min(start + size, subject.test.rows)) for start in starts]
-        parts = [subject.transformed(subject.test.take(part)) for part in rows]
+        parts = [subject.transform(subject.test.take(part)) for part in rows]
         joined = csr_matrix(vstack(parts)) if issparse(whole) else np.vstack(parts)
         assert_close(whole, joined, f"{size} rows at a time")
     return ""
 
 
 def accepts_no_rows(subject: FeaturizerSubject) -> str:
-    subject.transformed(subject.test.take(np.arange(0)))
+    subject.transform(subject.test.take(np.arange(0)))
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What every head is held to besides the checks of all components."""
+"""The checks of heads."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ HALVINGS = 20
 
 
 class HeadSubject(Subject):
-    """A head, fitted on rows with weights; rows to rank are like those it knows, and rows of noise."""
+    """A head, fitted on rows with weights. It ranks rows like those of training, and rows of noise."""
 
     kind = "head"
 
@@ -72,7 +72,7 @@ class HeadSubject(Subject):
         return {"train": self.train, "validation": self.validation, "X of predict": self.X}
 
     def fit(self, train: Split, context: Context) -> Any:
-        """A new head, fitted on `train`; rows that fit its labels and features are there for validation."""
+        """Return a new head, fitted on `train`, with validation rows if they have its labels and features."""
         if self.validation.labels == train.labels and self.validation.matrix.shape[1] == train.matrix.shape[1]:
             context = context.using(validation=self.validation)
         head = self.component()
@@ -85,7 +85,7 @@ class HeadSubject(Subject):
             for spec in self.indexers
         ]
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.fit(self.train, context)
 
     def facts(self) -> Any:
@@ -124,7 +124,7 @@ def one_pass_matches_two(subject: HeadSubject) -> str:
 
 @covers(RefittableHead)
 def refit_uses_all_rows(subject: HeadSubject) -> str:
-    """`refit` learns from the rows it is given, not only from those of `fit`."""
+    """`refit` learns from the rows that it gets, not only from those of `fit`."""
     train = subject.train
     head = subject.fit(train.take(np.arange(0, train.rows, 2)), subject.context)
     before = _ranked(head, subject.X)
@@ -206,7 +206,7 @@ def large_k_is_padded(subject: HeadSubject) -> str:
     assert_ranking(topk, rows=subject.X.shape[0], k=labels + 4, labels=labels)
     require((topk.indices[:, labels:] == -1).all(), "more labels than there are")
     best = TopK(topk.indices[:, :K], topk.scores[:, :K])
-    assert_same_ranking(subject.ready.predict(subject.X, K), best, "asked for more labels than there are")
+    assert_same_ranking(subject.ready.predict(subject.X, K), best, "with k above the number of labels")
     return ""
 
 
@@ -249,7 +249,7 @@ def accepts_single_row(subject: HeadSubject) -> str:
 
 
 def decision_matches_labels(subject: HeadSubject) -> str:
-    """W·x + b in float64, by its sign or its order, gives `labels`, but for what float32 rounding may decide."""
+    """The sign or the order of W·x + b in float64 gives `labels`, up to float32 rounding."""
     head = subject.ready
     decision = _decided(head, subject.X)[0]
     X = csr_matrix(vstack([subject.X, _edges(head, subject.X)]))
@@ -264,7 +264,7 @@ def decision_matches_labels(subject: HeadSubject) -> str:
 
 
 def decision_matches_ranking(subject: HeadSubject) -> str:
-    """No label stands behind one, or is left out for one, that W·x + b puts clearly below it."""
+    """No label that W·x + b puts clearly higher is ranked lower or left out."""
     decision, vectors = _decided(subject.ready, subject.X)
     topk = _ranked(subject.ready, subject.X)
     labels = len(decision.W)
@@ -293,19 +293,19 @@ def replay_matches_decision(subject: HeadSubject) -> str:
     if decision.rule == "topk":
         counts = rng.integers(0, len(decision.W) + 1, len(vectors))
         sets = decision.replay(vectors, counts).toarray() != 0
-        require(np.array_equal(sets.sum(axis=1), counts), "replay gives other numbers of labels than asked for")
+        require(np.array_equal(sets.sum(axis=1), counts), "replay gives other numbers of labels than requested")
         return assert_order(decision, vectors, sets, "replay")
     return assert_signs(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
 
 
 def structure_matches_decision(subject: HeadSubject) -> str:
-    """Sets of few runs can be output, whatever the bias; without slack columns, sets of more runs cannot."""
+    """Sets of few arcs can be output for any bias; without slack columns, sets of more arcs cannot."""
     decision = subject.ready.decision()
     if decision is None or decision.structure is None:
         raise NotApplicable("there is no structure")
     structure, labels = decision.structure, len(decision.W)
     order = np.asarray(structure.order)
-    require(sorted(order.tolist()) == list(range(labels)), "its order does not name every place once")
+    require(sorted(order.tolist()) == list(range(labels)), "its order does not name every position once")
     width = 2 * structure.degree + 1 + structure.slack
     require(
         decision.W.shape[1] == width, f"W has {decision.W.shape[1]} columns, expected 2·degree + 1 + slack = {width}"
@@ -313,13 +313,14 @@ def structure_matches_decision(subject: HeadSubject) -> str:
     exact = structure.slack == 0 and (decision.b is None or np.ptp(decision.b) == 0)
     most = labels // 2 if exact else min(structure.degree, labels // 2)
     rng = np.random.default_rng(6)
-    for runs in np.repeat(np.arange(1, most + 1), 4):
-        ends = np.sort(rng.choice(labels, 2 * runs, replace=False))
+    for arcs in np.repeat(np.arange(1, most + 1), 4):
+        ends = np.sort(rng.choice(labels, 2 * arcs, replace=False))
         active = (np.searchsorted(ends, order, side="right") % 2).astype(bool)
-        told, found = runs <= structure.degree, can_output(decision, active)
-        said = "can" if told else "cannot"
+        claimed = arcs <= structure.degree
+        verb = "can" if claimed else "cannot"
         require(
-            told == found, f"by its structure {np.flatnonzero(active).tolist()} {said} be output, by W·x + b not so"
+            claimed == can_output(decision, active),
+            f"by its structure {np.flatnonzero(active).tolist()} {verb} be output, by W·x + b not so",
         )
     return counted(4 * most, "label set")
 
@@ -327,38 +328,38 @@ def structure_matches_decision(subject: HeadSubject) -> str:
 facts_are_json = covers(HeadWithFacts)(common.facts_are_json)
 
 
-class _Looked(Exception):
-    """Training was stopped: its first batch is all that was wanted."""
+class _FirstBatchSeen(Exception):
+    """Stops training after its first batch."""
 
 
 def loss_gradient_is_correct(subject: HeadSubject) -> str:
-    """The gradient that training follows is the one of the loss that it reports (heads on `xmckit.nn.TorchHead`)."""
+    """Training follows the gradient of the loss that it reports (heads on `xmckit.nn.TorchHead`)."""
     if not _on_torch(subject.cls):
         raise NotApplicable("it is no xmckit.nn.TorchHead")
-    from xmckit.testing.slopes import assert_slopes, doubled, shaken
+    from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
 
     found: list[str] = []
 
     class Watched(subject.cls):  # type: ignore[name-defined]
         def batch_loss(self, network: Any, batch: Any, targets: Any, drop: Any, threads: Any) -> Any:
-            network, batch, targets = shaken(doubled(network)), doubled(batch), doubled(targets)
+            network, batch, targets = perturbed(in_float64(network)), in_float64(batch), in_float64(targets)
 
             def loss() -> Any:
                 return super(Watched, self).batch_loss(network, batch, targets, lambda vectors: vectors, threads)
 
-            found.append(assert_slopes(loss, dict(network.named_parameters())))
-            raise _Looked
+            found.append(assert_gradient(loss, dict(network.named_parameters())))
+            raise _FirstBatchSeen
 
     watched = HeadSubject(Watched, subject.params, subject.context, indexers=subject.indexers)
     try:
         watched.fit(with_weights(small_problem(rows=12)), subject.context)
-    except _Looked:
+    except _FirstBatchSeen:
         return found[0]
-    raise AssertionError("fit never asked for the loss of a batch")
+    raise AssertionError("fit never computed the loss of a batch")
 
 
 def _on_torch(cls: type) -> bool:
-    """Whether it is a `TorchHead`, asked without importing torch for heads that do without."""
+    """Return whether it is a `TorchHead`, without importing torch."""
     return any(base.__module__ == "xmckit.nn.head" for base in cls.__mro__)
 
 
@@ -409,11 +410,11 @@ def _labelled(head: Any, X: Matrix) -> csr_matrix:
 
 
 def _assert_same_answers(subject: HeadSubject, parts: Sequence[Matrix], what: str) -> None:
-    """Rows that come as `parts` are answered as all of them together, up to rounding."""
+    """Check that the rows in `parts` get the same answers as all rows together, up to rounding."""
     head, X = subject.ready, subject.X
     assert_same_ranking(_ranked(head, X), TopK.of_blocks([_ranked(head, part) for part in parts]), what)
     others = _labelled(head, X) != csr_matrix(vstack([_labelled(head, part) for part in parts]))
-    few = others.shape[0] * others.shape[1] // 100  # labels of which rounding decides
+    few = others.shape[0] * others.shape[1] // 100  # labels that rounding decides
     require(others.nnz <= few, f"{what}: labels() differs in {others.nnz} places")
     vectors = head.features(X)
     if vectors is not None:
@@ -421,7 +422,7 @@ def _assert_same_answers(subject: HeadSubject, parts: Sequence[Matrix], what: st
 
 
 def _edges(head: Any, X: csr_matrix) -> csr_matrix:
-    """Between neighbouring rows of X, rows just before and just after a label comes or goes, found by halving."""
+    """Return rows, between neighbouring rows of X, just before and just after a label changes, found by halving."""
     said = _labelled(head, X).toarray() != 0
     differ = said[:-1] != said[1:]
     pairs = np.flatnonzero(differ.any(axis=1))
@@ -429,8 +430,8 @@ def _edges(head: Any, X: csr_matrix) -> csr_matrix:
     before, after = X[pairs].toarray(), X[pairs + 1].toarray()
     for _ in range(HALVINGS if len(pairs) else 0):
         middle = (before + after) / 2
-        found = _labelled(head, csr_matrix(middle)).toarray()[np.arange(len(pairs)), labels] != 0
-        early = found == said[pairs, labels]
+        on = _labelled(head, csr_matrix(middle)).toarray()[np.arange(len(pairs)), labels] != 0
+        early = on == said[pairs, labels]
         before[early], after[~early] = middle[early], middle[~early]
     return csr_matrix(np.vstack([before, after]))
 

@@ -1,4 +1,4 @@
-"""What every indexer, and the index that it builds, is held to besides the checks of all components."""
+"""The checks of indexers and of the indexes that they build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMISES = {"shortlist": ("shortlist",), "clusters": ("clusters", "label_of"), "
 
 
 class IndexerSubject(Subject):
-    """An indexer. Its index is asked about rows, or about a head's vectors where it is in the head's space."""
+    """An indexer. Queries of its index are rows, or vectors of a head if it is in head space."""
 
     kind = "indexer"
 
@@ -54,7 +54,7 @@ class IndexerSubject(Subject):
             index.rebuild(rng.standard_normal((train.labels, WIDTH)).astype(np.float32))
         return index
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.build(self.train, context)
 
     def queries(self, index: Any, rows: csr_matrix | None = None) -> Matrix:
@@ -63,7 +63,7 @@ class IndexerSubject(Subject):
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         return flat(ready.shortlist(self.queries(ready), K), "shortlist")
 
-    def restored(self, folder: Path) -> Any:
+    def restore(self, folder: Path) -> Any:
         return self.cls.load(folder, context=self.context)
 
 
@@ -132,7 +132,7 @@ def large_k_is_bounded(subject: IndexerSubject) -> str:
 
 def dense_matches_sparse(subject: IndexerSubject) -> str:
     if subject.ready.query_space == "head":
-        raise NotApplicable("it is asked about dense vectors only")
+        raise NotApplicable("its queries are dense vectors only")
     with as_dense(subject.rows) as rows:
         found = subject.ready.shortlist(rows, K)
     _assert_same_lists(subject.ready.shortlist(subject.rows, K), found, "dense rows")
@@ -195,12 +195,12 @@ def _assert_list(subject: IndexerSubject, index: Any, k: int, labels: int, rows:
     found = index.shortlist(Q, k)
     assert_csr(found, (Q.shape[0], labels), "shortlist()")
     most = int(np.diff(found.indptr).max(initial=0))
-    require(most <= k, f"{most} candidates in a row, asked for {k}")
+    require(most <= k, f"{most} candidates in a row, expected at most {k}")
     return f"{found.nnz} candidates of {Q.shape[0]} rows"
 
 
 def _assert_same_lists(one: csr_matrix, other: csr_matrix, what: str) -> None:
-    """Up to rounding: a candidate may be exchanged only for one of the same score."""
+    """Compare up to rounding: a candidate may be exchanged only for one of the same score."""
     require(one.shape == other.shape, f"{what}: {other.shape} instead of {one.shape}")
     for row in range(one.shape[0]):
         left, right = (dict(zip(m[row].indices.tolist(), m[row].data.tolist(), strict=True)) for m in (one, other))

@@ -1,4 +1,4 @@
-"""What every label preprocessor is held to besides the checks of all components."""
+"""The checks of label preprocessors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PreprocessorSubject(Subject):
     """A label preprocessor, given rows in groups."""
 
     kind = "label-preprocessor"
-    loads = False  # what it keeps is for commands
+    loads = False  # what it saves is for commands
 
     @cached_property
     def train(self) -> Split:
@@ -32,15 +32,15 @@ class PreprocessorSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return {"train": self.train}
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         stage = self.component()
         stage.apply(self.train, context=context)
         return stage
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        return flat(self.applied(ready, self.train, context), "train")
+        return flat(self.apply(ready, self.train, context), "train")
 
-    def applied(self, stage: Any, train: Split, context: Context | None = None) -> Split:
+    def apply(self, stage: Any, train: Split, context: Context | None = None) -> Split:
         changed = stage.apply(train, context=context or self.context)
         require(isinstance(changed, Split), f"apply() gave a {type(changed).__name__}, expected a Split")
         return changed
@@ -51,9 +51,9 @@ def rows_and_labels_are_kept(subject: PreprocessorSubject) -> str:
 
 
 def dense_matches_sparse(subject: PreprocessorSubject) -> str:
-    sparse = subject.applied(subject.component(), subject.train)
+    sparse = subject.apply(subject.component(), subject.train)
     with as_dense(subject.train.matrix) as rows:
-        other = subject.applied(subject.component(), replace(subject.train, X=rows))
+        other = subject.apply(subject.component(), replace(subject.train, X=rows))
     differ = abs(sparse.Y - other.Y).nnz
     require(differ == 0, f"dense rows: {differ} other labels")
     return f"{sparse.Y.nnz} labels"
@@ -92,8 +92,8 @@ CHECKS: tuple[Callable[[PreprocessorSubject], str], ...] = (
 
 
 def _assert_fitting(subject: PreprocessorSubject, train: Split) -> str:
-    changed = subject.applied(subject.component(), train)
-    require(not differing(flat(train.X, "X"), flat(changed.X, "X")), "the features are not those of the rows any more")
+    changed = subject.apply(subject.component(), train)
+    require(not differing(flat(train.X, "X"), flat(changed.X, "X")), "the features of the rows have changed")
     assert_csr(changed.Y, (train.rows, train.labels), "Y")
     changed.check("after apply")
     return f"{train.Y.nnz} labels before, {changed.Y.nnz} after"

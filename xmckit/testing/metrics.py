@@ -1,4 +1,4 @@
-"""What every metric is held to besides the checks of all components."""
+"""The checks of metrics."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from xmckit.testing.problems import small_problem
 from xmckit.testing.subjects import Subject
 
 K = 8
-TOLERANCE = 1e-6  # some sum in float32
+TOLERANCE = 1e-6  # some metrics sum in float32
 
 
 def small_evaluation(*, rows: int = 40, labels: int = 11, k: int = K) -> Evaluation:
-    """A ranking that is often right, sets, true labels (some rows have none), and pairs that do not count."""
+    """Return a ranking that is often right, sets, true labels (some rows have none), and pairs that do not count."""
     rng = np.random.default_rng(4)
     truth = small_problem(rows=rows, labels=labels).Y.toarray()
     if rows > 1:
@@ -43,7 +43,7 @@ def small_evaluation(*, rows: int = 40, labels: int = 11, k: int = K) -> Evaluat
 
 
 class MetricSubject(Subject):
-    """A metric, given one evaluation."""
+    """A metric with one evaluation."""
 
     kind = "metric"
 
@@ -54,7 +54,7 @@ class MetricSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return {"evaluation": self.evaluation}
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.component()
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
@@ -94,7 +94,7 @@ def padding_does_not_change_values(subject: MetricSubject) -> str:
 
 
 def filtered_pairs_do_not_count(subject: MetricSubject) -> str:
-    """Whether a pair that does not count is true or not, and whether it is output, makes no difference."""
+    """A pair that does not count makes no difference, whether it is true and whether it is output."""
     given = subject.evaluation
     assert given.filtered is not None
     assert given.sets is not None

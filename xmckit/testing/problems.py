@@ -13,11 +13,11 @@ FEATURES_PER_LABEL = 3
 
 
 def small_problem(*, rows: int = 80, labels: int = 11, empty: bool = False, seed: int = 0) -> Split:
-    """Rows with one to three labels each; with `empty`, every fourth row has no feature and every fifth no label."""
+    """Return rows with one to three labels; with `empty`, every fourth row has no feature and every fifth no label."""
     rng = np.random.default_rng(seed)
     Y = np.zeros((rows, labels), dtype=np.float32)
     for row in range(rows):
-        # the first rows go through the labels in turn, so that none is without a row
+        # the first rows take the labels in turn, so that every label has a row
         Y[row, row % labels] = 1
         Y[row, rng.integers(0, labels, size=rng.integers(0, 3))] = 1
     X = np.repeat(Y, FEATURES_PER_LABEL, axis=1) * (rng.random((rows, labels * FEATURES_PER_LABEL)) < 0.8)
@@ -30,7 +30,7 @@ def small_problem(*, rows: int = 80, labels: int = 11, empty: bool = False, seed
 
 
 def with_groups(train: Split, *, size: int = 4) -> Split:
-    """Neighbouring rows as groups: which row of a group has which of its labels is not said any more."""
+    """Put neighbouring rows into groups, which hide the row that a label belongs to."""
     rows = np.arange(train.rows)
     membership = csr_matrix((np.ones(len(rows), np.float32), (rows, rows // size)))
     given = as_csr(membership.T @ train.Y)
@@ -39,13 +39,13 @@ def with_groups(train: Split, *, size: int = 4) -> Split:
 
 
 def with_weights(train: Split) -> Split:
-    """Every label of every row counts half."""
+    """Give every label of every row the weight 0.5."""
     weights = np.full(train.Y.nnz, 0.5, dtype=np.float32)
     return replace(train, weights=csr_matrix((weights, train.Y.indices, train.Y.indptr), train.Y.shape))
 
 
 def with_texts(split: Split) -> Split:
-    """A word for each feature of a row, so that a text says what the matrix says."""
+    """Add a text to each row, with one word for each of its features."""
     X = as_csr(split.matrix)
     ends = zip(X.indptr, X.indptr[1:], strict=False)
     texts = [" ".join(f"word{column}" for column in X.indices[start:end]) for start, end in ends]
@@ -53,7 +53,7 @@ def with_texts(split: Split) -> Split:
 
 
 def small_dataset(*, texts: bool = False) -> Dataset:
-    """Train and test rows with a feature matrix, or with texts instead; one test row has no label."""
+    """Return train and test rows with a feature matrix, or with texts instead; one test row has no label."""
     train, test = small_problem(rows=24), small_problem(rows=10, seed=3)
     unlabelled = test.Y.toarray()
     unlabelled[1] = 0

@@ -1,4 +1,4 @@
-"""What every reader is held to besides the checks of all components."""
+"""The checks of readers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from xmckit.protocols import ReaderWithHint, Writer
 from xmckit.testing import common
 from xmckit.testing.assertions import assert_close, assert_dataset, counted, flat, require
 from xmckit.testing.datasets import contents, copied
+from xmckit.testing.monitoring import monitor
 from xmckit.testing.problems import small_dataset
 from xmckit.testing.subjects import Subject, covers, kept_folder
-from xmckit.testing.watching import watched
 
 JUNK = bytes(range(128, 256)) * 3
 
 
 class ReaderSubject(Subject):
-    """A reader, given the path of a small example in its format: `example`, or else what its own `write` makes."""
+    """A reader with a small example in its format: `example`, or else what its own `write` makes."""
 
     kind = "reader"
 
@@ -44,7 +44,7 @@ class ReaderSubject(Subject):
         return folder
 
     def _write(self, folder: Path) -> Dataset:
-        """A data set that the format can hold: with a feature matrix, or else with texts."""
+        """Write a data set that the format can hold, with a feature matrix or else with texts, and return it."""
         reader = self.component()
         last: XmckitError | None = None
         for data in (small_dataset(), _unnamed(small_dataset()), small_dataset(texts=True)):
@@ -59,8 +59,8 @@ class ReaderSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return contents(self.path)
 
-    def made(self, context: Context) -> Any:
-        self.path  # noqa: B018  # an example that is written by itself is there before anybody looks
+    def make(self, context: Context) -> Any:
+        self.path  # noqa: B018  # the example is written before monitoring starts
         return self.component()
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
@@ -87,13 +87,13 @@ def matches_only_its_format(subject: ReaderSubject) -> str:
 
 
 def files_lists_all_read_files(subject: ReaderSubject) -> str:
-    """A change in a file that is not named would go unnoticed, and old results be used again."""
+    """A change in a file that is not listed would go unnoticed, and old results would be used."""
     path = subject.path.resolve()
     named = [Path(file).resolve() for file in subject.ready.files(subject.path)]
     require(bool(named), "files() names none")
     missing = [file.name for file in named if not file.is_file()]
     require(not missing, f"files() names {', '.join(missing)}, which is not there")
-    with tempfile.TemporaryDirectory() as scratch, watched(Path(scratch)) as seen:
+    with tempfile.TemporaryDirectory() as scratch, monitor(Path(scratch)) as seen:
         subject.ready.read(subject.path, context=subject.context)
     opened = {file.resolve() for file in seen.reads if file.resolve().is_relative_to(path) and file.is_file()}
     unnamed = sorted(str(file.relative_to(path)) for file in opened - set(named))
@@ -123,7 +123,7 @@ def written_data_reads_back(subject: ReaderSubject) -> str:
 
 
 def damaged_files_are_named(subject: ReaderSubject) -> str:
-    """What is left of a file is refused by an error that names it, or read as sound data; nothing else happens."""
+    """A damaged file is refused by an error that names it, or read as sound data."""
     refused = tried = 0
     with copied(subject.path) as copy:
         for file in [Path(name) for name in subject.ready.files(copy)]:
@@ -136,10 +136,10 @@ def damaged_files_are_named(subject: ReaderSubject) -> str:
                 except XmckitError as error:
                     refused += 1
                     require(str(copy) in str(error), f"the error about {file.name} does not say where: {error}")
-                except Exception as error:  # whatever it raises is the finding
+                except Exception as error:  # any error is a result
                     raise AssertionError(f"{file.name} is damaged: {type(error).__name__}: {error}") from error
             file.write_bytes(content)
-    require(refused > 0, "every damaged file was read as if nothing were wrong")
+    require(refused > 0, "every damaged file was read without an error")
     return f"{refused} of {tried} refused, the others sound"
 
 

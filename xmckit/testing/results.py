@@ -1,4 +1,4 @@
-"""What a check found, and the count of checks that really ran."""
+"""The result of a check, and the count of checks that really ran."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ XFAILED: Final = "xfailed"
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One check of one component. `detail` says what was found, or why the check did not apply; `error` is what the
-    component raised by itself. A failure that was expected is `xfailed`.
+    """One check of one component. `detail` says what the check found, or why it did not apply; `error` is an error that
+    the component raised. An expected failure is `xfailed`.
     """
 
     name: str
@@ -33,9 +33,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts by status. `ran` leaves out skipped checks: a suite in which nothing ran has shown nothing, and neither
-    has one in which nothing was kept.
-    """
+    """Counts by status. `ran` leaves out skipped checks. A suite in which nothing passed is a failure."""
 
     passed: int
     failed: int

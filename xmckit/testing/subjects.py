@@ -1,4 +1,4 @@
-"""What is checked: a component with its parameters, what it is given, and what it answers."""
+"""Components under test, with their parameters, their inputs and their answers."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from xmckit.context import Context
 from xmckit.protocols import SupportsSave
 from xmckit.registry.promises import promised_methods
 from xmckit.testing.assertions import NotApplicable, flat, same_bits
-from xmckit.testing.fresh import SAVED
-from xmckit.testing.watching import shared_state, unwatched, watched
+from xmckit.testing.fresh_process import SAVED
+from xmckit.testing.monitoring import monitor, shared_state, suspend_monitoring
 
 
 def kept_folder(owner: Any) -> Path:
-    """A temporary folder that goes when its owner does."""
+    """Return a temporary folder that is removed together with its owner."""
     folder = tempfile.mkdtemp()
     weakref.finalize(owner, _remove, folder)
     return Path(folder)
 
 
 def _remove(folder: str) -> None:
-    with unwatched():  # it goes at any time, and that is no doing of the component at work then
+    with suspend_monitoring():  # this may happen at any time, also while a component is monitored
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What changed, and what was tried, while a component did all that it does."""
+    """What a component changed, and what it tried, while it was used."""
 
     inputs: list[str]
     state: list[str]
@@ -71,13 +71,13 @@ def offered_names(protocol: type) -> list[str]:
 
 
 class Subject(ABC):
-    """A component under test. `ready` has done its work (a fitted head, a built index); checks that only read share it.
+    """A component under test. Checks that only read share `ready`, which is fitted or built.
 
-    `example` is input in a form of its own, where a kind has such: the path of a reader.
+    `example` is input that only some kinds have, such as the path of a reader.
     """
 
     kind: ClassVar[str]
-    loads: ClassVar[bool] = True  # whether what is saved is loaded again
+    loads: ClassVar[bool] = True  # whether `load` reads what `save` wrote
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Subject(ABC):
         self.params, self.context, self.indexers, self.example = dict(params), context, indexers, example
 
     def needs(self) -> list[str]:
-        """What has to be given before it can be checked, as the command line takes it."""
+        """Return what must be given before it can be checked, as the command line takes it."""
         fields = getattr(getattr(self.cls, "Params", None), "model_fields", {})
         return [f"--set {name}=…" for name, field in fields.items() if field.is_required() and name not in self.params]
 
@@ -101,20 +101,20 @@ class Subject(ABC):
         return isinstance(self.ready, protocol)
 
     @abstractmethod
-    def made(self, context: Context) -> Any:
-        """A new one that has done its work."""
+    def make(self, context: Context) -> Any:
+        """Return a new component that is fitted or built."""
 
     @abstractmethod
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        """All it says about what it is given, as arrays that can be compared bit for bit."""
+        """Return all its answers to the inputs, as arrays that can be compared bit for bit."""
 
     @abstractmethod
     def inputs(self) -> dict[str, Any]:
-        """What it is given, by name."""
+        """Return its inputs by name."""
 
     @cached_property
     def ready(self) -> Any:
-        return self.made(self.context)
+        return self.make(self.context)
 
     def facts(self) -> Any:
         """Return what `ready` tells the report."""
@@ -122,7 +122,7 @@ class Subject(ABC):
 
     @cached_property
     def known(self) -> dict[str, np.ndarray]:
-        """What `ready` answers when it is asked for the first time."""
+        """The first answers of `ready`."""
         return {name: array.copy() for name, array in self.answers(self.ready, self.context).items()}
 
     def component(self) -> Any:
@@ -130,14 +130,14 @@ class Subject(ABC):
 
     def results(self, context: Context | None = None) -> dict[str, np.ndarray]:
         context = context or self.context
-        return self.answers(self.made(context), context)
+        return self.answers(self.make(context), context)
 
     def save(self, ready: Any, folder: Path) -> None:
         if isinstance(ready, SupportsSave):
             ready.save(folder)
 
-    def restored(self, folder: Path) -> Any:
-        """As `save` left it, or made anew where a component keeps nothing."""
+    def restore(self, folder: Path) -> Any:
+        """Return the component from what `save` wrote, or a new one if it saved nothing."""
         if self.loads and any(folder.iterdir()):
             return self.cls.load(folder, context=self.context)
         return self.component()
@@ -155,7 +155,7 @@ class Subject(ABC):
 
     @cached_property
     def observed(self) -> Observation:
-        """One life of a component under observation: made, asked, saved, loaded."""
+        """Monitor a component while it is made, used, saved and loaded."""
         context = self.context
         twin = type(self)(self.cls, self.params, context, indexers=self.indexers, example=self.example)
         given = flat(twin.inputs(), "")
@@ -164,13 +164,13 @@ class Subject(ABC):
             folder, scratch = Path(name, SAVED), Path(name, "scratch")
             folder.mkdir()
             scratch.mkdir()
-            with watched(scratch, folder) as seen:
+            with monitor(scratch, folder) as seen:
                 try:
                     context = twin.context.using(folder=scratch)
-                    ready = twin.made(context)
+                    ready = twin.make(context)
                     twin.answers(ready, context)
                     twin.save(ready, folder)
-                    twin.restored(folder)
+                    twin.restore(folder)
                 except Exception:
                     if not seen.writes and not seen.hosts:  # otherwise it failed because it was refused something
                         raise

@@ -20,7 +20,7 @@ from xmckit.params import reasons
 from xmckit.protocols import SupportsConformance
 from xmckit.registry import make_context
 from xmckit.registry.locations import Location, file_of, is_below, one_line, raised_at
-from xmckit.testing import fresh
+from xmckit.testing import fresh_process
 from xmckit.testing.assertions import NotApplicable
 from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult
 from xmckit.testing.subjects import kept_folder
@@ -49,12 +49,12 @@ def checks_of(kind: str) -> Sequence[Callable[[Any], str]]:
 class Case:
     """One component to check: its kind, its registered name or its class, and the parameters to give it.
 
-    `indexers` are specs of indexers whose indexes a head is given. `example` is a path in the format of a reader; or
-    a function that is given a folder, puts a small example there, and returns the path for a reader, the parameters
+    `indexers` are specs of indexers that build the indexes for a head. `example` is a path in the format of a reader;
+    or a function that takes a folder, writes a small example there, and returns the path for a reader, the parameters
     for a data set. `expected_failures` maps names of checks to the reason why they fail; such a check must fail, or
     it is reported as failed itself.
 
-    A component may declare all of these itself, as entries of a dictionary `conformance`; what a case says counts more.
+    A component may declare all of these itself, as entries of a dictionary `conformance`; a case overrides them.
     """
 
     kind: str
@@ -89,7 +89,7 @@ class Case:
 
     @cached_property
     def declared(self) -> Mapping[str, Any]:
-        """What the component says about its checks itself."""
+        """What the component itself declares about its checks."""
         declared = self.cls.conformance if isinstance(self.cls, SupportsConformance) else {}
         if not isinstance(declared, Mapping) or not declared.keys() <= set(DECLARED):
             raise PluginError(f"{self.name}: `conformance` is {declared!r}, expected entries {', '.join(DECLARED)}")
@@ -120,30 +120,30 @@ class Case:
         return load(KINDS[self.kind].checks)(self.cls, params, self._context, indexers=indexers, example=example)
 
     def results(self) -> Iterator[CheckResult]:
-        """One result after the other; a component that cannot even be made has a single one."""
+        """Yield one result after the other; a component that cannot be constructed has a single one."""
         begin, error = time.perf_counter(), None
         try:
             _ = self.checks, self.all_expected
             problem = f"to be checked it needs {self.needs}" if self.needs else ""
             if not problem:
                 self.subject.component()
-        except (Exception, SystemExit) as raised:  # noqa: BLE001  # whatever a component raises is the finding
+        except (Exception, SystemExit) as raised:  # noqa: BLE001  # any error of a component is a result
             error, problem = raised, self.explained(raised)
         if problem:
             yield CheckResult(USABLE, FAILED, problem, error, self.name, time.perf_counter() - begin)
             return
-        fresh.prepare()
+        fresh_process.prepare()
         for check in self.checks:
             yield check.run()
 
     @property
     def needs(self) -> str:
-        """What has to be given before it can be checked; empty where nothing has."""
+        """What must be given before it can be checked; empty if nothing."""
         needs = self.subject.needs()
         return f"{' and '.join(needs)} (or a `conformance` that declares it)" if needs else ""
 
     def explained(self, error: BaseException) -> str:
-        """What a component raised and in which line, or what a check says about it."""
+        """Return what a component raised and in which line, or what a check says about it."""
         if isinstance(error, ValidationError):
             return f"it cannot be made with these parameters: {reasons(error)}"
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -179,7 +179,7 @@ class Check:
             if reason is not None:
                 return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but does not apply: {why}")
             return CheckResult(self.name, SKIPPED, str(why))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a component raises is the finding
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # any error of a component is a result
             detail = self.case.explained(error)
             if reason is not None:
                 return CheckResult(self.name, XFAILED, f"{reason} ({detail})")
@@ -210,20 +210,20 @@ def check_component(
     expected_failures: Mapping[str, str] | None = None,
     example: str | Path | Callable[[Path], Any] | None = None,
 ) -> list[CheckResult]:
-    """Every check of the kind on one component, given by its registered name or its class."""
+    """Run every check of the kind on one component, given by its registered name or its class."""
     case = Case(kind, component, params or {}, context, indexers, expected_failures or {}, example)
-    case.checks  # noqa: B018  # what the caller got wrong is said to the caller
+    case.checks  # noqa: B018  # raises for a mistake of the caller
     return list(case.results())
 
 
 def cases_named(name: str, registry: Registry) -> list[Case]:
-    """The components that KIND:NAME means, or NAME: all of this name, and all of a plugin or distribution so called."""
+    """Return the components that KIND:NAME means, or NAME, which may also be a plugin or a distribution."""
     context = make_context(workers=2, registry=registry)
     kind, colon, rest = name.partition(":")
     if colon:
         registry.component(kind, rest)
         case = Case(kind, rest, context=context)
-        case.checks  # noqa: B018  # says so if there are none for the kind
+        case.checks  # noqa: B018  # raises if the kind has none
         return [case]
     found = [
         Case(item.kind, item.component.name, context=context)
@@ -240,7 +240,7 @@ def cases_named(name: str, registry: Registry) -> list[Case]:
 
 
 def parametrize_with_checks(cases: Iterable[Case | tuple[Any, ...]]) -> pytest.MarkDecorator:
-    """A pytest decorator: one test per case and check.
+    """Return a pytest decorator that makes one test per case and check.
 
     @parametrize_with_checks([("head", "bsl"), Case("head", MyHead, {"width": 3})])
     def test_contract(check):
@@ -251,5 +251,5 @@ def parametrize_with_checks(cases: Iterable[Case | tuple[Any, ...]]) -> pytest.M
     complete = [case if isinstance(case, Case) else Case(*case) for case in cases]
     checks = [check for case in complete for check in case.checks]
     if not checks:
-        raise UsageError("no components to check: a suite in which nothing runs shows nothing")
+        raise UsageError("no components to check: a suite that runs nothing shows nothing")
     return pytest.mark.parametrize("check", checks, ids=[f"{check.case.name}-{check.name}" for check in checks])

@@ -1,4 +1,4 @@
-"""What every verifier is held to besides the checks of all components."""
+"""The checks of verifiers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROOFS = ("float-certified", "exact", "none")
 
 
 def tiny_decision(labels: int, width: int, *, rule: Any = "sign", bias: bool = False, seed: int = 0) -> LinearDecision:
-    """Whole numbers in general position, as the float32 of a head; `replay` scores them."""
+    """Return a decision of whole numbers in general position, as float32, with a `replay`."""
     for draw in itertools.count():
         rng = np.random.default_rng([seed, draw])
         W = rng.integers(-9, 10, (labels, width)).astype(np.float32)
@@ -56,7 +56,7 @@ def _scorer(decision: LinearDecision) -> Callable[..., csr_matrix]:
 
 
 class VerifierSubject(Subject):
-    """A verifier, asked about every label set of layers so small that the answers are known."""
+    """A verifier, for every label set of layers so small that brute force knows the answers."""
 
     kind = "verifier"
 
@@ -72,7 +72,7 @@ class VerifierSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return {name: (decision.W, decision.b) for name, decision in self.decisions.items()}
 
-    def made(self, context: Context) -> Any:
+    def make(self, context: Context) -> Any:
         return self.component()
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def verdicts_match_brute_force(subject: VerifierSubject) -> str:
 
 
 def proofs_are_valid(subject: VerifierSubject) -> str:
-    """Witnesses in exact arithmetic; combinations, where no auxiliary variable is hidden in them, in float64."""
+    """Check witnesses in exact arithmetic; combinations in float64, unless they hide an auxiliary variable."""
     proofs = 0
     for name, decision in subject.decisions.items():
         everything = np.arange(len(decision.W))
@@ -135,7 +135,7 @@ def proofs_are_valid(subject: VerifierSubject) -> str:
 
 
 def replayed_matches_scorer(subject: VerifierSubject) -> str:
-    """`replayed` is what the head's own scorer says, not what the verifier believes."""
+    """`replayed` is the result of the head's own scorer, not of the verifier."""
     decision = next(iter(subject.decisions.values()))
     sets = all_sets(len(decision.W))
     nothing = csr_matrix((1, len(decision.W)), dtype=np.float32)
@@ -226,7 +226,7 @@ def mismatched_inputs_are_rejected(subject: VerifierSubject) -> str:
             subject.ready.verify(asked, assignments, candidates=candidates, context=subject.context)
         except XmckitError:
             continue
-        except Exception as error:  # noqa: BLE001  # whatever it raises is the finding
+        except Exception as error:  # noqa: BLE001  # any error is a result
             raise AssertionError(f"{what}: {type(error).__name__}: {error}, expected a DataError") from None
         raise AssertionError(f"{what}: answered without an error")
     return counted(len(bad), "mistake")

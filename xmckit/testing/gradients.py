@@ -1,4 +1,4 @@
-"""Whether gradients are right: by differences in 64-bit floats, along random directions."""
+"""Check gradients against finite differences in 64-bit floats, along random directions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from xmckit.testing.assertions import counted, require
 STEP, TOLERANCE, DIRECTIONS = 1e-6, 1e-5, 3
 
 
-def doubled(value: Any) -> Any:
-    """A module, a batch or targets with 64-bit floats; the original keeps its own."""
+def in_float64(value: Any) -> Any:
+    """Return a copy of a module, a batch or targets with 64-bit floats."""
     if isinstance(value, torch.nn.Module):
         return copy.deepcopy(value).double()
     if isinstance(value, torch.Tensor):
         return value.double() if value.is_floating_point() else value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: doubled(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        parts = {
+            field.name: in_float64(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init
+        }
         return dataclasses.replace(value, **parts)
     return value
 
 
-def shaken(module: Any) -> Any:
-    """The module with its weights moved a little: where all begin at 0, an activation may have a kink."""
+def perturbed(module: Any) -> Any:
+    """Move the weights of a module a little: if all begin at 0, an activation may have a kink."""
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -35,19 +37,21 @@ def shaken(module: Any) -> Any:
     return module
 
 
-def assert_slopes(value: Callable[[], torch.Tensor], parameters: Mapping[str, torch.nn.Parameter]) -> str:
-    """The gradient of a number, with respect to each parameter, is what small steps say."""
+def assert_gradient(value: Callable[[], torch.Tensor], parameters: Mapping[str, torch.nn.Parameter]) -> str:
+    """Check the gradient of a number with respect to each parameter."""
     draw = torch.Generator().manual_seed(0)
     trained = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     require(bool(trained), "there is no parameter to train")
-    slopes = torch.autograd.grad(value(), list(trained.values()), allow_unused=True)
-    for (name, parameter), slope in zip(trained.items(), slopes, strict=True):
-        full = torch.zeros_like(parameter) if slope is None else slope.to_dense()
+    gradients = torch.autograd.grad(value(), list(trained.values()), allow_unused=True)
+    for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
+        full = torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
         for _ in range(DIRECTIONS):
             direction = torch.randn(parameter.shape, generator=draw, dtype=parameter.dtype)
-            said, found = float((full * direction).sum()), _difference(value, parameter, direction)
-            right = abs(said - found) <= TOLERANCE * max(1.0, abs(said), abs(found))
-            require(right, f"the slope of {name} is {said:.6g} along a direction in which small steps give {found:.6g}")
+            analytic, numeric = float((full * direction).sum()), _difference(value, parameter, direction)
+            right = abs(analytic - numeric) <= TOLERANCE * max(1.0, abs(analytic), abs(numeric))
+            require(
+                right, f"the derivative of {name} along a direction is {analytic:.6g}, small steps give {numeric:.6g}"
+            )
     return counted(len(trained), "parameter")
 
 

@@ -1,7 +1,7 @@
-"""What a component does besides its work: files it opens, connections it makes, state that all share.
+"""Monitor side effects of a component: files that it opens, connections that it makes, shared state that it changes.
 
-Python reports such steps to audit hooks, which stay for the life of the process; ours looks only while a check does.
-What C code and other programs do by themselves is not seen.
+Python reports these to audit hooks, which stay for the life of the process; this one is active only inside `monitor`.
+It does not see what C code and other programs do by themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# the arguments that are paths which come to be, change or go, each with the one that is the folder it starts from
+# event → position of each path that is created, changed or removed → position of the folder that it is relative to
 _PATHS: dict[str, dict[int, int | None]] = {
     "os.mkdir": {0: 2}, "os.rename": {0: 2, 1: 3}, "os.remove": {0: 1}, "os.rmdir": {0: 1}, "os.link": {1: 3},
     "os.symlink": {1: 2}, "os.truncate": {0: None}, "shutil.rmtree": {0: 1}, "sqlite3.connect": {0: None},
@@ -34,8 +34,8 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass
-class Seen:
-    """`folders` are where writing is allowed; what was tried elsewhere, and every step to a host, was refused.
+class Activity:
+    """What monitored code did. Writing outside `folders` and connections to hosts were refused.
 
     `pickles` names what was unpickled, `programs` what was started; neither was refused.
     """
@@ -48,51 +48,51 @@ class Seen:
     programs: list[str] = field(default_factory=list)
 
 
-_watcher: Seen | None = None
+_current: Activity | None = None
 _installed = False
 
 
 @contextmanager
-def watched(folder: Path, *more: Path) -> Iterator[Seen]:
-    """See what happens in the block, which may write into these folders. Its temporary files go into the first."""
-    global _watcher, _installed
+def monitor(folder: Path, *more: Path) -> Iterator[Activity]:
+    """Record what the block does. It may write into these folders; its temporary files go into the first."""
+    global _current, _installed
     if not _installed:
-        sys.addaudithook(_heard)
+        sys.addaudithook(_on_audit_event)
         _installed = True
     scratch, before = folder / "tmp", tempfile.tempdir
     scratch.mkdir(exist_ok=True)
-    seen = Seen([one.resolve() for one in (folder, *more)])
-    tempfile.tempdir, _watcher = str(scratch), seen
+    seen = Activity([one.resolve() for one in (folder, *more)])
+    tempfile.tempdir, _current = str(scratch), seen
     try:
         yield seen
     finally:
-        tempfile.tempdir, _watcher = before, None
+        tempfile.tempdir, _current = before, None
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
-    """Do in the block what is no doing of the code that is watched."""
-    global _watcher
-    watcher, _watcher = _watcher, None
+def suspend_monitoring() -> Iterator[None]:
+    """Suspend monitoring inside the block."""
+    global _current
+    watcher, _current = _current, None
     try:
         yield
     finally:
-        _watcher = watcher
+        _current = watcher
 
 
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    seen = _watcher
+def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
+    seen = _current
     if seen is None:
         return
     if event == "open":
         path, mode, flags = arguments
         writes = any(letter in mode for letter in "wax+") if mode else bool((flags or 0) & _WRITING)
-        _touched(seen, path, writes=writes)
+        _record_path(seen, path, writes=writes)
     elif event in _PATHS:
         for place, start in _PATHS[event].items():
-            # below an open folder: how it was opened, or the removal that it is a step of, was heard before
+            # a path below an open folder was reported when the folder was opened or its removal began
             if start is None or len(arguments) <= start or arguments[start] in (-1, None):
-                _touched(seen, arguments[place], writes=True)
+                _record_path(seen, arguments[place], writes=True)
     elif event == "pickle.find_class":
         seen.pickles.append(".".join(map(str, arguments)))
     elif event in _PROGRAMS:
@@ -110,7 +110,7 @@ def _program(command: Any) -> str:
     return os.path.basename(os.fsdecode(command).split()[0]) if command else "a program"
 
 
-def _touched(seen: Seen, path: Any, *, writes: bool) -> None:
+def _record_path(seen: Activity, path: Any, *, writes: bool) -> None:
     if not isinstance(path, (str, bytes, os.PathLike)) or path == ":memory:":  # an open file, by its number
         return
     full = Path(os.path.abspath(os.fsdecode(path)))
@@ -122,14 +122,14 @@ def _touched(seen: Seen, path: Any, *, writes: bool) -> None:
 
 
 def _allowed(path: Path, folder: Path) -> bool:
-    """Its folder, devices, and what Python and numba keep of compiled code."""
+    """Return whether a path is in the folder, a device, or compiled code that Python and numba keep."""
     if path.is_relative_to(folder) or path.resolve().is_relative_to(folder) or path.is_relative_to("/dev"):
         return True
     return any(part == "__pycache__" or part.startswith("numba") for part in path.parts)
 
 
 def shared_state() -> dict[str, object]:
-    """What another component in the same process would notice."""
+    """Return the state that all components of the process share."""
     state: dict[str, object] = {
         "the generator of random": random.getstate(),
         "the generator of numpy.random": str(np.random.get_state(legacy=False)["state"]),

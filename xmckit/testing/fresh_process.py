@@ -1,7 +1,7 @@
-"""Load a saved component in a process of its own and ask it: nothing that the first process knew can help.
+"""Load a saved component in a new process and compute its answers there, without the state of the first process.
 
-On Linux one process imports the large libraries, does nothing else, and forks for each request, which takes
-milliseconds where an import of torch takes seconds. Elsewhere each request has a new Python.
+On Linux one server process imports the large libraries and forks for each request, which takes milliseconds instead of
+seconds for an import of torch. On other systems each request starts a new Python.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ REQUEST, ANSWERS, ERROR, SAVED = "request.json", "answers.npz", "error.txt", "sa
 
 
 def fresh_answers(subject: Any, folder: Path) -> dict[str, np.ndarray]:
-    """What the component saved in `folder / SAVED` answers in another process."""
+    """Return the answers of the component saved in `folder / SAVED`, computed in another process."""
     store.write_json(folder / REQUEST, json.loads(json.dumps(_request(subject, folder), default=str)))
     if sys.platform.startswith("linux"):
-        died = _Server.current().asked(folder / REQUEST)
+        died = _Server.current().run(folder / REQUEST)
     else:
         died = subprocess.run(_command(str(folder / REQUEST)), env=_environment(), check=False).returncode
     if (folder / ERROR).exists():
@@ -43,7 +43,7 @@ def fresh_answers(subject: Any, folder: Path) -> dict[str, np.ndarray]:
 
 
 def prepare(libraries: Sequence[str] | None = None) -> None:
-    """Let the process begin that forks, so that it is there when somebody asks, with libraries that will be wanted."""
+    """Start the server process early, with libraries that requests will need."""
     if sys.platform.startswith("linux"):
         _Server.current([name for name in libraries or () if importlib.util.find_spec(name.partition(".")[0])])
 
@@ -75,14 +75,14 @@ def _request(subject: Any, folder: Path) -> dict[str, Any]:
 
 
 def answer(request: dict[str, Any]) -> None:
-    """Write what the component answers, or why it cannot, into the folder of the request."""
+    """Write the component's answers, or the error, into the folder of the request."""
     folder = Path(request["folder"])
     try:
         sys.path[:] = request["path"]
         subject = _subject(request)
-        ready = subject.restored(folder / SAVED)
+        ready = subject.restore(folder / SAVED)
         store.write_arrays(folder / ANSWERS, subject.answers(ready, subject.context))
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the other process tells it
+    except BaseException as error:  # noqa: BLE001  # the other process reports any error
         (folder / ERROR).write_text(f"{type(error).__name__}: {error}")
 
 
@@ -104,17 +104,17 @@ def _subject(request: dict[str, Any]) -> Any:
 
 
 def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "xmckit.testing.fresh", *arguments]
+    return [sys.executable, "-m", "xmckit.testing.fresh_process", *arguments]
 
 
 def _environment() -> dict[str, str]:
-    """With another order of sets of strings than here, which no answer may depend on."""
+    """Return the environment with another hash seed: no answer may depend on the order of a set of strings."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "4" if os.environ.get("PYTHONHASHSEED") != "4" else "5"}
 
 
 class _Server:
-    """The process that forks. It is started anew when libraries were imported here that it does not have yet."""
+    """The process that forks. It is restarted if this process has imported libraries that it lacks."""
 
     _only: _Server | None = None
 
@@ -140,8 +140,8 @@ class _Server:
             atexit.register(cls._only.close)
         return cls._only
 
-    def asked(self, request: Path) -> int:
-        """The code with which the process that answered ended."""
+    def run(self, request: Path) -> int:
+        """Serve one request; return the exit code of the forked process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(request, file=self.process.stdin, flush=True)
@@ -151,7 +151,7 @@ class _Server:
         return int(code)
 
     def close(self) -> None:
-        """End it, whatever it is at: nobody waits for an answer any more."""
+        """Kill the process."""
         self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None and not pipe.closed:
@@ -160,19 +160,19 @@ class _Server:
 
 
 def serve(libraries: Sequence[str]) -> None:
-    """Fork for each request that stdin names, and print the code with which the fork ended."""
+    """Fork for each request that stdin names, and print the fork's exit code."""
     import warnings
 
     for name in libraries:
         importlib.import_module(name)
     if "numba" in libraries:
-        # the first function that it compiles takes a second, whatever it does
+        # the first function that numba compiles takes a second
         importlib.import_module("numba").njit(lambda number: number)(1)
-    warnings.simplefilter("ignore", DeprecationWarning)  # threads of a library that sleep do not mind a fork
+    warnings.simplefilter("ignore", DeprecationWarning)  # sleeping threads of a library survive a fork
     for line in sys.stdin:
         child = os.fork()
         if not child:
-            os.dup2(2, 1)  # what a component prints is not for the process that asks
+            os.dup2(2, 1)  # stdout is for exit codes only
             answer(json.loads(Path(line.strip()).read_bytes()))
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
