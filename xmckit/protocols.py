@@ -14,10 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-import numpy as np
-from scipy.sparse import csr_matrix
-
-from xmckit.data.model import Dataset, Features, Groups, Matrix, Split
 from xmckit.kinds import KINDS, load
 from xmckit.records import (
     ARGMAXABLE,
@@ -33,10 +29,13 @@ from xmckit.records import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
     from pydantic import BaseModel
+    from scipy.sparse import csr_matrix
 
     from xmckit.context import Context
+    from xmckit.data.model import Dataset, Groups, Matrix, Split
     from xmckit.exhibits import Exhibit
 
 
@@ -404,9 +403,7 @@ __all__ = [
     "Executor",
     "ExtensibleHead",
     "ExtensibleIndex",
-    "Features",
     "Featurizer",
-    "Groups",
     "Head",
     "HeadWithFacts",
     "HeadWithHistory",
@@ -416,7 +413,6 @@ __all__ = [
     "LabelIndex",
     "LabelPreprocessor",
     "LinearDecision",
-    "Matrix",
     "Metric",
     "NamedIndex",
     "OnePassHead",
@@ -426,7 +422,6 @@ __all__ = [
     "RebuildableIndex",
     "RefittableHead",
     "ShortlistHead",
-    "Split",
     "SupportsConformance",
     "SupportsExhibits",
     "SupportsFacts",

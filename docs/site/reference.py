@@ -15,14 +15,15 @@ from typing import Any
 
 import click
 
-from xmckit import context, hookspecs, params, protocols, records
+from xmckit import context, hookspecs, params, records
 from xmckit.data import model
-from xmckit.hookspecs import KINDS
+from xmckit.kinds import KINDS, load
 from xmckit.recipe import sections
-from xmckit.recipe.check import a
+from xmckit.recipe.check import with_article
 from xmckit.recipe.schema import recipe_schema
 from xmckit.registry import Registered, Registry
 from xmckit.registry.describe_params import describe_params
+from xmckit.testing.suite import checks_of
 
 # The records that several kinds share, by heading.
 RECORDS: dict[str, list[type]] = {
@@ -35,19 +36,6 @@ RECORDS: dict[str, list[type]] = {
         records.LinearDecision, records.Alternating, records.Verdict, records.Verdicts,
     ],
 }  # fmt: skip
-# Protocols that are documented on the page of another kind.
-BESIDE: dict[str, list[type]] = {"indexer": [protocols.LabelIndex], "reader": [protocols.Writer]}
-USED_IN = {
-    "head": "[[head]]",
-    "label-preprocessor": "[[labels]]",
-    "indexer": "[[index]]",
-    "verifier": "[verify]",
-    "dataset": "[data]",
-    "featurizer": "[features]",
-    "encoder": "[head.encoder]",
-    "metric": "[[score.metrics]]",
-    "executor": "[executor]",
-}
 
 
 def own_components(registry: Registry) -> list[Registered]:
@@ -66,9 +54,23 @@ def generated_pages(registry: Registry) -> dict[str, str]:
 
 
 def contract(kind: str) -> str:
-    """Return the hook of a kind and the protocols of its targets, for mkdocstrings to expand."""
-    own = [protocols.PROTOCOLS[kind]] if kind in protocols.PROTOCOLS else []
-    return "\n".join(map(_documented, [getattr(hookspecs, KINDS[kind]), *own, *BESIDE.get(kind, ())]))
+    """Return the hook of a kind, and the protocols that its targets must and may offer, for mkdocstrings to expand."""
+    entry = KINDS[kind]
+    hook = getattr(hookspecs.specifications(), entry.hook)
+    parts = [
+        f'```python\n@xmckit.hookspec\ndef {entry.hook}() -> Iterable[Component]:\n    """{hook.__doc__}"""\n```\n'
+    ]
+    parts += [_documented(load(target)) for target in (entry.protocol, *entry.related) if target]
+    if entry.optional:
+        parts += ["### Optional\n", "A component may also offer these; the toolkit uses what it finds.\n"]
+        parts += [_optional(kind, load(target)) for target in entry.optional]
+    return "\n".join(parts)
+
+
+def _optional(kind: str, protocol: type) -> str:
+    """Return an optional protocol, with the check that covers it."""
+    checks = [check.__name__ for check in checks_of(kind) if protocol in getattr(check, "covered", ())]
+    return f"{_documented(protocol)}\nChecked by {', '.join(f'`{name}`' for name in checks)}.\n"
 
 
 def components_of(kind: str, registry: Registry) -> str:
@@ -121,9 +123,9 @@ def component_reference(registry: Registry) -> str:
         mine = [item for item in own_components(registry) if item.kind == kind]
         if kind == "command" or not mine:
             continue
-        lines += ["", f"## {_plural(kind)}"]
-        if kind in USED_IN:
-            lines += ["", f'`use = "…"` in `{USED_IN[kind]}`. [Contract](../kinds/{kind}.md).']
+        lines += ["", f"## {KINDS[kind].plural.capitalize()}"]
+        if KINDS[kind].usage:
+            lines += ["", f'`use = "…"` in `{KINDS[kind].usage}`. [Contract](../kinds/{kind}.md).']
         for item in mine:
             lines += ["", f"### {kind}: {item.component.name} {{ #{_anchor(item)} }}", "", item.component.summary]
             if item.component.requires:
@@ -172,8 +174,8 @@ def _section_heading(name: str) -> str:
 
 
 def _section_lines(section: sections.SectionKind) -> list[str]:
-    article, _, kind = a(section.kind).partition(" ")
-    said = [f"`use` names {article} [{kind}](components.md#{_plural(kind).lower().replace(' ', '-')})"]
+    article, _, kind = with_article(section.kind).partition(" ")
+    said = [f"`use` names {article} [{kind}](components.md#{KINDS[section.kind].plural.replace(' ', '-')})"]
     if section.default:
         said.append(f"by default `{section.default}`")
     if section.repeats:
@@ -266,11 +268,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _plural(kind: str) -> str:
-    name = kind.replace("-", " ")
-    return f"{name}s".capitalize()
 
 
 def _shown_name(item: Registered) -> str:

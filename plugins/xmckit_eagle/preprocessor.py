@@ -127,7 +127,7 @@ class Eagle(Configured):
     Params: ClassVar[type[Params]] = EagleParams
     conformance: ClassVar[Mapping[str, Any]] = {
         "expected_failures": {
-            "takes_dense_and_sparse_rows_alike": "dense rows have every feature, so that idf carries no information"
+            "dense_matches_sparse": "dense rows have every feature, so that idf carries no information"
         }
     }
 

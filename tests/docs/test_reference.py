@@ -5,7 +5,6 @@ test_site.py looks for the contracts, records and commands on the pages that mkd
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,10 @@ import click
 from pydantic import Field
 
 import xmckit
-from xmckit import hookspecs
-from xmckit.hookspecs import KINDS
+from xmckit.kinds import KINDS
 from xmckit.recipe import sections
 from xmckit.registry.describe_params import describe_params
+from xmckit.testing.suite import checks_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -57,15 +56,22 @@ def walk_commands(commands: dict[str, click.Command]) -> Iterator[tuple[str, cli
 
 
 def test_every_hook_has_a_kind_and_every_kind_a_page(reference):
-    hooks = {name for name, value in vars(hookspecs).items() if name.startswith("xmckit_") and callable(value)}
-    assert hooks == set(KINDS.values())
-    for kind, hook in KINDS.items():
-        assert inspect.getdoc(getattr(hookspecs, hook)), hook
+    for kind, entry in KINDS.items():
+        hook = entry.hook
         page = (DOCS / "kinds" / f"{kind}.md").read_text("utf-8")
         assert page.count("<!-- contract -->") == page.count("<!-- components -->") == 1, kind
         assert f"def {hook}():" in page, f"{kind}.md has no example that implements {hook}"
-        assert f"::: xmckit.hookspecs.{hook}\n" in reference.contract(kind)
+        assert f"def {hook}() -> Iterable[Component]:" in reference.contract(kind)
+        assert entry.summary in reference.contract(kind)
+        assert reference.contract(kind).count("Checked by `") == len(entry.optional)
         assert f"`{hook}`" in (DOCS / "kinds" / "index.md").read_text("utf-8")
+        assert not entry.usage or f"`{entry.usage}`" in (DOCS / "kinds" / "index.md").read_text("utf-8"), kind
+
+
+def test_every_check_is_in_the_documents():
+    names = {check.__name__ for kind in KINDS if KINDS[kind].checks for check in checks_of(kind)}
+    listed = (DOCS / "conformance.md").read_text("utf-8").partition("## What is checked")[2]
+    assert names == set(re.findall(r"`([a-z]+(?:_[a-z]+)+)`", listed)) - {"expected_failures"}
 
 
 def test_every_parameter_is_described_and_in_the_reference(reference, registry):

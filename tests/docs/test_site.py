@@ -19,7 +19,7 @@ from code_blocks import ROOT
 from test_reference import walk_commands
 
 import xmckit
-from xmckit import hookspecs, protocols
+from xmckit.kinds import KINDS, load
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 
@@ -108,12 +108,12 @@ def public_names(record: type) -> set[str]:
     return {name for name in names if name == "__call__" or not name.startswith(("_", "model_"))}
 
 
-@pytest.mark.parametrize("kind", list(hookspecs.KINDS))
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_contracts_are_on_the_pages_of_their_kinds(site, reference, kind):
     names = site[0][f"kinds/{kind}.html"].names
-    assert f"xmckit.hookspecs.{hookspecs.KINDS[kind]}" in names
-    own = [protocols.PROTOCOLS[kind]] if kind in protocols.PROTOCOLS else []
-    for protocol in [*own, *reference.BESIDE.get(kind, ())]:
+    entry = KINDS[kind]
+    assert f"def {entry.hook}()" in reference.contract(kind)
+    for protocol in map(load, filter(None, (entry.protocol, *entry.related, *entry.optional))):
         assert protocol.__doc__
         expected = public_names(protocol)
         assert expected, protocol.__name__

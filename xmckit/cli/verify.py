@@ -156,12 +156,13 @@ def _asked(
 ) -> tuple[Split, dict[str, Matrix]]:
     """The label sets in question, and the rows' features for each head whose candidates follow from them."""
     from xmckit.data.model import Split
+    from xmckit.protocols import ShortlistHead
 
     if assignments not in ("test", "train"):
         return _split_of(assignments, model.label_names, context), {}
     dataset = run.dataset()
     split = dataset.test if assignments == "test" else dataset.train
-    shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
+    shortlisted = [name for name, head in heads if isinstance(head, ShortlistHead)]
     X = dict(zip(run.head_names, model.all_features(split), strict=True)) if shortlisted else {}
     Y = split.Y.copy()
     Y.resize(split.rows, len(model.label_names))  # rows have none of the labels that were added later

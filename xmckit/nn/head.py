@@ -36,7 +36,7 @@ from xmckit.nn.threads import Threads, use_threads
 from xmckit.nn.training import Epoch, Examples, Schedule, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.nn.validation import Validation
 from xmckit.params import Configured, Params, Spec, reasons
-from xmckit.protocols import LabelIndex
+from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts
 from xmckit.records import Alternating, LinearDecision, TopK
 from xmckit.sparse.topk import csr_pattern
 
@@ -286,7 +286,10 @@ class TorchHead(Configured, ABC):
         """Return the name of each index and the number of labels that it knows; it may not know added labels."""
         if self._indexes is None:
             return []
-        names = [str(getattr(index, "indexer", number)) for number, index in enumerate(self._indexes.all)]
+        names = [
+            index.indexer if isinstance(index, NamedIndex) else str(number)
+            for number, index in enumerate(self._indexes.all)
+        ]
         return list(zip(names, self._indexes.known, strict=True))
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
@@ -456,7 +459,7 @@ class TorchHead(Configured, ABC):
         if self.added:
             facts["labels that an index knows"] = ", ".join(f"{name} {known:,}" for name, known in self.index_labels())
         for (name, _), index in zip(self.index_labels(), self._indexes.all, strict=True):
-            if hasattr(index, "facts"):
+            if isinstance(index, SupportsFacts):
                 facts[f"index {name}"] = index.facts()
         return facts
 

@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xmckit import __version__
-from xmckit.errors import nearest
+from xmckit.errors import nearest, one_line
 from xmckit.hookspecs import API_VERSION, PROJECT
 from xmckit.kinds import KINDS
 from xmckit.registry.entry_points import EntryPoint
-from xmckit.registry.locations import defined_at, one_line, raised_at
+from xmckit.registry.locations import defined_at, raised_at
 from xmckit.registry.plugins import FaultyPlugin, Plugin
 
 if TYPE_CHECKING:

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from xmckit import __version__, hookspecs
-from xmckit.errors import PluginError, nearest
+from xmckit.errors import PluginError, nearest, one_line
 from xmckit.hookspecs import ENTRY_POINT_GROUP, PROJECT, Component
 from xmckit.kinds import KINDS, load
 from xmckit.registry import builtin
 from xmckit.registry.component_checks import EXPECTED, check_component, listed_components, name_taken
 from xmckit.registry.entry_points import EntryPoint, entry_points
 from xmckit.registry.importing import import_fault, import_file, registration_fault, stdout_to_stderr
-from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, one_line, raised_at
+from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, raised_at
 from xmckit.registry.plugins import FaultyPlugin, Plugin, Registered, place_of
 from xmckit.registry.promises import missing_promises
 from xmckit.registry.trace import Step

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from xmckit import testing
 from xmckit.context import Context
-from xmckit.errors import PluginError, UsageError, XmckitError, nearest
+from xmckit.errors import PluginError, UsageError, XmckitError, nearest, one_line
 from xmckit.kinds import KINDS, load
 from xmckit.params import reasons
 from xmckit.protocols import SupportsConformance
 from xmckit.registry import make_context
-from xmckit.registry.locations import Location, file_of, is_below, one_line, raised_at
+from xmckit.registry.locations import Location, file_of, is_below, raised_at
 from xmckit.testing import fresh_process
 from xmckit.testing.assertions import NotApplicable
 from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult

@@ -10,6 +10,7 @@ from typing import Any
 from xmckit.context import Context
 from xmckit.data.model import Split, carve_validation
 from xmckit.errors import PluginError, one_line
+from xmckit.protocols import needs_index
 from xmckit.verification.verify import verify
 
 EPOCHS = 10
@@ -90,8 +91,7 @@ def _trained(name: str, dim: int, train: Split, context: Context) -> Any:
     head = cls(**{key: value for key, value in wanted.items() if key in known})
     fitting, validation = carve_validation(train, 0.1, context.rng("validation"))
     context = context.using(validation=validation, seed=context.seed_for("head", name))
-    needs: frozenset[str] = getattr(cls, "needs", frozenset())
-    indexes = [_index(needs, fitting, context)] if needs and not getattr(cls, "index_optional", False) else []
+    indexes = [_index(cls.needs, fitting, context)] if needs_index(cls) else []
     head.fit(fitting, indexes=indexes, context=context)
     return head
 

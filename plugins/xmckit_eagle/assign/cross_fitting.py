@@ -22,6 +22,7 @@ from scipy.sparse import csr_matrix, diags
 from xmckit import Context, Spec, Split, TopK, UsageError
 from xmckit.context import silent
 from xmckit.data.model import as_csr
+from xmckit.protocols import needs_index
 from xmckit_eagle.assign.candidates import CandidateRows
 from xmckit_eagle.assign.refine import FOLDS, HeldOutScores, Scorer
 
@@ -32,11 +33,10 @@ ROWS_AT_ONCE = 1 << 13
 def check_head(spec: Spec, context: Context) -> None:
     """Raise UsageError for a head that cannot be trained without an index."""
     head = context.resolve("head", spec.use)
-    needs: frozenset[str] = getattr(head, "needs", frozenset())
-    if needs and not getattr(head, "index_optional", False):
+    if needs_index(head):
         raise UsageError(
-            f"head '{spec.use}' needs an index with {', '.join(sorted(needs))}, but a label stage has no index: the "
-            "parameter head of eagle takes heads that need none"
+            f"head '{spec.use}' needs an index with {', '.join(sorted(head.needs))}, but a label stage has no index: "
+            "the parameter head of eagle takes heads that need none"
         )
 
 

@@ -12,6 +12,7 @@ from xmckit.pipeline.output_checks import check_saved, untouched
 from xmckit.pipeline.rows import FitRows
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage
+from xmckit.protocols import ClusteredIndex, SupportsExhibits, SupportsFacts
 from xmckit.recipe import Section
 from xmckit.runs import layout
 
@@ -56,6 +57,6 @@ class IndexStage(Stage[Any]):
 def _facts(index: Any, use: str) -> dict[str, Any]:
     """Collect what an index reports about itself, and the sizes of its clusters if it has some."""
     shown = exhibits.stored(index, use)
-    if hasattr(index, "clusters") and hasattr(index, "label_of") and not hasattr(index, "exhibits"):
+    if isinstance(index, ClusteredIndex) and not isinstance(index, SupportsExhibits):
         shown = exhibits.stored_all(exhibits.leaf_exhibits(index.clusters, index.label_of), use)
-    return {"facts": dict(index.facts()) if hasattr(index, "facts") else {}, "exhibits": shown}
+    return {"facts": dict(index.facts()) if isinstance(index, SupportsFacts) else {}, "exhibits": shown}

@@ -17,6 +17,7 @@ from xmckit.pipeline.output_checks import checked_facts, relabelled, untouched
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage
 from xmckit.pipeline.stages.features import FeaturesStage
+from xmckit.protocols import SupportsFacts, SupportsSave
 from xmckit.runs import layout
 
 
@@ -55,14 +56,12 @@ class LabelsStage(Stage[Split]):
             output = preprocessor.apply(self._rows_before, context=context.using(seed=self._seed))
         rows = relabelled(self._rows_before, output, use)
         save_split(replace(rows, X=None, texts=None, names=None), folder)
-        if hasattr(preprocessor, "save"):
+        if isinstance(preprocessor, SupportsSave):
             (folder / layout.PREPROCESSOR).mkdir()
             preprocessor.save(folder / layout.PREPROCESSOR)
-        facts = (
-            checked_facts(preprocessor.facts(), f"label preprocessor {use}") if hasattr(preprocessor, "facts") else {}
-        )
+        facts = preprocessor.facts() if isinstance(preprocessor, SupportsFacts) else {}
         record = {
-            "facts": facts,
+            "facts": checked_facts(facts, f"label preprocessor {use}"),
             "agreement": _agreement(rows.Y, self._data.value.train.Y),
             "exhibits": exhibits.stored(preprocessor, use),
         }

@@ -23,11 +23,11 @@ from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage, keys_of
 from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.pipeline.stages.head import HeadStage
-from xmckit.protocols import Head
+from xmckit.protocols import Head, HeadWithFacts, HeadWithHistory, OnePassHead, ProbabilisticHead
 from xmckit.recipe import ENSEMBLE, Section
 from xmckit.records import Evaluation, TopK
 from xmckit.runs import Metrics, layout, read_metrics
-from xmckit.runs.records import SystemMetrics
+from xmckit.runs.records import HeadFacts, SystemMetrics
 
 BLOCK = 4096  # rows predicted between two steps of the progress bar
 
@@ -168,23 +168,29 @@ class ScoreStage(Stage[Metrics]):
 
 
 def _is_probabilistic(head: Head) -> bool:
-    return bool(getattr(head, "probabilistic", True))
+    return head.probabilistic if isinstance(head, ProbabilisticHead) else True
 
 
-def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix) -> list[dict[str, Any]]:
-    """What heads tell about themselves, and how their training went, where they do."""
-    found = []
+def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix) -> list[HeadFacts]:
+    """Collect what heads report about themselves, and how their training went."""
+    reported: list[HeadFacts] = []
     for section, head in zip(sections, heads, strict=True):
         with attribute_errors_to(section.kind, section.use):
-            found.append(
+            facts = head.facts(truth) if isinstance(head, HeadWithFacts) else {}
+            reported.append(
                 {
                     "name": section.name,
-                    "facts": checked_facts(head.facts(truth), f"head {section.name}") if hasattr(head, "facts") else {},
-                    "training": [epoch._asdict() for epoch in getattr(head, "history", ())],
+                    "facts": checked_facts(facts, f"head {section.name}"),
+                    "training": _training(head),
                     "exhibits": exhibits.stored(head, section.name),
                 }
             )
-    return found
+    return reported
+
+
+def _training(head: Head) -> list[dict[str, Any]]:
+    """Return the epochs of a head that keeps them, as JSON values."""
+    return [epoch._asdict() for epoch in head.history] if isinstance(head, HeadWithHistory) else []
 
 
 def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
@@ -224,7 +230,7 @@ def predict_blocks(
 
 
 def _answers(head: Head, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
-    if hasattr(head, "rank_and_label"):
+    if isinstance(head, OnePassHead):
         ranking, labels = head.rank_and_label(X, k)
         return ranking, labels
     return head.predict(X, k), head.labels(X)
