@@ -1,4 +1,4 @@
-"""The core's own components, offered through the same hooks as anybody's."""
+"""The core's own components, offered through the same hooks as those of any plugin."""
 
 from __future__ import annotations
 

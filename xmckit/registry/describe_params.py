@@ -1,4 +1,4 @@
-"""A component's parameters as people read them: name, type, default, meaning."""
+"""Describe a component's parameters for people: name, type, default, meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "multiple_of": "multi
 
 
 def describe_params(params: type[BaseModel]) -> list[dict[str, str]]:
-    """One row per parameter."""
+    """Return one row per parameter."""
     return [
         {
             "name": name,
@@ -29,7 +29,7 @@ def describe_params(params: type[BaseModel]) -> list[dict[str, str]]:
 
 
 def _type_name(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """The type as people write it: `int (≥ 1)`, `float | "validation"`, `list of int`."""
+    """Return the type as people write it: `int (≥ 1)`, `float | "validation"`, `list of int`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     for item in metadata:
         if isinstance(item, KindOf):
@@ -57,7 +57,7 @@ def _type_name(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
 
 def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
-    """Bounds stand alone or inside a nested `Field(…)`."""
+    """Yield bounds, which stand alone or inside a nested `Field(…)`."""
     for item in metadata:
         yield from _flat(item.metadata) if hasattr(item, "metadata") else [item]
 

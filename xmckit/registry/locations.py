@@ -1,4 +1,4 @@
-"""File and line of what plugins define and of where they fail, found without importing anything."""
+"""Find the file and line of what plugins define and of where they fail, without importing anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xmckit.errors import nearest, one_line
 
 @dataclass(frozen=True)
 class Location:
-    """A place in a file; the line is None where only the file is known."""
+    """A place in a file; the line is None if only the file is known."""
 
     file: str
     line: int | None = None
@@ -27,11 +27,11 @@ class Location:
 
 
 class NotThere(Exception):
-    """Why a target cannot be found."""
+    """A target does not exist; the message says why."""
 
 
 def file_of(module: str) -> str:
-    """The file of a top-level package, found without running any of its code."""
+    """Return the file of a top-level package without running its code."""
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError, AttributeError):
@@ -40,13 +40,13 @@ def file_of(module: str) -> str:
 
 
 def defined_at(function: Callable[..., Any]) -> Location | None:
-    """Where a function is written; None for one that Python did not compile."""
+    """Return where a function is defined; None if Python did not compile it."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return Location(code.co_filename, code.co_firstlineno) if code else None
 
 
 def raised_at(error: BaseException, file: str) -> Location | None:
-    """The innermost line of a plugin's own code that an error went through; `file` is the plugin's module."""
+    """Return the innermost line of a plugin's code in an error's traceback; `file` is the plugin's module."""
     if isinstance(error, SyntaxError) and error.filename and is_below(error.filename, file):
         return Location(error.filename, error.lineno)
     import traceback
@@ -57,13 +57,13 @@ def raised_at(error: BaseException, file: str) -> Location | None:
 
 
 def is_below(path: str, module: str) -> bool:
-    """Whether `path` is the module's file or, where that is a package, one of its files."""
+    """Return whether `path` is the module's file or, for a package, one of its files."""
     folder, name = os.path.split(module)
     return bool(module) and (path == module or (name == "__init__.py" and path.startswith(os.path.join(folder, ""))))
 
 
 def find_target(target: str) -> Location:
-    """File and line of `package.module:attribute` without importing the module itself; NotThere says what is wrong."""
+    """Return file and line of `package.module:attribute` without importing the module, or raise NotThere."""
     module, colon, attribute = target.partition(":")
     if not colon or not module or not all(part.isidentifier() for part in attribute.split(".")):
         raise NotThere(f"target '{target}' is not of the form package.module:attribute")
@@ -82,7 +82,7 @@ def find_target(target: str) -> Location:
         names = dict(_bound_names(ast.parse(source, filename=spec.origin).body))
     except SyntaxError as error:
         raise NotThere(f"target {target}: {Location(spec.origin, error.lineno)}: {one_line(error)}") from None
-    except (ValueError, RecursionError, MemoryError) as error:  # all else that ast.parse may raise
+    except (ValueError, RecursionError, MemoryError) as error:  # the other errors of ast.parse
         raise NotThere(f"target {target}: {one_line(error)}") from None
     if first in names:
         return Location(spec.origin, names[first])
@@ -92,7 +92,7 @@ def find_target(target: str) -> Location:
 
 
 def _source_of(spec: ModuleSpec, target: str) -> bytes:
-    """Through the module's own loader, because a package may lie in a zip file."""
+    """Read through the module's own loader, because a package may be in a zip file."""
     assert spec.origin is not None
     try:
         read = getattr(spec.loader, "get_data", None)
@@ -105,7 +105,7 @@ def _source_of(spec: ModuleSpec, target: str) -> bytes:
 
 
 def _find_module(module: str) -> ModuleSpec | None:
-    """The spec of a module. Unlike importlib's find_spec it does not run the packages above it, which may be heavy."""
+    """Return the spec of a module. Unlike importlib's find_spec, do not run the packages above it: they may be heavy."""
     top, *parts = module.split(".")
     try:
         spec = importlib.util.find_spec(top)
@@ -119,7 +119,7 @@ def _find_module(module: str) -> ModuleSpec | None:
 
 
 def _bound_names(body: Iterable[ast.stmt]) -> Iterator[tuple[str, int]]:
-    """The names that statements at module level may bind, with their lines."""
+    """Yield the names that statements at module level may bind, with their lines."""
     for statement in body:
         if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield statement.name, statement.lineno

@@ -1,6 +1,6 @@
-"""What the plugin manager did, step by step: imports, hook calls, who answered with how many components, how long.
+"""The steps of the plugin manager: imports, hook calls, the number of components, and the time of each.
 
-The registry keeps these times itself. pluggy's own monitoring sees a hook that is a generator before it has run.
+The registry measures the times itself: pluggy's own monitoring ends before a hook that is a generator has run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that was done with a plugin.
+    """One step with a plugin.
 
     `what` is the module of an import, the name of a hook, or the target of a component. `components` counts what a hook
-    call gave; it is None where the plugin did not answer the hook, and for imports. `error` says how it failed.
+    call gave; it is None for imports and for a hook that the plugin does not implement. `error` says how it failed.
     """
 
     plugin: str
@@ -40,5 +40,5 @@ class Step:
 
 
 def print_step(step: Step) -> None:
-    """To stderr, as it happens: results are on stdout."""
+    """Print to stderr: results are on stdout."""
     print(f"trace: {step}", file=sys.stderr, flush=True)

@@ -1,4 +1,7 @@
-"""Plugins to start from: a working example of a kind, as a distribution or as one file, under a name of one's own."""
+"""Write new plugins: a working example of a kind, as a distribution or as one file, under a given name.
+
+Imports the registry and what is below it. Public: `write_distribution`, `write_single_file`, `usage`, `EXAMPLES`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ EXAMPLES: dict[str, Example] = {name: kind.example for name, kind in KINDS.items
 
 
 def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -> Path:
-    """The folder `xmckit-NAME` below `parent`, complete or not at all: project file, source, tests, README."""
+    """Write the folder `xmckit-NAME` below `parent`, complete or not at all: project file, source, tests, README."""
     facts = _facts(kind, name, registry)
     folder = parent / facts["distribution"]
     _refuse_existing(folder)
@@ -47,7 +50,7 @@ def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -
 
 
 def write_single_file(kind: str, name: str, parent: Path, registry: Registry) -> Path:
-    """One file for `--plugin`, in `parent`."""
+    """Write one file for `--plugin` into `parent`."""
     facts = _facts(kind, name, registry)
     stem = name.replace("-", "_")
     file = parent / f"{stem}.py"
@@ -62,12 +65,12 @@ def write_single_file(kind: str, name: str, parent: Path, registry: Registry) ->
 
 
 def usage(kind: str, name: str) -> str:
-    """The lines of a recipe that use the example."""
+    """Return the lines of a recipe that use the example."""
     return EXAMPLES[kind].usage.format(name=name)
 
 
 def _facts(kind: str, name: str, registry: Registry) -> dict[str, Any]:
-    """What the templates are filled with; UsageError if kind or name cannot be used."""
+    """Return the values for the templates; UsageError if kind or name cannot be used."""
     if kind not in EXAMPLES:
         raise UsageError(f"there is no example of a '{kind}'{nearest(kind, EXAMPLES)} (kinds: {', '.join(EXAMPLES)})")
     _check_name(kind, name, registry)
@@ -125,7 +128,7 @@ def _not_written(path: Path, error: OSError) -> StorageError:
 def _rendered(template: str, facts: dict[str, Any]) -> str:
     import jinja2
 
-    # It is code and plain text that is written, so nothing is escaped; a forgotten fact is an error.
+    # The output is code and plain text, so nothing is escaped; a missing value is an error.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=jinja2.StrictUndefined,
