@@ -151,7 +151,7 @@ def test_every_stage_works_together(write_recipe, tmp_path, registry):
     assert len(proofs["rows"]) == 50
     starts = proofs["shortlisted/full/certificate_start"]
     assert len(starts) == verdicts["results"][0]["counts"]["unargmaxable"] + 1
-    assert "What the output layer can produce" in result.report.read_text()
+    assert "What the output layer can output" in result.report.read_text()
 
 
 def test_a_label_stage_tells_what_it_did_and_how_it_agrees_with_the_data(write_recipe, tmp_path, registry):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmckit.report.charts import HEIGHT, WIDTH, Axis, Series, bar_chart, histogram, line_chart
-from xmckit.report.run_charts import calibration, training
+from xmckit.report.run_charts import calibration_section, training_charts
 
 SVG = "{http://www.w3.org/2000/svg}"
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -133,8 +133,8 @@ def test_only_scores_that_are_meant_as_probabilities_are_called_reliable() -> No
     numbers = {"ece": 0.1, "mean_said": 0.2, "mean_true": 0.3, "places": 9, "said": [0.2], "true": [0.3], "sizes": [9]}
     baseline = {"name": "popularity", "role": "baseline", "calibration": numbers}
     ranking = {"name": "lml", "role": "head", "calibration": None}
-    assert calibration({"systems": [ranking, baseline]}) == ([], None)
-    charts, table = calibration({"systems": [ranking, {**baseline, "name": "bsl", "role": "head"}, baseline]})
+    assert calibration_section({"systems": [ranking, baseline]}) == ([], None)
+    charts, table = calibration_section({"systems": [ranking, {**baseline, "name": "bsl", "role": "head"}, baseline]})
     assert len(charts) == 1
     assert table is not None
     assert [row[0].names for row in table.rows] == [["bsl"], ["popularity"]]
@@ -151,5 +151,5 @@ def test_a_chart_alone_brings_its_colours() -> None:
 def test_a_training_without_any_loss_can_be_drawn() -> None:
     """Where nothing is to be learned there is no logarithm to draw."""
     epochs = [{"number": 1, "loss": 0.0, "score": None, "seconds": 0.1}]
-    (chart,) = training([{"name": "idle", "training": epochs}, {"name": "other", "training": []}])
+    (chart,) = training_charts([{"name": "idle", "training": epochs}, {"name": "other", "training": []}])
     assert [said for _, _, said in marks(str(chart.svg))] == ["idle, epoch 1: loss 0, after 0.10 s"]

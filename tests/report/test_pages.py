@@ -18,14 +18,15 @@ from pages import COMPARISON, HOSTILE, NAMES, SUITE
 from xmckit import UsageError, pipeline, store
 from xmckit.analysis.compare import RecipeDifference
 from xmckit.cli.runs import runs
+from xmckit.errors import shorten
 from xmckit.report import write_comparison, write_report, write_suite
 from xmckit.report.comparison_page import comparison_page
 from xmckit.report.page import render
-from xmckit.report.run_charts import stages
-from xmckit.report.run_report import told_once
+from xmckit.report.run_charts import stage_section
+from xmckit.report.run_report import without_index_facts
 from xmckit.report.suite_page import suite_page
-from xmckit.report.tables import Cell, Column, Table, metric_tables, texts
-from xmckit.report.texts import number, short, size, visible
+from xmckit.report.tables import Cell, Column, ReportTable, metric_tables, name_cell
+from xmckit.report.texts import number, size, visible
 from xmckit.runs import Run, StageRecord
 
 OWN_TAGS = {
@@ -108,7 +109,7 @@ def test_what_components_show_is_there(page: str, run: pipeline.Result) -> None:
         "Labels in a leaf",
         "The label tree",
         "label sets that can never be predicted",
-        "What was written, and where",
+        "Origin of the values",
         "hostile.toml:",
         "xmckit run resolved.toml",
     ):
@@ -134,7 +135,7 @@ def test_what_an_index_tells_stands_there_once() -> None:
     index = {"name": "tree", "facts": {"leaves": {"largest": 3}}}
     facts = {"epochs": 2, "index tree": {"leaves": {"largest": 3}}, "index faiss": {"labels": 4}}
     left = {"epochs": 2, "index faiss": {"labels": 4}}
-    assert told_once({"name": "bsl", "facts": facts}, [index]) == {"name": "bsl", "facts": left}
+    assert without_index_facts({"name": "bsl", "facts": facts}, [index]) == {"name": "bsl", "facts": left}
 
 
 def test_the_report_of_an_older_run_is_written_anew(page: str, run: pipeline.Result, tmp_path: Path) -> None:
@@ -158,14 +159,14 @@ def test_an_empty_text_is_said_to_be_one(run: pipeline.Result, tmp_path: Path) -
     examples = copy.stage_folder("score") / "examples.json"
     store.write_json(examples, [{**store.read_json(examples)[0], "text": " \u00a0\n"}])
     page = write_report(copy).read_text("utf-8")
-    assert page.count("an empty text") == 1
+    assert page.count("The text is empty.") == 1
     assert 'class="quote"' not in page
 
 
 def test_only_a_run_with_stages_from_the_cache_has_a_column_about_it() -> None:
     fresh, reused = (StageRecord("data", "key", {}, 1.0, 1 << 20, "stages/0-data", one) for one in (False, True))
     for records, told in (([fresh, fresh], False), ([fresh, reused], True)):
-        table = stages(records)[1]
+        table = stage_section(records)[1]
         assert ("from the cache" in [column.title for column in table.columns]) is told
         assert {len(row) for row in table.rows} == {len(table.columns)}
 
@@ -208,7 +209,7 @@ def test_the_page_of_a_suite(tmp_path: Path) -> None:
         "61.3",
         "better",
         "ValueError: <script>window.hit=1</script>",
-        "Nothing is done yet",
+        "No cell is done yet",
         "xmckit bench run smoke.toml --seeds 0,1",
     ):
         assert said in parsed.text, said
@@ -239,13 +240,15 @@ def test_what_somebody_set_stands_before_the_defaults_of_other_components() -> N
 @settings(deadline=None, max_examples=40, derandomize=True)
 @given(st.text())
 def test_any_text_can_be_written_and_stays_text(text: str) -> None:
-    table = Table(text, [Column(text), Column("n", True)], [[texts(text), Cell(text, text, hint=text)]], note=text)
+    table = ReportTable(
+        text, [Column(text), Column("n", True)], [[name_cell(text), Cell(text, text, hint=text)]], note=text
+    )
     page = render("comparison.html.j2", **_with(table, text))
     check_own(page)
     page.encode("utf-8")
 
 
-def _with(table: Table, text: str) -> dict[str, object]:
+def _with(table: ReportTable, text: str) -> dict[str, object]:
     return {
         "title": text, "sections": [("x", text)], "comparison": COMPARISON, "tables": [table], "charts": [],
         "differences": table, "costs": [], "cost_table": table, "recipes": table, "systems": table, "checksums": table,
@@ -277,8 +280,8 @@ def test_numbers_as_they_are_read(value: float | None, text: str) -> None:
 
 
 def test_short_texts_and_sizes() -> None:
-    assert short("abc", 3) == "abc"
-    assert short("abcd", 3) == "ab…"
+    assert shorten("abc", 3) == "abc"
+    assert shorten("abcd", 3) == "ab…"
     assert [size(2**power) for power in (3, 15, 21, 34)] == ["8 B", "32 KiB", "2.0 MiB", "16.0 GiB"]
 
 
@@ -293,7 +296,7 @@ def test_metrics_go_into_two_tables_and_the_best_is_marked() -> None:
 
 
 def test_a_table_says_what_it_leaves_out() -> None:
-    table = Table("", [Column("a")], [[Cell("x")]] * 12, of=1000)
+    table = ReportTable("", [Column("a")], [[Cell("x")]] * 12, of=1000)
     assert table.filtered
-    assert not Table("", table.columns, table.rows, fixed=True).filtered
+    assert not ReportTable("", table.columns, table.rows, fixed=True).filtered
     assert table.left_out == 988

@@ -386,4 +386,4 @@ def test_a_narrow_input_is_a_warning_in_the_report(tmp_path):
     page = result.report.read_text()
     assert "bsl: its vectors have 24 entries and are made of 20 features" in page
     assert sorted(path.name for path in (result.path / "plots").glob("margins-*")) == ["margins-bsl-full.svg"]
-    assert "bsl, full layer: margins of what it can produce" in page
+    assert "bsl, full layer: margins of the label sets that it can output" in page

@@ -154,7 +154,7 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
         options.print_json(facts)
         return
     from xmckit.cli.tables import print_table
-    from xmckit.report.facts import flat_facts
+    from xmckit.report.texts import flat_facts
 
     print_table(flat_facts(facts), ["", facts["name"]], left=2)
 

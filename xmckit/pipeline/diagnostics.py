@@ -20,7 +20,7 @@ from xmckit.records import TopK
 FREQUENCY_EDGES = (0, 1, 2, 6, 21, 101, 1001)
 DEEPEST = 20
 BINS = 15
-GROUPS = ("head", "torso", "tail")
+GROUPS = ("head", "torso", "tail")  # stored names of frequent, middle and rare labels; reports translate them
 PER_KIND = 6
 LONGEST_TEXT, LONGEST_LABEL, MOST_LABELS = 600, 200, 40
 RIGHT, PARTLY, WRONG, SURELY = "all right", "partly right", "nothing right", "sure and wrong"
@@ -43,7 +43,7 @@ def insights(
     truth = _Truth(dataset)
     weights = inverse_propensity(train_counts, dataset.train.rows, *constants)
     bounds = thirds(train_counts)
-    # Of a label: 0 head, 1 torso, 2 tail.
+    # The group of each label: 0 frequent, 1 middle, 2 rare.
     third_of = np.where(train_counts >= bounds[0], 0, np.where(train_counts >= bounds[1], 1, 2)).astype(np.int8)
     bin_of = (np.searchsorted(FREQUENCY_EDGES, train_counts, side="right") - 1).astype(np.int8)
     deepest = max(k, DEEPEST)
@@ -87,16 +87,17 @@ def insights(
 
 
 def thirds(train_counts: np.ndarray) -> tuple[int, int]:
-    """Training rows that a label of the head has at least, and one of the torso: the most frequent labels that hold
-    a third of all training labels between them are the head, those of the next third the torso. Labels of equal
-    frequency stand together.
+    """Return the fewest training rows of a frequent label and of a middle label.
+
+    The most frequent labels that have a third of all label occurrences are frequent, those of the next third are
+    middle, and the rest are rare. Labels of equal frequency are in the same group.
     """
     by_rank = np.sort(train_counts)[::-1]
     held = np.cumsum(by_rank)
     if not len(held) or not held[-1]:
         return 1, 1
-    head, torso = (int(by_rank[np.searchsorted(held, share * held[-1] / 3)]) for share in (1, 2))
-    return head, min(torso, head)
+    frequent, middle = (int(by_rank[np.searchsorted(held, share * held[-1] / 3)]) for share in (1, 2))
+    return frequent, min(middle, frequent)
 
 
 class _Truth:

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from xmckit import store
+from xmckit.errors import shorten
 from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
 from xmckit.report.page import render
-from xmckit.report.run_charts import in_percent
-from xmckit.report.tables import Cell, Column, Table, figure, metric_tables, texts
-from xmckit.report.texts import percent, seconds, short, size
+from xmckit.report.run_charts import short_number
+from xmckit.report.tables import (
+    MIB,
+    Cell,
+    Column,
+    ReportTable,
+    cost_cells,
+    cost_columns,
+    metric_tables,
+    name_cell,
+    number_cell,
+    pair_table,
+)
+from xmckit.report.texts import LONGEST_NAME, percent, seconds, size
 
 if TYPE_CHECKING:
     from xmckit.analysis.compare import Comparison, System
 
-MIB = 2**20
-
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
-    """One self-contained page."""
+    """Write one self-contained page."""
     store.write_text(path, comparison_page(comparison))
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """The page as text."""
+    """Return the page as text."""
     names = [system.name for system in comparison.systems]
     recipes = _recipes(comparison, names)
     sections = [("results", "Results"), ("differences", "Differences"), ("costs", "Time and memory")]
@@ -42,47 +53,43 @@ def comparison_page(comparison: Comparison) -> str:
         cost_table=_cost_table(comparison.systems),
         recipes=recipes,
         systems=_systems(comparison.systems),
-        checksums=_checksums(comparison),
+        checksums=pair_table("Checksums of the data", "input", "checksum", comparison.checksums),
     )
 
 
 def deepest_metrics(metrics: Sequence[str]) -> list[str]:
-    """Those at the largest k."""
+    """Return the metrics at the largest k."""
     deepest = max((int(metric.partition("@")[2]) for metric in metrics if "@" in metric), default=0)
     return [metric for metric in metrics if metric.endswith(f"@{deepest}")]
 
 
-def _metric_tables(comparison: Comparison) -> list[Table]:
-    """All metrics; the best is bold, what cannot be told apart from it is marked."""
+def _metric_tables(comparison: Comparison) -> list[ReportTable]:
+    """Show all metrics; the best is bold, and systems that do not differ significantly from it are shaded."""
     results = [{"metrics": system.metrics} for system in comparison.systems]
     tables = metric_tables(results, [system.name for system in comparison.systems])
     return [
-        Table(
-            table.title,
-            table.columns,
-            [_marked(comparison, row, table, place) for place, row in enumerate(table.rows)],
-            families=table.families,
+        replace(
+            table,
+            rows=[
+                [row[0], *(_marked(comparison, system, *pair) for pair in zip(row[1:], table.columns[1:], strict=True))]
+                for row, system in zip(table.rows, comparison.systems, strict=True)
+            ],
         )
         for table in tables
     ]
 
 
-def _marked(comparison: Comparison, row: Sequence[Cell], table: Table, place: int) -> list[Cell]:
-    system = comparison.systems[place]
-    cells = [row[0]]
-    for cell, column in zip(row[1:], table.columns[1:], strict=True):
-        metric = column.hint
-        if metric not in comparison.metrics or metric not in system.metrics:
-            cells.append(cell)
-            continue
-        best = system.name in comparison.best(metric)
-        style = "best equal" if best else "equal" if comparison.equals_best(metric, system.name) else ""
-        hint = ""
-        if metric in system.intervals:
-            low, high = system.intervals[metric]
-            hint = f"{percent(low)} to {percent(high)} in {comparison.level:.0%} of draws"
-        cells.append(Cell(cell.text, cell.value, style, hint=hint))
-    return cells
+def _marked(comparison: Comparison, system: System, cell: Cell, column: Column) -> Cell:
+    metric = column.hint
+    if metric not in comparison.metrics or metric not in system.metrics:
+        return cell
+    best = system.name in comparison.best(metric)
+    style = "best equal" if best else "equal" if comparison.equals_best(metric, system.name) else ""
+    hint = ""
+    if metric in system.intervals:
+        low, high = system.intervals[metric]
+        hint = f"{percent(low)} to {percent(high)} in {comparison.level:.0%} of draws"
+    return replace(cell, style=style, hint=hint)
 
 
 def _metric_charts(comparison: Comparison) -> list[Chart]:
@@ -93,37 +100,34 @@ def _metric_charts(comparison: Comparison) -> list[Chart]:
         for system in comparison.systems:
             if metric not in system.metrics:
                 continue
-            found = system.intervals.get(metric)
-            between = f", {percent(found[0])} to {percent(found[1])}" if found else ""
-            bars.append((system.name, 100 * system.metrics[metric], f"{percent(system.metrics[metric])}{between}"))
-            intervals.append((100 * found[0], 100 * found[1]) if found else None)
-        charts.append(bar_chart(f"compare-{_file(metric)}", metric, bars, Axis("%"), intervals=intervals))
+            value, interval = system.metrics[metric], system.intervals.get(metric)
+            between = f", {percent(interval[0])} to {percent(interval[1])}" if interval else ""
+            bars.append((system.name, 100 * value, f"{percent(value)}{between}"))
+            intervals.append((100 * interval[0], 100 * interval[1]) if interval else None)
+        name = f"compare-{metric.replace('@', '-').lower()}"
+        charts.append(bar_chart(name, metric, bars, Axis("%"), intervals=intervals))
     return charts
 
 
-def _file(metric: str) -> str:
-    return metric.replace("@", "-").lower()
-
-
-def _differences(comparison: Comparison) -> Table:
+def _differences(comparison: Comparison) -> ReportTable:
     rows = [
         [
-            texts(found.one),
-            texts(found.other),
-            Cell(found.metric),
-            figure(found.value, f"{100 * found.value:+.2f}"),
-            Cell(f"{100 * found.low:+.2f} … {100 * found.high:+.2f}"),
-            figure(found.p, f"{found.p:.4f}"),
-            figure(found.adjusted, f"{found.adjusted:.4f}"),
-            Cell("significant" if found.significant else "may be chance", style="best" if found.significant else ""),
+            name_cell(one.one),
+            name_cell(one.other),
+            Cell(one.metric),
+            number_cell(one.value, "+.2f", 100),
+            Cell(f"{100 * one.low:+.2f} … {100 * one.high:+.2f}"),
+            number_cell(one.p, ".4f"),
+            number_cell(one.adjusted, ".4f"),
+            Cell("significant" if one.significant else "may be chance", style="best" if one.significant else ""),
         ]
-        for found in comparison.differences
+        for one in comparison.differences
     ]
     columns = [
         Column("one"), Column("other"), Column("metric"), Column("one − other", True, "percentage points"),
         Column(f"{comparison.level:.0%} of draws"), Column("p", True), Column("p, corrected", True), Column("verdict"),
     ]  # fmt: skip
-    return Table("", columns, rows)
+    return ReportTable("", columns, rows)
 
 
 def _cost_charts(comparison: Comparison) -> list[Chart]:
@@ -137,7 +141,7 @@ def _cost_charts(comparison: Comparison) -> list[Chart]:
         ),
         bar_chart(
             "compare-memory",
-            "Largest memory",
+            "Peak memory",
             [(one.name, one.cost.peak_bytes / MIB, size(one.cost.peak_bytes)) for one in systems],
             Axis("MiB"),
         ),
@@ -154,53 +158,34 @@ def _cost_charts(comparison: Comparison) -> list[Chart]:
             )
             for one in timed
         ]
-        title = f"{metric} against time"
-        axis = Axis("seconds", log=True)
-        charts.append(line_chart("compare-trade", title, points, axis, Axis(f"{metric}, %", shown=in_percent)))
+        x, y = Axis("seconds", log=True), Axis(f"{metric}, %", format=short_number)
+        charts.append(line_chart("compare-trade", f"{metric} against time", points, x, y))
     return charts
 
 
-def _cost_table(systems: Sequence[System]) -> Table:
-    rows = [
-        [
-            texts(one.name),
-            figure(one.cost.seconds, f"{one.cost.seconds:.1f}"),
-            figure(one.cost.cpu_seconds, f"{one.cost.cpu_seconds:.1f}"),
-            figure(one.cost.peak_bytes, f"{one.cost.peak_bytes / MIB:,.0f}"),
-            figure(one.cost.bytes, f"{one.cost.bytes / MIB:,.1f}"),
-        ]
-        for one in systems
-    ]
-    columns = [
-        Column("system"), Column("seconds", True), Column("CPU seconds", True), Column("peak MiB", True),
-        Column("model MiB", True),
-    ]  # fmt: skip
-    return Table("", columns, rows)
+def _cost_table(systems: Sequence[System]) -> ReportTable:
+    rows = [[name_cell(one.name), *cost_cells(one.cost, ".1f")] for one in systems]
+    return ReportTable("", [Column("system"), *cost_columns("model")], rows)
 
 
-def _recipes(comparison: Comparison, names: Sequence[str]) -> Table | None:
+def _recipes(comparison: Comparison, names: Sequence[str]) -> ReportTable | None:
     if not comparison.recipes:
         return None
     rows = [
-        [texts(found.key), *(Cell("–") if value is None else texts(str(value)) for value in found.values)]
-        for found in sorted(comparison.recipes, key=lambda found: found.unset)
+        [name_cell(one.key), *(Cell("–") if value is None else name_cell(str(value)) for value in one.values)]
+        for one in sorted(comparison.recipes, key=lambda one: one.unset)
     ]
-    return Table("", [Column("key"), *(Column(short(name)) for name in names)], rows)
+    return ReportTable("", [Column("key"), *(Column(shorten(name, LONGEST_NAME)) for name in names)], rows)
 
 
-def _systems(systems: Sequence[System]) -> Table:
-    rows: list[list[Any]] = [
+def _systems(systems: Sequence[System]) -> ReportTable:
+    rows = [
         [
-            texts(one.name),
-            texts(one.title),
+            name_cell(one.name),
+            name_cell(one.title),
             Cell("–" if one.path is None else f"{one.path.parent.name}/{one.path.name}"),
-            Cell("–" if one.seed is None else str(one.seed), one.seed),
+            number_cell(one.seed, "d"),
         ]
         for one in systems
     ]
-    return Table("", [Column("system"), Column("title"), Column("run"), Column("seed", True)], rows)
-
-
-def _checksums(comparison: Comparison) -> Table | None:
-    rows = [[texts(name), Cell(str(value))] for name, value in comparison.checksums.items()]
-    return Table("Checksums of the data", [Column("input"), Column("checksum")], rows) if rows else None
+    return ReportTable("", [Column("system"), Column("title"), Column("run"), Column("seed", True)], rows)

@@ -1,7 +1,7 @@
-"""What all pages share: one HTML file with its style and script inside, which asks nobody for anything.
+"""Render a page: one HTML file that contains its style and its script and loads nothing.
 
-The page's Content-Security-Policy allows this one style and this one script, by their checksums, and pictures that the
-script itself makes to be saved: a text that became a tag by some mistake could neither run nor call out.
+The page's Content-Security-Policy allows this style and this script by their checksums, and images that the script
+makes for saving. A text that became a tag by mistake could neither run nor send anything.
 """
 
 from __future__ import annotations
@@ -15,35 +15,26 @@ from typing import Any
 from markupsafe import Markup
 
 from xmckit import __version__
-from xmckit.report.texts import number, percent, seconds, short, size, visible
+from xmckit.errors import shorten
+from xmckit.report.texts import LONGEST_NAME, number, percent, visible
 
 
 def render(template: str, **values: Any) -> str:
-    """The page that a template of this folder makes of `values`; everything that is not our own Markup is escaped."""
+    """Fill a template of this folder; every value that is not Markup is escaped."""
     style, script = _asset("style.css"), _asset("script.js")
-    return str(
-        _environment()
-        .get_template(template)
-        .render(
-            version=__version__,
-            style=Markup(style),
-            script=Markup(script),
-            policy=_policy(style, script),
-            **values,
-        )
-    )
+    shared = {
+        "version": __version__,
+        "style": Markup(style),
+        "script": Markup(script),
+        "policy": f"default-src 'none'; style-src '{_checksum(style)}'; script-src '{_checksum(script)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'",
+    }
+    return str(_environment().get_template(template).render(**shared, **values))
 
 
 @functools.cache
 def _asset(name: str) -> str:
     return resources.files("xmckit.report").joinpath("assets", name).read_text("utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    return (
-        f"default-src 'none'; style-src '{_checksum(style)}'; script-src '{_checksum(script)}'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _checksum(text: str) -> str:
@@ -60,12 +51,12 @@ def _environment() -> Any:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_finalized,
+        # Templates pass every text through this; Markup is a subclass of str and stays as it is.
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    environment.filters.update(percent=percent, number=number, seconds=seconds, size=size, short=short)
+    environment.filters.update(percent=percent, number=number, shorten=_shorten)
     return environment
 
 
-def _finalized(value: Any) -> Any:
-    """Every text that a template writes passes here; what is Markup is ours."""
-    return visible(value) if type(value) is str else value
+def _shorten(text: str, longest: int = LONGEST_NAME) -> str:
+    return shorten(text, longest)

@@ -1,4 +1,4 @@
-"""The page of a suite: every system on every data set, what is significant, what it cost, and what did not run."""
+"""The page of a suite: every system on every data set, with significance, costs and failures."""
 
 from __future__ import annotations
 
@@ -7,66 +7,61 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmckit import store
+from xmckit.errors import shorten
 from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
-from xmckit.report.facts import flat_facts
 from xmckit.report.page import render
-from xmckit.report.run_charts import in_percent
-from xmckit.report.tables import Cell, Column, Table, figure, texts
-from xmckit.report.texts import percent, seconds, short
+from xmckit.report.run_charts import short_number
+from xmckit.report.tables import MIB, Cell, Column, ReportTable, name_cell, number_cell, pair_table, share_cell
+from xmckit.report.texts import flat_facts, percent, seconds
 
 if TYPE_CHECKING:
-    from xmckit.bench.results import DataResults, Duel, Results
+    from xmckit.bench.results import DataResults, Results
 
-MIB = 2**20
 FAMILIES = ("P", "PSP")
 COSTS = (
-    ("train s", "train_seconds", 1, 1),
-    ("predict s", "predict_seconds", 1, 2),
-    ("CPU s", "cpu_seconds", 1, 1),
-    ("peak MiB", "peak_bytes", MIB, 0),
-    ("model MiB", "bytes", MIB, 1),
+    ("train s", "train_seconds", 1, ",.1f"),
+    ("predict s", "predict_seconds", 1, ",.2f"),
+    ("CPU s", "cpu_seconds", 1, ",.1f"),
+    ("peak MiB", "peak_bytes", 1 / MIB, ",.0f"),
+    ("model MiB", "bytes", 1 / MIB, ",.1f"),
 )
 
 
 def write_suite(results: Results, path: Path) -> None:
-    """One self-contained page."""
+    """Write one self-contained page."""
     store.write_text(path, suite_page(results))
 
 
 def suite_page(results: Results) -> str:
-    """The page as text."""
-    data = [_data_set(results, one, place) for place, one in enumerate(results.data)]
-    duels, failed = _duels(results), _failed(results)
+    """Return the page as text."""
+    data = [_data_set(results, one, index) for index, one in enumerate(results.data)]
+    duels, failures = _duels(results), _failures(results)
     sections = [("duels", "Recipes against peers")] if duels.rows else []
-    sections += [(one["id"], short(one["name"], 30)) for one in data]
-    sections += [("failed", "What did not run")] if failed or results.missing else []
+    sections += [(one["id"], shorten(one["name"], 30)) for one in data]
+    sections += [("failed", "Failures")] if failures or results.missing else []
     return render(
         "suite.html.j2",
         title=results.title or results.suite,
         sections=[*sections, ("repeat", "Repeat it")],
         results=results,
         duels=duels,
-        duel_charts=_duel_charts(results) if duels.rows else [],
+        duel_charts=_duel_charts(results),
         data=data,
-        failed=failed,
+        failures=failures,
         machine=flat_facts(results.machine),
-        versions=Table(
-            "Versions",
-            [Column("library"), Column("version")],
-            [[Cell(name), Cell(version)] for name, version in results.versions.items()],
-        ),
+        versions=pair_table("Versions", "library", "version", results.versions),
     )
 
 
-def _data_set(results: Results, data: DataResults, place: int) -> dict[str, Any]:
+def _data_set(results: Results, data: DataResults, index: int) -> dict[str, Any]:
     done = [system for system in results.systems if results.of(data.name, system["name"])]
     return {
-        "id": f"data-{place}",
+        "id": f"data-{index}",
         "name": data.name,
         "facts": data.facts,
         "checksum": data.checksum,
         "table": _table(results, data, done) if done else None,
-        "charts": _charts(results, data, done, place) if done else [],
+        "charts": _charts(results, data, done, f"suite-{index}") if done else [],
         "notes": data.notes,
         "published": [
             f"{one['system']}: {one['source']}" + ("" if one["same_split"] else "; on other rows of the same source")
@@ -79,102 +74,102 @@ def _metrics(results: Results) -> list[str]:
     return [f"{family}@{k}" for family in FAMILIES for k in results.k]
 
 
-def _table(results: Results, data: DataResults, done: list[Mapping[str, str]]) -> Table:
-    """A line for each system, and one for each published number."""
+def _title(system: Mapping[str, str]) -> str:
+    return system["title"] or system["name"]
+
+
+def _table(results: Results, data: DataResults, done: list[Mapping[str, str]]) -> ReportTable:
+    """Show a line for each system, and one for each published result."""
     metrics = _metrics(results)
     rows = []
     for system in done:
         name = system["name"]
-        cells = [texts(system["title"] or name), Cell(system["kind"])]
+        cells = [name_cell(_title(system)), Cell(system["kind"])]
         cells += [_metric(results, data, name, metric) for metric in metrics]
-        for _, cost, unit, places in COSTS:
-            found = results.mean(data.name, name, cost)
-            cells.append(Cell("–") if found is None else figure(found[0], f"{found[0] / unit:,.{places}f}"))
-        rows.append([*cells, figure(count := len(results.of(data.name, name)), str(count))])
+        for _, cost, scale, spec in COSTS:
+            mean = results.mean(data.name, name, cost)
+            cells.append(number_cell(mean[0] if mean else None, spec, scale))
+        rows.append([*cells, number_cell(len(results.of(data.name, name)), "d")])
     for one in data.published:
         values = [one["metrics"].get(metric) for metric in metrics]
-        cells = [texts(one["system"]), Cell("published")]
-        cells += [Cell("–") if value is None else figure(value / 100, f"{value:.1f}") for value in values]
+        cells = [name_cell(one["system"]), Cell("published")]
+        cells += [Cell("–") if value is None else Cell(f"{value:.1f}", value / 100) for value in values]
         rows.append([*cells, *[Cell("–")] * (len(COSTS) + 1)])
     columns = [Column("system"), Column("kind")]
     columns += [Column(f"@{metric.partition('@')[2]}", True, metric) for metric in metrics]
     columns += [*(Column(title, True) for title, *_ in COSTS), Column("seeds", True)]
     families = [("", 2), *((family, len(results.k)) for family in FAMILIES), ("", len(COSTS) + 1)]
-    return Table("", columns, rows, families=families)
+    return ReportTable("", columns, rows, families=families)
 
 
 def _metric(results: Results, data: DataResults, system: str, metric: str) -> Cell:
-    found = results.mean(data.name, system, metric)
-    if found is None:
+    mean_and_deviation = results.mean(data.name, system, metric)
+    if mean_and_deviation is None:
         return Cell("–")
-    mean, deviation = found
+    mean, deviation = mean_and_deviation
     several = len(results.of(data.name, system)) > 1
     text = f"{100 * mean:.1f}" + (f" ± {100 * deviation:.1f}" if several else "")
     standing = data.standings.get(metric, {}).get(system)
     if standing is None:
         return Cell(text, mean)
     if standing.best == system:
-        return Cell(text, mean, "best equal", hint="the best")
+        return Cell(text, mean, "best equal", hint="best")
     behind = f"{100 * standing.difference:.2f} behind {standing.best} "
     hint = f"{behind}({100 * standing.low:+.2f} … {100 * standing.high:+.2f}), p = {standing.p:.4f}"
     return Cell(text, mean, "equal" if standing.same else "", hint=hint)
 
 
-def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], place: int) -> list[Chart]:
-    """The metrics at the largest k as bars, and each of them against the time of training."""
+def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], prefix: str) -> list[Chart]:
+    """Draw the metrics at the largest k as bars, and precision against the time of training."""
     charts = []
     for family in FAMILIES:
         metric = f"{family}@{max(results.k)}"
-        found = [(system, results.mean(data.name, system["name"], metric)) for system in done]
-        scored = sorted(((system, value) for system, value in found if value), key=lambda pair: -pair[1][0])
+        means = [(system, results.mean(data.name, system["name"], metric)) for system in done]
+        scored = sorted(((system, value) for system, value in means if value), key=lambda pair: -pair[1][0])
         bars = [
-            (
-                system["title"] or system["name"],
-                100 * value[0],
-                f"{100 * value[0]:.1f}, deviation {100 * value[1]:.2f} over seeds",
-            )
-            for system, value in scored
+            (_title(system), 100 * mean, f"{100 * mean:.1f}, deviation {100 * deviation:.2f} over seeds")
+            for system, (mean, deviation) in scored
         ]
         peers = [system["kind"] != "recipe" for system, _ in scored]
         note = "Grey: not a recipe of xmckit." if any(peers) else ""
-        charts.append(bar_chart(f"suite-{place}-{family.lower()}", metric, bars, Axis("%"), note, peers))
+        charts.append(bar_chart(f"{prefix}-{family.lower()}", metric, bars, Axis("%"), note, peers))
     metric = f"{FAMILIES[0]}@{max(results.k)}"
     points = []
-    for system in (one for one in done if one["kind"] != "baseline"):  # it would press the others together
+    for system in done:
+        if system["kind"] == "baseline":  # its time is so short that it would squeeze the others together
+            continue
         value, time = (results.mean(data.name, system["name"], name) for name in (metric, "train_seconds"))
         if value and time and time[0] > 0:
-            name = system["title"] or system["name"]
-            said = f"{name}: {metric} {percent(value[0])}, trained in {seconds(time[0])}"
-            points.append(Series(name, [(time[0], 100 * value[0])], [said], joined=False))
+            tip = f"{_title(system)}: {metric} {percent(value[0])}, trained in {seconds(time[0])}"
+            points.append(Series(_title(system), [(time[0], 100 * value[0])], [tip], joined=False))
     if len(points) > 1:
-        axis = Axis("seconds of training", log=True)
-        title = f"{metric} against the time of training"
-        charts.append(line_chart(f"suite-{place}-trade", title, points, axis, Axis(f"{metric}, %", shown=in_percent)))
+        x, y = Axis("seconds of training", log=True), Axis(f"{metric}, %", format=short_number)
+        charts.append(line_chart(f"{prefix}-trade", f"{metric} against the time of training", points, x, y))
     return charts
 
 
-def _duels(results: Results) -> Table:
-    """The best recipe against the best peer, in every metric that is shown."""
-    titles = {system["name"]: system["title"] or system["name"] for system in results.systems}
+def _duels(results: Results) -> ReportTable:
+    """Compare the best recipe with the best peer in every metric of the page."""
+    titles = {system["name"]: _title(system) for system in results.systems}
     rows = []
     for data in results.data:
         for duel in data.duels:
             if duel.metric not in _metrics(results):
                 continue
-            values = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
-            shown = [value[0] if value else None for value in values]
+            means = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
+            recipe, peer = (share_cell(mean[0] if mean else None) for mean in means)
             rows.append(
                 [
-                    texts(data.name),
+                    name_cell(data.name),
                     Cell(duel.metric),
-                    _verdict(duel),
-                    texts(titles[duel.recipe]),
-                    Cell(percent(shown[0]), shown[0]),
-                    texts(titles[duel.peer]),
-                    Cell(percent(shown[1]), shown[1]),
-                    figure(duel.difference, f"{100 * duel.difference:+.2f}"),
+                    Cell(duel.standing, style={"better": "best", "behind": "bad"}.get(duel.standing, "")),
+                    name_cell(titles[duel.recipe]),
+                    recipe,
+                    name_cell(titles[duel.peer]),
+                    peer,
+                    number_cell(duel.difference, "+.2f", 100),
                     Cell(f"{100 * duel.low:+.2f} … {100 * duel.high:+.2f}"),
-                    figure(duel.p, f"{duel.p:.4f}"),
+                    number_cell(duel.p, ".4f"),
                 ]
             )
     columns = [
@@ -182,20 +177,16 @@ def _duels(results: Results) -> Table:
         Column("best peer"), Column("its value", True), Column("difference", True), Column("95% of draws"),
         Column("p, corrected", True),
     ]  # fmt: skip
-    return Table("", columns, rows)
-
-
-def _verdict(duel: Duel) -> Cell:
-    return Cell(duel.standing, style={"better": "best", "behind": "bad"}.get(duel.standing, ""))
+    return ReportTable("", columns, rows)
 
 
 def _duel_charts(results: Results) -> list[Chart]:
-    """How far the best recipe is ahead of the best peer on each data set, and where 95 % of the draws are."""
+    """Draw the difference between the best recipe and the best peer on each data set, with its 95 % interval."""
     charts = []
     for family in FAMILIES:
         metric = f"{family}@{max(results.k)}"
-        found = [(data.name, duel) for data in results.data for duel in data.duels if duel.metric == metric]
-        if not found:
+        duels = [(data.name, duel) for data in results.data for duel in data.duels if duel.metric == metric]
+        if not duels:
             continue
         bars = [
             (
@@ -204,15 +195,15 @@ def _duel_charts(results: Results) -> list[Chart]:
                 f"{100 * duel.difference:+.2f}, 95 % of draws {100 * duel.low:+.2f} … {100 * duel.high:+.2f}, "
                 f"{duel.recipe} against {duel.peer}",
             )
-            for name, duel in found
+            for name, duel in duels
         ]
-        intervals = [(100 * duel.low, 100 * duel.high) for _, duel in found]
-        title, axis = f"{metric}: best recipe minus best peer", Axis("percentage points", shown=in_percent)
+        intervals = [(100 * duel.low, 100 * duel.high) for _, duel in duels]
+        title, axis = f"{metric}: best recipe minus best peer", Axis("percentage points", format=short_number)
         charts.append(bar_chart(f"suite-duel-{family.lower()}", title, bars, axis, intervals=intervals))
     return charts
 
 
-def _failed(results: Results) -> Table | None:
-    rows = [[texts(text) for text in row] for row in results.failures()]
-    columns = [Column("data"), Column("system"), Column("seed"), Column("why"), Column("message")]
-    return Table("", columns, rows) if rows else None
+def _failures(results: Results) -> ReportTable | None:
+    rows = [[name_cell(text) for text in row] for row in results.failures()]
+    columns = [Column("data"), Column("system"), Column("seed"), Column("reason"), Column("message")]
+    return ReportTable("", columns, rows) if rows else None

@@ -1,19 +1,22 @@
-"""Tables of a page: what a cell shows, and by what its column is sorted."""
+"""Tables of a page: the text of each cell, and the value by which its column is sorted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from xmckit.report.texts import number, percent, short
+from xmckit.errors import shorten
+from xmckit.report.texts import LONGEST_NAME, number
 
 FILTER_FROM = 10  # rows from which a table has a field to filter them
+MIB = 2**20
+FIRST_FAMILIES = ("P", "nDCG", "PSP", "PSnDCG")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """`text` is what is shown, `value` what is sorted by; `names` are other people's words, each set apart."""
+    """A cell shows `text`, or `names`, which are foreign texts; its column is sorted by `value`, or by the text."""
 
     text: str = ""
     value: float | str | None = None
@@ -24,13 +27,13 @@ class Cell:
 
     @property
     def key(self) -> str | None:
-        """What the page's script sorts by; None where that is the text itself."""
+        """Return the sort key for the page's script; None if it is the text itself."""
         return None if self.value is None else str(self.value)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading. `numeric` columns stand to the right and are sorted as numbers, the largest first."""
+    """A heading. `numeric` columns are right-aligned and sorted as numbers, the largest first."""
 
     title: str
     numeric: bool = False
@@ -38,9 +41,10 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows to be sorted and, from some number on, filtered, unless they are `fixed`. `families` are headings over
-    several columns.
+class ReportTable:
+    """A table that the reader can sort, and filter if it is long, unless it is `fixed`.
+
+    `families` are headings over several columns. `of` is the number of rows before the table was cut.
     """
 
     title: str
@@ -60,30 +64,48 @@ class Table:
         return max(0, (self.of or 0) - len(self.rows))
 
 
-def texts(*names: str) -> Cell:
-    """Other people's words, which may run from right to left."""
-    return Cell(names=[short(name) for name in names])
+def name_cell(name: str) -> Cell:
+    """Show a foreign text, which may run from right to left."""
+    return Cell(names=[shorten(name, LONGEST_NAME)])
 
 
-def count(value: float | None) -> Cell:
+def count_cell(value: float | None) -> Cell:
     return Cell(number(value), value)
 
 
-def share(value: float | None, style: str = "", hint: str = "") -> Cell:
-    """A share as a percentage."""
-    return Cell(percent(value), value, style, hint=hint)
+def number_cell(value: float | None, spec: str, scale: float = 1) -> Cell:
+    """Show `scale` × the value in this format."""
+    return Cell("–" if value is None else f"{scale * value:{spec}}", value)
 
 
-def figure(value: Any, text: str) -> Cell:
-    """A number that is written in its own way."""
-    return Cell(text, value)
+def share_cell(value: float | None) -> Cell:
+    """Show a share as a percentage."""
+    return number_cell(value, ".2f", 100)
 
 
-FIRST_FAMILIES = ("P", "nDCG", "PSP", "PSnDCG")
+def cost_columns(disk: str) -> list[Column]:
+    titles = ("seconds", "CPU seconds", "peak MiB", f"{disk} MiB")
+    return [Column(title, True) for title in titles]
 
 
-def metric_tables(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Table]:
-    """Metrics by family in two tables that fit a page; `names` are what the results are called."""
+def cost_cells(cost: Any, seconds: str) -> list[Cell]:
+    """Show what a stage or a system cost, with its seconds in this format."""
+    return [
+        number_cell(cost.seconds, seconds),
+        number_cell(cost.cpu_seconds, seconds),
+        number_cell(cost.peak_bytes, ",.0f", 1 / MIB),
+        number_cell(cost.bytes, ",.1f", 1 / MIB),
+    ]
+
+
+def pair_table(title: str, first: str, second: str, values: Mapping[str, Any]) -> ReportTable:
+    """Show names and values in two columns."""
+    rows = [[name_cell(name), Cell(str(value))] for name, value in values.items()]
+    return ReportTable(title, [Column(first), Column(second)], rows)
+
+
+def metric_tables(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[ReportTable]:
+    """Show the metrics of the results, which are called `names`, in two tables that fit a page."""
     families: dict[str, list[str]] = {}
     for metric in dict.fromkeys(metric for result in results for metric in result["metrics"]):
         families.setdefault(metric.partition("@")[0], []).append(metric)
@@ -93,24 +115,20 @@ def metric_tables(results: Sequence[Mapping[str, Any]], names: Sequence[str]) ->
 
 def _metric_table(
     families: Mapping[str, Sequence[str]], results: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> Table:
-    metrics = [metric for group in families.values() for metric in group]
+) -> ReportTable:
+    metrics = [metric for family in families.values() for metric in family]
     best = {
         metric: max((result["metrics"][metric] for result in results if metric in result["metrics"]), default=None)
         for metric in metrics
     }
     rows = []
     for result, name in zip(results, names, strict=True):
-        values = [result["metrics"].get(metric) for metric in metrics]
-        cells = [
-            share(value, "best" if len(results) > 1 and value is not None and value == best[metric] else "")
-            for metric, value in zip(metrics, values, strict=True)
-        ]
-        rows.append([texts(name), *cells])
+        cells = [name_cell(name)]
+        for metric in metrics:
+            value = result["metrics"].get(metric)
+            is_best = len(results) > 1 and value is not None and value == best[metric]
+            cells.append(replace(share_cell(value), style="best" if is_best else ""))
+        rows.append(cells)
     columns = [Column(f"@{at}" if (at := metric.partition("@")[2]) else metric, True, metric) for metric in metrics]
-    return Table(
-        "",
-        [Column("system"), *columns],
-        rows,
-        families=[("", 1), *((name if "@" in of[0] else "", len(of)) for name, of in families.items())],
-    )
+    headings = [(name if "@" in family[0] else "", len(family)) for name, family in families.items()]
+    return ReportTable("", [Column("system"), *columns], rows, families=[("", 1), *headings])

@@ -1,30 +1,24 @@
-"""Numbers and other people's texts as a page shows them."""
+"""Format numbers, facts and foreign texts for a page."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-from xmckit.errors import shorten
 
 LONGEST_NAME = 120
 
-# What a reader cannot see, or what would steer the text around it: control characters, marks of writing direction,
-# line separators, and halves of characters that no file can hold.
-_UNSEEN = re.compile(
+# Characters that a reader cannot see or that change the text around them: control characters, marks of writing
+# direction, line separators, and lone surrogates, which no file can hold.
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
 )
 
 
 def visible(text: str) -> str:
-    """The text with escapes for what cannot be seen; line ends and tabs stay."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", text.replace("\r\n", "\n"))
-
-
-def short(text: str, longest: int = LONGEST_NAME) -> str:
-    """At most so many characters, with a sign where some are left out."""
-    return shorten(text, longest)
+    """Escape the characters that cannot be seen, except line ends and tabs."""
+    return _INVISIBLE.sub(lambda match: f"\\u{ord(match.group()):04x}", text.replace("\r\n", "\n"))
 
 
 def percent(value: float | None) -> str:
@@ -32,14 +26,12 @@ def percent(value: float | None) -> str:
 
 
 def number(value: Any) -> str:
-    """A count with separators, any other number with four digits."""
-    if value is None:
-        return "–"
+    """Format a count with separators, and any other number with four digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return "–"
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
@@ -60,3 +52,21 @@ def size(value: float) -> str:
             break
         value /= 1024
     return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"
+
+
+def flat_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return nested facts as (name, text) in order, without values that are missing or empty."""
+    return list(_fact_rows(facts, ""))
+
+
+def _fact_rows(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in facts.items():
+        name = f"{prefix}{key.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            yield from _fact_rows(value, f"{name} · ")
+        elif isinstance(value, bool):
+            yield name, number(value)
+        elif isinstance(value, int | float):
+            yield name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+        elif value:
+            yield name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,4 +1,3 @@
-
 "use strict";
 (() => {
   const make = (tag, attributes = {}, ...children) => {
@@ -8,7 +7,7 @@
     return element;
   };
 
-  // -- tables: a click on a heading sorts, a field filters
+  // -- tables: click a heading to sort, type to filter
 
   const keyOf = (row, column) => {
     const cell = row.cells[column];
@@ -65,7 +64,7 @@
   }
   for (const list of document.querySelectorAll("div[data-filter]")) filterOver([...list.children], list);
 
-  // -- charts: values under the pointer or by arrow keys, and buttons to save
+  // -- charts: values at the pointer or by arrow keys, and buttons to save
 
   const tip = make("div", { class: "tip", role: "status", hidden: "" });
   document.body.append(tip);
@@ -175,7 +174,7 @@
     figure.querySelector("figcaption").append(make("span", { class: "save" }, ...buttons));
   }
 
-  // -- paper shows what is folded
+  // -- open folded parts for printing
 
   let opened = [];
   window.addEventListener("beforeprint", () => {

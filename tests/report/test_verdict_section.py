@@ -1,4 +1,4 @@
-"""The picture of margins."""
+"""The histogram of margins in the section about verdicts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmckit.report.margins import margin_histogram
 from xmckit.report.run_charts import decades
+from xmckit.report.verdict_section import margin_histogram
 
 
 def verdict(status: str = "argmaxable", margin: float | None = None, replayed: bool | None = None) -> dict[str, Any]:

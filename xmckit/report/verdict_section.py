@@ -1,0 +1,139 @@
+"""The section of a run's report about verdicts: counts, margins, and the label sets that can never be output."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from xmckit import store
+from xmckit.errors import shorten
+from xmckit.report.charts import Axis, Chart, histogram
+from xmckit.report.run_charts import decades
+from xmckit.report.tables import Cell, Column, ReportTable, count_cell, name_cell, number_cell, share_cell
+from xmckit.runs import Run, layout
+
+SCOPES = {"full": "full layer", "shortlist": "with each row's candidates"}
+STATUSES = ("argmaxable", "unargmaxable", "unresolved")
+MOST_SETS, LABELS_OF_A_SET, LONGEST_LABEL = 100, 20, 80
+MOST_BINS = 60
+# By the value of `replayed`: whether the head's own scorer confirmed the witness.
+WITNESSES = {True: "replayed by the head", False: "lost in the head's own arithmetic", None: "proved, not replayed"}
+
+
+def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any]:
+    """Return what the page shows about verdicts: a line for each head and scope, and the sets never output."""
+    verdicts = run.verdicts()
+    proved = [result for result in verdicts["results"] if result["verifiable"]]
+    # Only some verifiers and layers fill these columns.
+    optional = [key for key in ("ideal", "eps") if any(any(result[key].values()) for result in proved)]
+    margins = [
+        margin_histogram(
+            f"margins-{result['head']}-{result['scope']}",
+            f"{result['head']}, {SCOPES[result['scope']]}: margins of the label sets that it can output",
+            result["verdicts"],
+        )
+        for result in proved
+    ]
+    file = run.stage_folder(layout.VERIFY) / layout.ASSIGNMENTS
+    label_sets = store.read_arrays(file, "indices", "indptr") if proved else {}
+    caveats = {result["head"]: result["caveat"] for result in proved if result["caveat"]}
+    return {
+        "proved": proved,
+        "assignments": verdicts["assignments"],
+        "of": verdicts["of"],
+        "optional": optional,
+        "table": _verdict_table(proved, optional),
+        "margins": [chart for chart in margins if chart is not None],
+        "never": [_never(result, label_sets, label_name) for result in proved if result["counts"]["unargmaxable"]],
+        "caveats": [f"{head}: {caveat}" for head, caveat in caveats.items()],
+        "not_verifiable": [
+            f"{one['head']} is not verifiable: {one['why']}" for one in verdicts["results"] if not one["verifiable"]
+        ],
+        "shortlisted": any(result["scope"] != "full" for result in proved),
+    }
+
+
+def _verdict_table(proved: Sequence[Mapping[str, Any]], optional: Sequence[str]) -> ReportTable:
+    rows = []
+    for result in proved:
+        replayed, tried = result["replayed"]["yes"], result["replayed"]["yes"] + result["replayed"]["no"]
+        rows.append(
+            [
+                name_cell(result["head"]),
+                Cell(SCOPES[result["scope"]]),
+                Cell(result["rule"]),
+                *(count_cell(result["counts"][status]) for status in STATUSES),
+                share_cell(result["share"]),
+                *(Cell(_can_and_cannot(result[key])) for key in optional),
+                number_cell(result["smallest_margin"], ".3g"),
+                Cell(f"{replayed:,} of {tried:,}" if tried else "–"),
+            ]
+        )
+    columns = [Column("head"), Column("scope"), Column("rule"), *(Column(status, True) for status in STATUSES)]
+    columns += [Column("share %", True)]
+    columns += [Column({"ideal": "ideal: can / cannot", "eps": "at eps: can / cannot"}[key]) for key in optional]
+    return ReportTable("", [*columns, Column("smallest margin", True), Column("replayed")], rows)
+
+
+def _can_and_cannot(counts: Mapping[str, int]) -> str:
+    return f"{counts['argmaxable']:,} / {counts['unargmaxable']:,}" if sum(counts.values()) else "–"
+
+
+def _never(
+    result: Mapping[str, Any], label_sets: Mapping[str, np.ndarray], label_name: Callable[[int], str]
+) -> ReportTable:
+    """Name the label sets that can never be output, the most frequent first."""
+    indices, indptr = label_sets["indices"], label_sets["indptr"]
+    positions: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for position, verdict in enumerate(result["verdicts"]):
+        if verdict["status"] == "unargmaxable":
+            positions[tuple(indices[indptr[position] : indptr[position + 1]].tolist())].append(position)
+    first = sorted(positions.items(), key=lambda item: (-len(item[1]), item[1][0]))[:MOST_SETS]
+    verdicts = [result["verdicts"][own[0]] for _, own in first]
+    some_missed = any(verdict["missed"] for verdict in verdicts)
+    rows = []
+    for (labels, own), verdict in zip(first, verdicts, strict=True):
+        row = [_names(labels, label_name, "no label at all"), count_cell(len(labels)), count_cell(len(own))]
+        row.append(Cell(verdict["proof"]))
+        rows.append([*row, _names(verdict["missed"], label_name, "")] if some_missed else row)
+    columns = [Column("label set"), Column("labels", True), Column("occurrences", True), Column("proof")]
+    columns += [Column("missed by the shortlist")] if some_missed else []
+    title = f"{result['head']}, {SCOPES[result['scope']]}: label sets that can never be predicted"
+    return ReportTable(title, columns, rows, of=len(positions))
+
+
+def _names(labels: Sequence[int], label_name: Callable[[int], str], none: str) -> Cell:
+    names = [shorten(label_name(label), LONGEST_LABEL) for label in labels[:LABELS_OF_A_SET]]
+    return Cell(none, names=names, more=len(labels) - len(names))
+
+
+def margin_histogram(name: str, title: str, verdicts: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """Draw the margins of verdicts as verdicts.json has them; return None if no label set has a margin."""
+    groups = {
+        group: [verdict["margin"] for verdict in verdicts if verdict["margin"] and verdict["replayed"] is replayed]
+        for replayed, group in WITNESSES.items()
+    }
+    groups = {group: margins for group, margins in groups.items() if margins}
+    if not groups:
+        return None
+    edges = decades(min(map(min, groups.values())), max(map(max, groups.values())), MOST_BINS)
+    stacks = {group: _counts(margins, edges) for group, margins in groups.items()}
+    axis = Axis("margin", log=True, format=lambda value: f"{value:.2g}")
+    return histogram(name, title, edges, stacks, axis, "label sets", _without_margin(verdicts))
+
+
+def _counts(margins: Sequence[float], edges: Sequence[float]) -> list[int]:
+    counts = [0] * (len(edges) - 1)
+    for margin in margins:
+        counts[min(max(bisect_right(edges, margin) - 1, 0), len(counts) - 1)] += 1
+    return counts
+
+
+def _without_margin(verdicts: Sequence[Mapping[str, Any]]) -> str:
+    counts = Counter(verdict["status"] for verdict in verdicts if not verdict["margin"])
+    parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    return f"Without a margin: {parts}." if parts else ""
