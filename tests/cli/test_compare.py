@@ -250,7 +250,7 @@ def test_the_table_marks_the_best_and_says_what_is_significant(call):
 
 
 def test_metrics_without_a_mark_are_named(call):
-    assert "Not compared by row, and so without a mark: R@2, coverage@2, micro-F1." in call("good", "poor")
+    assert "Not compared by row, and therefore without a mark: R@2, coverage@2, micro-F1." in call("good", "poor")
 
 
 def test_defaults_of_a_component_that_only_one_run_has_are_counted_not_listed(call):

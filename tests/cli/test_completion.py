@@ -79,7 +79,7 @@ def test_runs_of_commands_that_take_one(tmp_path, monkeypatch):
 
 def test_every_run_recipe_and_component_argument_has_names_to_offer():
     """An argument that is called otherwise would silently offer nothing."""
-    from xmckit.cli.completion import Known, offer_names
+    from xmckit.cli.completion import NameType, offer_names
 
     context = click.Context(program, resilient_parsing=True)
     silent, asked = [], 0
@@ -90,7 +90,7 @@ def test_every_run_recipe_and_component_argument_has_names_to_offer():
             said = f"{argument.name} {argument.metavar}".lower()
             if any(word in said for word in ("run", "recipe", "kind", "source")):
                 asked += 1
-                if not isinstance(argument.type, Known):
+                if not isinstance(argument.type, NameType):
                     silent.append((path, argument.name))
     assert silent == []
     assert asked > 12

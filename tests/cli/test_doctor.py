@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from xmckit import registry
 from xmckit.cli import xmckit as program
-from xmckit.cli.probing import probe_all
+from xmckit.cli.plugin_probe import probe_all
 from xmckit.registry import Plugin
 from xmckit.registry.locations import Location
 

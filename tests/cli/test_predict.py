@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,13 +18,14 @@ from scipy.sparse import csr_matrix, save_npz
 
 import xmckit
 from xmckit import store
-from xmckit.analysis.evaluate import FeatureRows, as_trained, feature_rows
+from xmckit.analysis.evaluate import as_trained
+from xmckit.analysis.predict import is_file
 from xmckit.cli import main
 from xmckit.cli import predict as module
 from xmckit.cli import xmckit as program
 from xmckit.data import rows
 from xmckit.data.model import Split
-from xmckit.data.saved import save_split
+from xmckit.data.saved import FeatureRows, read_feature_rows, save_split
 from xmckit.data.xmc_text import row_text
 from xmckit.errors import DataError, StorageError, UsageError
 
@@ -75,7 +75,8 @@ def of_features(tmp_path_factory):
 
 def test_the_formats_are_those_of_the_readers():
     assert module._FORMATS == rows.FORMATS
-    assert set(module._NAMES_OF_FILES) == {".txt", *rows.SUFFIXES, *module._MATRICES}
+    assert all(is_file(f"missing{suffix}") for suffix in (".txt", *rows.SUFFIXES, ".npz", ".npy"))
+    assert not is_file("missing.pdf")
 
 
 def test_texts_on_the_line(of_texts):
@@ -133,17 +134,17 @@ def test_the_width_of_stored_rows_is_known_without_reading_them(matrix, tmp_path
     (tmp_path / "train").mkdir()
     X, Y = matrix(np.eye(3, 5, dtype=np.float32)), csr_matrix((3, 2))
     save_split(Split(X=X, Y=Y), tmp_path / "train")
-    found = feature_rows(SimpleNamespace(train_folder=tmp_path / "train"))
+    found = read_feature_rows(tmp_path / "train")
     assert found == FeatureRows(5, dense=matrix is not csr_matrix)
     (tmp_path / "train" / "X0.npz").write_bytes(b"damage")
     with pytest.raises(StorageError, match="damaged"):
-        feature_rows(SimpleNamespace(train_folder=tmp_path / "train"))
+        read_feature_rows(tmp_path / "train")
     for name in ("texts", "blocks"):
         (tmp_path / name / "train").mkdir(parents=True)
     save_split(Split(X=None, Y=Y, texts=["a"] * 3), tmp_path / "texts" / "train")
     save_split(Split(X={"A": X, "B": X}, Y=Y), tmp_path / "blocks" / "train")
     for name in ("texts", "blocks"):
-        assert feature_rows(SimpleNamespace(train_folder=tmp_path / name / "train")) is None
+        assert read_feature_rows(tmp_path / name / "train") is None
 
 
 def test_answers_as_a_table_and_as_json(of_texts, tmp_path):

@@ -528,4 +528,4 @@ def test_an_interrupted_download_says_what_is_kept(tmp_path, monkeypatch):
         monkeypatch.setattr("xmckit.data.catalogue.catalogue", lambda: {"small": entry(server.address)})
         with pytest.raises(click.Abort):
             call("fetch", "small", "--to", tmp_path, state=state)
-    assert state.hints == ["1,000 bytes are kept: the same command goes on with them"]
+    assert state.hints == ["1,000 bytes are kept: the same command resumes the download"]

@@ -1,4 +1,4 @@
-"""What is done with finished runs: compare them, combine them, evaluate their models on other data.
+"""Work with finished runs: compare them, combine them, evaluate their models, predict.
 
-Imports runs, data and components, not the pipeline: nothing here trains.
+Imports runs, data and components, not the pipeline: nothing here trains. Models are passed in.
 """

@@ -7,7 +7,6 @@ many there are is told beside the scores.
 from __future__ import annotations
 
 import unicodedata
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from xmckit import store
 from xmckit.analysis.combine import members_of
 from xmckit.context import Context
 from xmckit.data.model import Split
+from xmckit.data.saved import FeatureRows
 from xmckit.errors import DataError
 from xmckit.records import Evaluation, TopK
 from xmckit.runs import Run, find_run, is_ensemble, layout
@@ -42,34 +42,8 @@ def training_run(run: str | Path, root: Path) -> Run:
     return find_run(run, root)
 
 
-@dataclass(frozen=True)
-class FeatureRows:
-    """What feature rows a model was trained on: how many columns they have, and whether these are dense."""
-
-    width: int
-    dense: bool
-
-
-def feature_rows(run: Run) -> FeatureRows | None:
-    """The rows of the run's data; None where they are texts, or several blocks side by side."""
-    folder = run.train_folder
-    if not store.read_json(folder / "split.json").get("one_matrix"):
-        return None
-    path = folder / "X0.npz"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if "dense.npy" not in archive.namelist():
-                return FeatureRows(int(store.read_arrays(path, "shape")["shape"][1]), dense=False)
-            with archive.open("dense.npy") as stream:
-                np.lib.format.read_magic(stream)
-                shape = np.lib.format.read_array_header_1_0(stream)[0]
-                return FeatureRows(int(shape[1]), dense=True)
-    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
-        raise store.damaged(path, str(error)) from None
-
-
 def as_trained(X: Any, features: FeatureRows | None) -> Any:
-    """Rows as the model's training rows were: dense where those are."""
+    """Return the rows in the format of the model's training rows, dense or sparse."""
     return X.toarray() if features is not None and features.dense and issparse(X) else X
 
 

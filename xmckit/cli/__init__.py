@@ -1,4 +1,7 @@
-"""The `xmckit` program. Its commands are components like any other and are imported when they run, not before."""
+"""The program `xmckit`, one file for each command; it may import everything below.
+
+Commands are components and are imported when they run. Public for plugins: `options` and `tables`.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +22,27 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """The registry's commands, xmckit's own among them; a module is imported when its command is used."""
+    """The commands of the registry; the module of a command is imported when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(dict.fromkeys(name.partition(".")[0] for name in _summaries(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "doctor":  # it looks at plugins in other processes, because one may hang
+        if cmd_name == "doctor":  # it imports plugins in child processes only, because one may hang
             from xmckit.cli.doctor import doctor
 
             return accept_everywhere(doctor)
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = accept_everywhere(_with_all_below(ctx, cmd_name))
-        if ctx.resilient_parsing:  # a shell asks what could come next
+        command = accept_everywhere(_with_subcommands(ctx, cmd_name))
+        if ctx.resilient_parsing:  # a shell asks for completions
             from xmckit.cli.completion import offer_names
 
             offer_names(command)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands from their records: click's own way would import them all."""
+        """Complete commands from their records; click's own method would import them all."""
         from click.shell_completion import CompletionItem
 
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
@@ -52,7 +55,7 @@ class LazyGroup(click.Group):
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             from xmckit.errors import nearest
 
-            invocation.get_registry(ctx)  # says so if the plugin that was to bring the command is broken
+            invocation.get_registry(ctx)  # raises if the plugin with this command is broken
             known = self.list_commands(ctx)
             ctx.fail(f"no command '{name}'{nearest(name, known)} (commands: {', '.join(known)})")
         return super().resolve_command(ctx, args)
@@ -62,10 +65,10 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name.replace(".", " "), summary) for name, summary in _summaries(ctx).items()])
 
 
-def _with_all_below(ctx: click.Context, name: str) -> click.Command:
-    """The command of this name, with those that plugins put below it: `labels.add` is `add` below `labels`.
+def _with_subcommands(ctx: click.Context, name: str) -> click.Command:
+    """Return a command with the subcommands that plugins add: `labels.add` is `add` below `labels`.
 
-    One that cannot be there, or is broken, does not keep anybody from the others.
+    A subcommand that is broken or has no place is left out or reports its error when used; the others work.
     """
     registry = invocation.get_registry(ctx, tolerant=True)
     known = _summaries(ctx)
@@ -75,7 +78,7 @@ def _with_all_below(ctx: click.Context, name: str) -> click.Command:
         return command
     import copy
 
-    group = copy.copy(command)  # the next call of this process may have other plugins
+    group = copy.copy(command)  # the next call in this process may have other plugins
     taken = dict(command.commands) if isinstance(command, click.Group) else {}
     for own, full in below.items():
         if not isinstance(command, click.Group) or own in taken:
@@ -83,25 +86,25 @@ def _with_all_below(ctx: click.Context, name: str) -> click.Command:
             described = registry.component("command", full).described
             invocation.print_once(f"{options.styled('left out', fg='yellow')}: {described}: '{name}' {why}", ctx)
         else:
-            taken[own] = _resolved(full, registry)
+            taken[own] = _subcommand(full, registry)
     if isinstance(group, click.Group):
         group.commands = taken
     return group
 
 
-def _resolved(name: str, registry: Registry) -> click.Command:
-    """The command, or where it is broken one that says so when it is used."""
+def _subcommand(name: str, registry: Registry) -> click.Command:
+    """Return the command; if it is broken, return one that raises the error when it is used."""
     try:
         command: click.Command = registry.resolve("command", name)
         return command
     except PluginError as error:
         broken = error
 
-    def say() -> None:
+    def report() -> None:
         raise broken
 
     settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return click.Command(name, callback=say, help="It is broken.", context_settings=settings, add_help_option=False)
+    return click.Command(name, callback=report, help="Broken.", context_settings=settings, add_help_option=False)
 
 
 def _summaries(ctx: click.Context) -> dict[str, str]:
@@ -109,7 +112,7 @@ def _summaries(ctx: click.Context) -> dict[str, str]:
 
 
 def accept_everywhere(command: click.Command) -> click.Command:
-    """Let a command and all below it take `--plugin` and `-q`, wherever on the line they stand."""
+    """Let a command and its subcommands take `--plugin` and `-q` at any position."""
     taken = {name for parameter in command.params for name in parameter.opts}
     command.params += [option for option in invocation.global_options() if not taken & set(option.opts)]
     if isinstance(command, click.Group):
@@ -126,33 +129,33 @@ def accept_everywhere(command: click.Command) -> click.Command:
 )
 @click.version_option(package_name="xmckit", prog_name="xmckit")
 def xmckit() -> None:
-    """Extreme multi-label classification from plugins, with proofs of what a model can never output."""
+    """Extreme multi-label classification with plugins, and proofs of what a model can never output."""
 
 
-def _prepare_for_the_tab_key() -> None:
-    """A shell asks what could come next: in the middle of a line, nothing else may be written to the terminal."""
-    from xmckit.cli import completion  # noqa: F401  it tells click how bash asks
+def _prepare_completion() -> None:
+    """Prepare for the completions that a shell asks for: nothing else may be written to the terminal."""
+    from xmckit.cli import completion  # noqa: F401  it registers our script for bash with click
 
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for as long as the process lasts
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115  until the process ends
 
 
 def main() -> None:
-    """Entry point: errors become one paragraph and an exit code, never a traceback for a user's mistake."""
+    """Run the program; errors become one paragraph and an exit code, without a traceback for a user's mistake."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that lacks a character shows its escape; that is no reason to fail.
+        # A terminal that cannot show a character shows its escape.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if "_XMCKIT_COMPLETE" in os.environ:
-        _prepare_for_the_tab_key()
+        _prepare_completion()
     call = invocation.Call()
     try:
-        # Without standalone mode click hands back the code of `ctx.exit(code)` instead of leaving with it.
+        # Without standalone mode click returns the code of `ctx.exit(code)`.
         code = xmckit(standalone_mode=False, obj=call)
-        if sys.stdout is not None:  # it is None when it was closed before we started
+        if sys.stdout is not None:  # it is None if it was closed before the start
             sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except SystemExit:
-        # The reader of our output went away (`xmckit … | head`), which click answers with 1; it is no error.
+        # The reader of our output went away (`xmckit … | head`). click exits with 1, but it is no error.
         if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
             sys.exit(0)
         raise
@@ -162,10 +165,10 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort) as stop:
-        told = str(stop.__cause__ or stop)  # click puts its own in the place of Python's
-        invocation.fail(f"interrupted: {told}" if told else "interrupted", 130, call.hints)
+        detail = str(stop.__cause__ or stop)  # click replaces Python's exception by its own
+        invocation.fail(f"interrupted: {detail}" if detail else "interrupted", 130, call.hints)
     except BrokenPipeError:
-        # The same, noticed by us; nothing may be flushed any more.
+        # The reader went away; stdout must not be flushed again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from xmckit.bench.suite import Suite
 
 _work_option = click.option(
-    "--work", type=click.Path(), metavar="DIR", help="Folder for cells and runs; by default runs/bench/SUITE."
+    "--work", type=click.Path(), metavar="DIR", help="Folder for cells and runs [default: runs/bench/SUITE]."
 )
 
 
@@ -37,16 +37,16 @@ def _seeds(context: click.Context, parameter: click.Parameter, value: str | None
 @bench.command("run")
 @click.argument("suite", type=click.Path())
 @options.data_option
-@click.option("--seeds", callback=_seeds, metavar="0,1,2", help="Instead of the suite's.")
-@click.option("--executor", default="serial", show_default=True, help="What spreads cells; times want serial.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at the same time.")
-@click.option("--retry-failed", is_flag=True, help="Run cells again that failed.")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no cell after this time; go on another day.")
+@click.option("--seeds", callback=_seeds, metavar="0,1,2", help="Seeds to use instead of the suite's.")
+@click.option("--executor", default="serial", show_default=True, help="Executor of the cells; serial for exact times.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells to run in parallel.")
+@click.option("--retry-failed", is_flag=True, help="Run failed cells again.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Start no cell after this time; call again to continue.")
 @click.option(
     "--only",
     multiple=True,
     metavar="TEXT",
-    help="Only cells with this in their key; where it is repeated, with all of them.",
+    help="Run only cells with this text in their key; if repeated, with all of the texts.",
 )
 @_work_option
 @options.json_option
@@ -62,9 +62,9 @@ def run(
     work: str | None,
     as_json: bool,
 ) -> None:
-    """Run the cells of SUITE, a .toml file, that are not done; what is finished is kept whatever happens.
+    """Run the cells of SUITE, a .toml file, that are not done. Finished cells are always kept.
 
-    Writes the suite's results and its part of the page, where it names them.
+    Writes the results file and the part of a page that the suite names.
     """
     from xmckit.bench.results import collect
     from xmckit.bench.runner import NO_DATA, run_suite
@@ -75,8 +75,8 @@ def run(
         raise click.UsageError("several --jobs need an executor that spreads them: --executor threads")
     registry = invocation.get_registry()
     found = load_suite(Path(suite), registry)
-    folder = _work(found, work)
-    _earlier(found)  # a file that cannot be gone on with is told before hours are spent
+    folder = _work_folder(found, work)
+    _earlier(found)  # fail before hours of work if the results file cannot be read
     try:
         summary = run_suite(
             found,
@@ -92,7 +92,7 @@ def run(
             announce=functools.partial(_announce, invocation.quiet()),  # threads have no click context to ask
         )
     except KeyboardInterrupt:
-        invocation.hint_after_error(f"what is finished is kept; go on with: xmckit bench run {suite}")
+        invocation.hint_after_error(f"finished cells are kept; continue with: xmckit bench run {suite}")
         raise
     results, kept = _write(found, collect(found, folder, seeds))
     if as_json:
@@ -104,7 +104,7 @@ def run(
             f"{len(summary.later)} left for later."
         )
         if kept:
-            click.echo(f"Of another sitting, since this folder has no cell of them: {', '.join(kept)}.")
+            click.echo(f"From an earlier session, because this folder has no cell of them: {', '.join(kept)}.")
     if summary.failed and not (summary.done or summary.skipped or summary.later):
         without_data = all(why.startswith(f"{NO_DATA}: ") for why in summary.failed.values())
         click.get_current_context().exit(DataError.exit_code if without_data else 1)
@@ -119,16 +119,16 @@ def _announce(quiet: bool, key: str, outcome: dict[str, Any] | None) -> None:
     elif outcome["status"] == "done":
         click.echo(f"{now} {key}: {outcome['seconds']:.0f} s", err=True)
     else:
-        told = outcome["error"].strip().splitlines()
-        click.echo(f"{now} {key}: {outcome['reason']}: {told[-1] if told else ''}", err=True)
+        lines = outcome["error"].strip().splitlines()
+        click.echo(f"{now} {key}: {outcome['reason']}: {lines[-1] if lines else ''}", err=True)
 
 
-def _work(suite: Suite, given: str | None) -> Path:
-    return (Path(given) if given else Path("runs") / "bench" / suite.name).resolve()
+def _work_folder(suite: Suite, work: str | None) -> Path:
+    return (Path(work) if work else Path("runs") / "bench" / suite.name).resolve()
 
 
 def _earlier(suite: Suite) -> Results | None:
-    """What is in the suite's file of results."""
+    """Return the content of the suite's results file; None if there is none."""
     from xmckit.bench.results import read_results
     from xmckit.errors import StorageError
 
@@ -137,12 +137,12 @@ def _earlier(suite: Suite) -> Results | None:
     try:
         return read_results(suite.results)
     except StorageError:
-        invocation.hint_after_error(f"move {suite.results} away to begin anew")
+        invocation.hint_after_error(f"move {suite.results} away to start again")
         raise
 
 
 def _write(suite: Suite, results: Results) -> tuple[Results, list[str]]:
-    """Write results and page; what was written, and the data sets in it that are of another sitting."""
+    """Write results and page; return what was written, and the data sets that come from an earlier session."""
     from xmckit.bench.results import with_earlier, write_results
     from xmckit.bench.tables import markdown, write_between_markers
 
@@ -160,11 +160,11 @@ def _write(suite: Suite, results: Results) -> tuple[Results, list[str]]:
 @click.argument("suite", metavar="SUITE|RESULTS")
 @_work_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@click.option("--write", is_flag=True, help="Write a suite's results and its part of the page anew.")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Also write one self-contained page.")
+@click.option("--write", is_flag=True, help="Write the suite's results file and its part of the page again.")
+@options.html_option
 @options.json_option
 def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: str | None, as_json: bool) -> None:
-    """Print the results of SUITE (.toml), or those in RESULTS (.json), as tables."""
+    """Print the results of SUITE (.toml) or of RESULTS (.json) as tables."""
     from xmckit.bench.tables import markdown
 
     results, own = _results(suite, work)
@@ -185,14 +185,14 @@ def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: st
 
 
 def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
-    """Of a results file, or of a suite's own folder."""
+    """Return the results in a results file or in a suite's folder, and the suite if there is one."""
     from xmckit.bench.results import collect, read_results
     from xmckit.bench.suite import load_suite
 
     if source.endswith(".json"):
         return read_results(Path(source)), None
     suite = load_suite(Path(source), invocation.get_registry())
-    folder = _work(suite, work)
+    folder = _work_folder(suite, work)
     if not (folder / "cells").is_dir() and suite.results is not None and suite.results.is_file():
         return read_results(suite.results), suite
     return collect(suite, folder), suite
@@ -217,7 +217,7 @@ def _print(results: Results) -> None:
         print_table(rows, tables.VERDICT_COLUMNS, left=6, title="the best recipe against the best peer")
     if rows := results.failures():
         click.echo()
-        print_table(rows, ["data", "system", "seed", "why", ""], left=5, title="what did not run")
+        print_table(rows, ["data", "system", "seed", "reason", ""], left=5, title="failures")
     if results.missing:
         click.echo(f"not run yet: {len(results.missing)} cells")
 
@@ -225,10 +225,10 @@ def _print(results: Results) -> None:
 @bench.command("plot")
 @click.argument("suite", metavar="SUITE|RESULTS")
 @_work_option
-@click.option("--metric", default="P@5", show_default=True, help="What is drawn over time.")
-@click.option("--output", type=click.Path(), metavar="FILE.svg", help="By default SUITE.svg in this folder.")
+@click.option("--metric", default="P@5", show_default=True, help="Metric to draw over time.")
+@click.option("--output", type=click.Path(), metavar="FILE.svg", help="File to write [default: SUITE.svg].")
 def plot(suite: str, work: str | None, metric: str, output: str | None) -> None:
-    """Draw the results of SUITE (.toml), or those in RESULTS (.json): quality against time to train and to predict."""
+    """Draw a metric against the times of training and prediction, for SUITE (.toml) or RESULTS (.json)."""
     from xmckit import store
     from xmckit.bench.plots import draw
 
@@ -241,37 +241,40 @@ def plot(suite: str, work: str | None, metric: str, output: str | None) -> None:
 @bench.command("compare")
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--work-a", type=click.Path(), metavar="DIR", help="Folder of cells, where A is a suite.")
-@click.option("--work-b", type=click.Path(), metavar="DIR", help="Folder of cells, where B is a suite.")
+@click.option("--work-a", type=click.Path(), metavar="DIR", help="Folder with the cells of A, if A is a suite.")
+@click.option("--work-b", type=click.Path(), metavar="DIR", help="Folder with the cells of B, if B is a suite.")
 @options.json_option
 def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_json: bool) -> None:
-    """What got better, worse or slower from A to B: two suites (.toml) or results (.json).
+    """Show what got better, worse or slower from A to B: two suites (.toml) or results (.json).
 
-    Where both are suites whose cells are there, differences are tested by a paired bootstrap over test rows.
+    If both are suites and their cells exist, differences are tested by a paired bootstrap over test rows.
     """
     from xmckit.bench.results import changes, kept_rows
 
     (old, old_suite), (new, new_suite) = _results(before, work_a), _results(after, work_b)
     rows = None
     if old_suite is not None and new_suite is not None:
-        kept = [kept_rows(old_suite, _work(old_suite, work_a)), kept_rows(new_suite, _work(new_suite, work_b))]
+        kept = [
+            kept_rows(old_suite, _work_folder(old_suite, work_a)),
+            kept_rows(new_suite, _work_folder(new_suite, work_b)),
+        ]
         rows = {key: (kept[0][key], kept[1][key]) for key in kept[0].keys() & kept[1].keys()}
-    found = changes(old, new, rows)
+    differences = changes(old, new, rows)
     if as_json:
-        options.print_json([vars(change) for change in found])
+        options.print_json([vars(change) for change in differences])
         return
-    _print_changes(found, new)
+    _print_changes(differences, new)
 
 
-def _print_changes(found: Sequence[Any], results: Results) -> None:
+def _print_changes(changes: Sequence[Any], results: Results) -> None:
     from xmckit.bench import tables
     from xmckit.cli.tables import print_table
 
     metrics = tables.columns(results)
-    print_table(tables.change_rows(found, metrics), ["", *metrics, *tables.CHANGE_COLUMNS])
+    print_table(tables.change_rows(changes, metrics), ["", *metrics, *tables.CHANGE_COLUMNS])
     click.echo(
         f"Percentages, with the difference in brackets ({tables.CHANGED} significant, {tables.SAME} may be chance,"
     )
-    click.echo("nothing: rows not at hand), and how many times as long or as large.")
-    if other := [change.data for change in found if change.other_data]:
-        click.echo(f"note: the data has changed in between: {', '.join(dict.fromkeys(other))}")
+    click.echo("no mark: the rows are not available), and the factors of time and size.")
+    if other := [change.data for change in changes if change.other_data]:
+        click.echo(f"note: the data has changed between A and B: {', '.join(dict.fromkeys(other))}")

@@ -17,27 +17,22 @@ BEST, SAME = "*", "="
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN RUN…")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Also write one self-contained page.")
-@click.option("--draws", type=click.IntRange(min=100), default=4000, show_default=True, help="Of the bootstrap.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the bootstrap.")
+@options.html_option
+@click.option("--draws", type=click.IntRange(min=100), default=4000, show_default=True, help="Draws of the bootstrap.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of the bootstrap.")
 @options.runs_option
 @options.json_option
 def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root: str, as_json: bool) -> None:
-    """Compare finished runs on the same data: RUN is a run folder, or a recipe's name for its newest run.
+    """Compare finished runs on the same data. RUN is a run folder, or the name of a recipe for its newest run.
 
-    A difference is significant where a paired bootstrap over test rows says so, after Holm's correction. It is one
-    between these models: trained with another seed, each would be another.
+    Significance is tested by a paired bootstrap over test rows with Holm's correction. The test compares these trained
+    models; it says nothing about models trained with other seeds.
     """
     from xmckit.analysis.compare import compare_runs
-    from xmckit.cli.progress import TerminalProgress
-    from xmckit.errors import UsageError
-    from xmckit.runs import find_run, is_ensemble
+    from xmckit.runs import find_run
 
-    for run in runs:
-        if is_ensemble(Path(run)):
-            raise UsageError(f"{run} is an ensemble of runs, not a run: name the runs themselves")
     found = [find_run(run, Path(root)) for run in runs]
-    with TerminalProgress(quiet=invocation.quiet()) as progress, progress("comparing runs"):
+    with invocation.terminal_progress() as progress, progress("comparing runs"):
         comparison = compare_runs(found, draws=draws, seed=seed)
         if html is not None:
             from xmckit.report import write_comparison
@@ -52,14 +47,12 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Metrics, what is significant, costs, and how the recipes differ, as tables."""
-    from xmckit.cli.tables import headline, print_table, shown
+    """Print tables of metrics, significant differences, costs, and differences between the recipes."""
+    from xmckit.cli.tables import headline, metric_text, print_table
 
     def cell(system: Any, metric: str) -> str:
-        text = shown(metric, system.metrics.get(metric))
-        if metric not in comparison.metrics:
-            return text
-        return text + _mark(comparison, metric, system.name)
+        text = metric_text(metric, system.metrics.get(metric))
+        return text + _mark(comparison, metric, system.name) if metric in comparison.metrics else text
 
     ks = sorted({int(name.partition("@")[2]) for name in comparison.metrics})
     columns = headline(list(comparison.systems[0].metrics), ks)
@@ -69,11 +62,11 @@ def print_comparison(comparison: Comparison) -> None:
     constants = comparison.propensity
     click.echo(f"Percentages. Propensities with A = {constants['A']}, B = {constants['B']}.")
     click.echo(
-        f"{BEST} the best, {SAME} not told apart from it: paired bootstrap over test rows, {comparison.draws:,} draws, "
-        f"Holm's correction, level {comparison.level:.0%}."
+        f"{BEST} best, {SAME} not significantly different from the best: paired bootstrap over test rows, "
+        f"{comparison.draws:,} draws, Holm's correction, level {comparison.level:.0%}."
     )
     if unmarked := [metric for metric in columns if metric not in comparison.metrics]:
-        click.echo(f"Not compared by row, and so without a mark: {', '.join(unmarked)}.")
+        click.echo(f"Not compared by row, and therefore without a mark: {', '.join(unmarked)}.")
     click.echo()
     _print_differences(comparison)
     _print_costs(comparison)
@@ -84,7 +77,11 @@ def _print_recipes(comparison: Comparison) -> None:
     from xmckit.cli.tables import print_table
 
     names = [system.name for system in comparison.systems]
-    keys = [[one.key, *map(_shown_value, one.values)] for one in comparison.recipes if not one.unset]
+    keys = [
+        [one.key, *("–" if value is None else str(value) for value in one.values)]
+        for one in comparison.recipes
+        if not one.unset
+    ]
     if keys:
         click.echo()
         print_table(keys, ["", *names], left=1 + len(names), title="where the recipes differ")
@@ -101,19 +98,18 @@ def _mark(comparison: Comparison, metric: str, name: str) -> str:
 
 
 def _print_differences(comparison: Comparison) -> None:
-    """To the first run, in the metrics at the largest k."""
+    """Print the differences from the first run, in the metrics at the largest k."""
     from xmckit.cli.tables import print_table
+    from xmckit.report.comparison_page import deepest_metrics
 
     first, *others = (system.name for system in comparison.systems)
-    deepest = max(int(metric.partition("@")[2]) for metric in comparison.metrics)
-    shown_here = [metric for metric in comparison.metrics if metric.endswith(f"@{deepest}")]
     rows = []
     for other in others:
-        for metric in shown_here:
-            found = comparison.difference(metric, other, first)
-            interval = f"{100 * found.low:+.1f} … {100 * found.high:+.1f}"
-            verdict = "significant" if found.significant else "may be chance"
-            rows.append([other, metric, f"{100 * found.value:+.1f}", interval, f"{found.adjusted:.4f}", verdict])
+        for metric in deepest_metrics(comparison.metrics):
+            one = comparison.difference(metric, other, first)
+            interval = f"{100 * one.low:+.1f} … {100 * one.high:+.1f}"
+            verdict = "significant" if one.significant else "may be chance"
+            rows.append([other, metric, f"{100 * one.value:+.1f}", interval, f"{one.adjusted:.4f}", verdict])
     level = f"{comparison.level:.0%} of draws"
     print_table(rows, ["", "", "difference", level, "p, corrected", ""], left=2, title=f"compared with {first}")
     click.echo()
@@ -133,7 +129,3 @@ def _print_costs(comparison: Comparison) -> None:
         for system in comparison.systems
     ]
     print_table(rows, ["", "seconds", "CPU seconds", "peak MiB", "model MiB"], title="time and memory")
-
-
-def _shown_value(value: Any) -> str:
-    return "–" if value is None else str(value)

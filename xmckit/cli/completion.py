@@ -1,4 +1,4 @@
-"""`xmckit completion`, and what the tab key offers: commands, recipes, components and runs by name."""
+"""`xmckit completion`: let shells complete commands, recipes, components and runs by name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from click.shell_completion import (
 from xmckit.cli import invocation
 
 PROGRAM = "xmckit"
-ASKED = f"_{PROGRAM.upper()}_COMPLETE"  # the variable by which a shell asks the program for names
+VARIABLE = f"_{PROGRAM.upper()}_COMPLETE"  # set by a shell that asks the program for names
 
-# bash takes KIND:NAME for three words and puts an answer in the place of the last. So the program gets the whole line,
-# and of an answer only what follows the last colon is left. An answer is quoted unless the person has begun a quote.
+# bash splits KIND:NAME into three words and replaces the last one by the answer. So the program gets the whole line,
+# and the script keeps only what follows the last colon of an answer. It quotes answers unless the user began a quote.
 _BASH = """\
 %(complete_func)s() {
     local IFS=$'\\n' line="${COMP_LINE:0:COMP_POINT}" type value word kept=""
@@ -62,7 +62,7 @@ add_completion_class(_Bash)
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the script with which SHELL completes xmckit's commands and names.
+    """Print the script that lets SHELL complete commands and names of xmckit.
 
     \b
     bash, in ~/.bashrc:                   eval "$(xmckit completion bash)"
@@ -71,28 +71,28 @@ def completion(shell: str) -> None:
     """
     completer = get_completion_class(shell)
     assert completer is not None
-    script = completer(click.Command(PROGRAM), {}, PROGRAM, ASKED)
-    # Not `source()`: it would ask the bash of this machine for its version, and the script may be for another one.
+    script = completer(click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    # Not `source()`: it asks for the version of bash on this machine, and the script may be for another one.
     click.echo(script.source_template % script.source_vars())
 
 
 Names: TypeAlias = "Callable[[click.Context, str], Iterator[CompletionItem]]"
 
 
-class Known(click.types.StringParamType):
-    """Text for which there are names to offer."""
+class NameType(click.types.StringParamType):
+    """A text parameter that offers names for completion."""
 
     def __init__(self, names: Names):
         self.names = names
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        found = [item for item in self.names(ctx, incomplete) if item.value.startswith(incomplete)]
-        # When no name fits, it may be a path that is being typed.
-        return found or [CompletionItem(incomplete, type="file")]
+        matches = [item for item in self.names(ctx, incomplete) if item.value.startswith(incomplete)]
+        # If no name matches, the user may be typing a path.
+        return matches or [CompletionItem(incomplete, type="file")]
 
 
 def recipes(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """Recipes that come with xmckit, and files in the folder that is being typed."""
+    """Offer the recipes that ship with xmckit, and recipe files in the folder that the user is typing."""
     from xmckit.recipe.layers import shipped_recipes
 
     yield from map(CompletionItem, shipped_recipes())
@@ -100,7 +100,7 @@ def recipes(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 
 def runs(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """Recipes that have runs, which stand for the newest one, and run folders."""
+    """Offer names of recipes, which mean their newest run, and run folders."""
     from xmckit.runs.layout import MANIFEST
 
     root = Path(ctx.params.get("root") or "runs")
@@ -112,12 +112,12 @@ def runs(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 
 def sources(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """Data sets by name, a path to one is completed as a file; or runs, in a command with `--runs`."""
+    """Offer names of data sets, or runs in a command with `--runs`."""
     yield from (runs if "root" in ctx.params else of_kind("dataset"))(ctx, incomplete)
 
 
 def of_kind(kind: str) -> Names:
-    """Components of one kind, by name."""
+    """Return a function that offers the components of one kind."""
 
     def names(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
         for component in invocation.get_registry(ctx, tolerant=True).offered(kind):
@@ -127,24 +127,24 @@ def of_kind(kind: str) -> Names:
 
 
 def published(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """Data sets that can be downloaded."""
+    """Offer the data sets that can be downloaded."""
     from xmckit.data.catalogue import catalogue
 
     yield from map(CompletionItem, catalogue())
 
 
 def components(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """NAME where one kind has it, KIND:NAME where several do, or where a kind was typed."""
-    found = invocation.get_registry(ctx, tolerant=True).all()
-    kinds = Counter(item.component.name for item in found)
-    for item in found:
+    """Offer NAME, or KIND:NAME if several kinds have the name or if the user typed a kind."""
+    items = invocation.get_registry(ctx, tolerant=True).all()
+    kinds = Counter(item.component.name for item in items)
+    for item in items:
         full = ":" in incomplete or kinds[item.component.name] > 1
         name = f"{item.kind}:{item.component.name}" if full else item.component.name
         yield CompletionItem(name, help=f"{item.kind}: {item.component.summary}")
 
 
 def kinds(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """Kinds of components; for `plugins new` those of which there is an example."""
+    """Offer the kinds of components; for `plugins new`, those with an example."""
     from xmckit.hookspecs import KINDS
     from xmckit.scaffold import EXAMPLES
 
@@ -152,12 +152,12 @@ def kinds(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 
 def files(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
-    """No names: it is a path."""
+    """Offer nothing: the parameter is a path."""
     yield from ()
 
 
-# What an argument or option of this name means in every command, a plugin's too.
-_MEANING = {
+# By the name of a parameter, in every command, also of plugins.
+_BY_NAME = {
     "recipe": recipes,
     "run": runs,
     "runs": runs,
@@ -169,21 +169,21 @@ _MEANING = {
     "verifier": of_kind("verifier"),
     "executor": of_kind("executor"),
 }
-# What it means by what the help calls it, or in one command only, where the name alone does not tell.
+# By the metavar, or by command and name, if the name alone is ambiguous.
 _BY_METAVAR = {"RECIPE...": recipes, "KIND:NAME|NAME": components, "DATA": of_kind("dataset")}
 _IN_COMMAND = {("convert", "target"): of_kind("reader"), ("fetch", "name"): published}
 
 
 def offer_names(command: click.Command) -> None:
-    """Let plain text arguments of the command, and of all below it, be completed with the names they stand for."""
+    """Let a command and its subcommands complete text parameters with the names that they accept."""
     for parameter in command.params:
         names = (
             _IN_COMMAND.get((command.name or "", parameter.name or ""))
             or _BY_METAVAR.get(parameter.metavar or "")
-            or _MEANING.get(parameter.name or "")
+            or _BY_NAME.get(parameter.name or "")
         )
         if names is not None and type(parameter.type) is click.types.StringParamType:
-            parameter.type = Known(names)
+            parameter.type = NameType(names)
     if isinstance(command, click.Group):
         for child in command.commands.values():
             offer_names(child)

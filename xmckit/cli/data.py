@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from xmckit.context import Context
     from xmckit.data.model import Dataset
 
-_param_option = click.option(
-    "--param",
-    "params",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A parameter of the data set, as in a recipe's [data] section.",
-)
-
 
 @click.group()
 def data() -> None:
@@ -32,7 +24,7 @@ def data() -> None:
 @options.data_option
 @options.json_option
 def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
-    """List the data sets by name, whether they are there, and what else is below --data and XMCKIT_DATA."""
+    """List the data sets and their state, and other data below --data and XMCKIT_DATA."""
     from xmckit.errors import UsageError
 
     registry = invocation.get_registry()
@@ -46,7 +38,7 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
         if item.kind == "dataset"
     ]
     sets += _published(roots)
-    taken = {found["path"] for found in sets if found.get("path")}
+    taken = {item["path"] for item in sets if item.get("path")}
     readers = {name: registry.resolve("reader", name)() for name in registry.names("reader")}
     for path in (path for root in roots for path in sorted(root.iterdir())):
         formats = [name for name, reader in readers.items() if reader.matches(path)]
@@ -62,23 +54,21 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
 
 
 def _published(roots: list[Path]) -> list[dict[str, Any]]:
-    """The sets of the catalogue, each with the folder of `roots` that has it, or has some of it."""
+    """Return the sets of the catalogue, each with the folder of `roots` that has it or a part of it."""
     from xmckit.data.catalogue import catalogue, state
 
-    found = []
+    sets = []
     for name, entry in catalogue().items():
-        places = [(root / name, *state(entry, root / name)) for root in roots]
-        present = [place for place in places if place[1] == "there"] or [
-            place for place in places if place[1] != "missing"
-        ]
-        path, is_there, wrong = present[0] if present else (None, "missing", [])
+        copies = [(root / name, *state(entry, root / name)) for root in roots]
+        present = sorted((copy for copy in copies if copy[1] != "missing"), key=lambda copy: copy[1] != "there")
+        path, status, problems = present[0] if present else (None, "missing", [])
         sizes = {key: getattr(entry, key) for key in ("rows", "test_rows", "features", "labels")}
-        found.append(
+        sets.append(
             {
                 "name": name,
                 "kind": "published" if entry.sources else "by hand",
-                "state": is_there,
-                "what": f"{entry.about}{'; ' + '; '.join(wrong) if wrong else ''}",
+                "state": status,
+                "what": "; ".join([entry.about, *problems]),
                 "path": None if path is None else str(path),
                 **sizes,
                 "licence": entry.licence,
@@ -86,19 +76,18 @@ def _published(roots: list[Path]) -> list[dict[str, Any]]:
                 "page": entry.page,
             }
         )
-    return found
+    return sets
 
 
 @data.command("fetch")
 @click.argument("name")
-@click.option("--to", "folder", type=click.Path(), help="Where to put its folder [default: XMCKIT_DATA, or else data].")
+@click.option("--to", "folder", type=click.Path(), help="Folder for the set's folder [default: XMCKIT_DATA, or data].")
 @click.option(
     "--timeout", default=60.0, show_default=True, type=click.FloatRange(min=0.1), help="Seconds to wait for a server."
 )
 @options.json_option
 def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
-    """Download the published set NAME; a download that broke off is gone on with."""
-    from xmckit.cli.progress import TerminalProgress
+    """Download the published set NAME. Resumes interrupted downloads."""
     from xmckit.data.catalogue import downloaded_bytes, find_entry
     from xmckit.data.download import Patience
     from xmckit.data.fetch import fetch as fetch_set
@@ -106,11 +95,11 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
     entry = find_entry(name)
     root = Path(folder).resolve() if folder else next(iter(invocation.data_roots()), Path("data").resolve())
     try:
-        with TerminalProgress(quiet=invocation.quiet()) as progress:
-            done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_say)
+        with invocation.terminal_progress() as progress:
+            done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_note)
     except KeyboardInterrupt:
         if kept := downloaded_bytes(root / entry.name):
-            invocation.hint_after_error(f"{kept:,} bytes are kept: the same command goes on with them")
+            invocation.hint_after_error(f"{kept:,} bytes are kept: the same command resumes the download")
         raise
     if as_json:
         facts = {"address": done.address, "bytes": done.bytes, "checked": done.checked}
@@ -122,33 +111,32 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
     if done.address is None:
         click.echo(f"{entry.name} is there already")
     elif not done.checked:
-        _say(f"no checksum of {entry.name} is published; that of what came is kept in {done.folder}")
+        _note(f"no checksum of {entry.name} is published; the checksum of this download is stored in {done.folder}")
     if root not in invocation.data_roots():
-        _say(f"it is found with --data {root}, or when XMCKIT_DATA names that folder")
+        _note(f"use it with --data {root}, or with XMCKIT_DATA set to that folder")
     click.echo(f"licence: {entry.licence}\ncitation: {entry.citation}\n{done.folder}")
 
 
-def _say(message: str) -> None:
+def _note(message: str) -> None:
     if not invocation.quiet():
         click.echo(f"note: {message}", err=True)
 
 
 @data.command("info")
 @click.argument("source")
-@_param_option
+@options.param_option
 @options.data_option
 @options.json_option
 def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool) -> None:
-    """Describe SOURCE, a data set's name or a file or folder: sizes, labels, tail, duplicates.
+    """Describe SOURCE, the name of a data set, a file or a folder: sizes, labels, tail, duplicates.
 
-    Of a published set that is not there it tells what is published, where, and how to have it.
+    For a published set that is missing, print what is published, where, and how to get it.
     """
-    from xmckit.cli.progress import TerminalProgress
     from xmckit.data.describe import describe
 
-    facts = _of_absent_set(source, invocation.data_roots(data_folders))
+    facts = _missing_set_facts(source, invocation.data_roots(data_folders))
     if facts is None:
-        with TerminalProgress(quiet=invocation.quiet()) as progress:
+        with invocation.terminal_progress() as progress:
             facts = describe(_read(source, params, data_folders, progress))
     if as_json:
         options.print_json(facts)
@@ -159,8 +147,8 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
     print_table(flat_facts(facts), ["", facts["name"]], left=2)
 
 
-def _of_absent_set(source: str, roots: list[Path]) -> dict[str, Any] | None:
-    """What is known of a set of the catalogue that no folder has; None for anything else."""
+def _missing_set_facts(source: str, roots: list[Path]) -> dict[str, Any] | None:
+    """Return the catalogue's facts about a set that no folder has; None for any other source."""
     from xmckit.data.catalogue import catalogue, downloaded_bytes, how_to_get
 
     entry = catalogue().get(source.lower())
@@ -168,7 +156,7 @@ def _of_absent_set(source: str, roots: list[Path]) -> dict[str, Any] | None:
     if entry is None or any((folder / name).exists() for folder in folders for name in (source, entry.name)):
         return None
     facts = entry.model_dump(exclude={"sources", "unpack", "files", "by_hand"})
-    sources = {f"source {place}": found.model_dump() for place, found in enumerate(entry.sources, 1)}
+    sources = {f"source {number}": source_.model_dump() for number, source_ in enumerate(entry.sources, 1)}
     files = {name: known.model_dump() for name, known in entry.needed.items()}
     half = any(downloaded_bytes(root / entry.name) for root in roots)
     state = {"state": "half-downloaded" if half else "missing", "how to have it": how_to_get(entry.name, roots)}
@@ -178,13 +166,12 @@ def _of_absent_set(source: str, roots: list[Path]) -> dict[str, Any] | None:
 @data.command("convert")
 @click.argument("source")
 @click.argument("folder", type=click.Path())
-@click.option("--to", "target", required=True, help="The format to write: a reader that can write, such as npz or xmc.")
-@_param_option
+@click.option("--to", "target", required=True, help="Format to write, for instance npz or xmc.")
+@options.param_option
 @options.data_option
 def convert(source: str, folder: str, target: str, params: tuple[str, ...], data_folders: tuple[str, ...]) -> None:
     """Write SOURCE into FOLDER in another format. FOLDER must not exist; it appears when it is complete."""
     from xmckit import store
-    from xmckit.cli.progress import TerminalProgress
     from xmckit.errors import UsageError, nearest
 
     registry = invocation.get_registry()
@@ -199,7 +186,7 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
     above = next(parent for parent in destination.parents if parent.exists())
     if not above.is_dir():
         raise UsageError(f"{destination} cannot be a folder: {above} is a file")
-    with TerminalProgress(quiet=invocation.quiet()) as progress:
+    with invocation.terminal_progress() as progress:
         dataset = _read(source, params, data_folders, progress)
         with progress(f"writing {target}"), store.atomic_folder(destination) as temporary:
             registry.resolve("reader", target)().write(dataset, temporary)
@@ -207,7 +194,7 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
 
 
 def _section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]:
-    """What a recipe's [data] would say for a name or a path."""
+    """Return a recipe's [data] section for a name or a path."""
     from xmckit.data.catalogue import catalogue
     from xmckit.errors import UsageError, nearest
 
@@ -235,16 +222,15 @@ def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], p
 
 
 def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], context: Context) -> Dataset:
-    """A data set by its name, or the files at a path."""
+    """Read a data set by its name, or the files at a path."""
     from xmckit.pipeline.output_checks import checked_dataset
     from xmckit.recipe import load_section
     from xmckit.recipe.layers import merge, node_of, read_sets
 
     registry = invocation.get_registry()
     roots = invocation.data_roots(data_folders)
-    named = _section(source, registry.names("dataset"), roots)
-    given = read_sets(params, "--param")
-    values = merge(node_of(named, given.origin), given).plain()
-    section = load_section("data", values, registry=registry, data_roots=roots)
-    found = registry.resolve("dataset", section.use)(**section.params)
-    return checked_dataset(found.read(context=context), section.use)
+    changes = read_sets(params, "--param")
+    named = node_of(_section(source, registry.names("dataset"), roots), changes.origin)
+    section = load_section("data", merge(named, changes).plain(), registry=registry, data_roots=roots)
+    dataset = registry.resolve("dataset", section.use)(**section.params)
+    return checked_dataset(dataset.read(context=context), section.use)

@@ -21,21 +21,21 @@ from xmckit.cli import invocation, options
     show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(min=0.1),
-    help="How long the import of a plugin, or of one of its components, may take.",
+    help="Longest time for the import of a plugin or of one of its components.",
 )
 @options.json_option
 def doctor(time_limit: float, as_json: bool) -> None:
-    """Check this installation: versions, GPU, compiler cache, and that every component can be imported.
+    """Check this installation: versions, GPU, compiler cache, and the import of every component.
 
-    Every distribution is imported in a process of its own, so that a plugin that hangs or ends the process is named
-    too. Exit code 4 when a plugin is broken.
+    Every distribution is imported in its own process, so that a plugin that hangs or crashes can be named. Exits with
+    code 4 if a plugin is broken.
     """
-    from xmckit.cli.probing import probe_all
+    from xmckit.cli.plugin_probe import probe_all
     from xmckit.registry import found_plugins, registry_from_environment
     from xmckit.runs import provenance
 
     probes = probe_all(found_plugins(invocation.plugin_files()), time_limit)
-    # What one plugin takes from another is seen only when they are loaded together.
+    # Conflicts between plugins show only when they are loaded together.
     registry = registry_from_environment(
         invocation.plugin_files(), faulty=[probe.faulty for probe in probes if probe.fault]
     )
@@ -46,7 +46,7 @@ def doctor(time_limit: float, as_json: bool) -> None:
         "gpu": _gpu(),
         "numba_cache_writable": _numba_cache_writable(),
         "set_aside": [{"plugin": plugin.described, "problem": plugin.problem} for plugin in registry.problems],
-        "deprecated": [f"{one.described}: {at}: {told}" for one in registry.plugins for at, told in one.deprecated],
+        "deprecated": [f"{one.described}: {at}: {text}" for one in registry.plugins for at, text in one.deprecated],
         "writes_on_import": [f"{probe.plugin.described}: {probe.written}" for probe in probes if probe.written],
         "unknown_names": registry.unknown_names,
         "broken_components": [{"component": name, "error": error} for name, error in broken],
@@ -69,7 +69,7 @@ def _gpu() -> str:
 
 
 def _numba_cache_writable() -> bool:
-    """Whether compiled kernels can be kept for the next process."""
+    """Return whether compiled kernels can be stored for the next process."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return os.access(os.environ["NUMBA_CACHE_DIR"], os.W_OK)
     spec = importlib.util.find_spec("xmckit")

@@ -11,8 +11,9 @@ from xmckit.cli import invocation, options
 from xmckit.errors import printable
 
 if TYPE_CHECKING:
-    from xmckit.analysis.evaluate import FeatureRows, Labelled
+    from xmckit.analysis.evaluate import Labelled
     from xmckit.context import Context
+    from xmckit.data.saved import FeatureRows
 
 
 @click.command()
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     "--split",
     "part",
     type=click.Choice(["test", "train", "all"]),
-    help="Which rows of DATA [default: test; all of a single file].",
+    help="Rows of DATA to use [default: test; all rows of a single file].",
 )
-@click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the data set.")
+@options.param_option
 @options.runs_option
 @options.data_option
 @options.json_option
@@ -37,22 +38,22 @@ def evaluate(
     data_folders: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Score the model of RUN on DATA, which it was not trained on: a data set's name, a folder or a labelled file.
+    """Score the model of RUN on other data. DATA is the name of a data set, a folder or a labelled file.
 
-    Labels are matched by name. Those that the model does not know are misses, and are counted. Propensities are those
-    of the rows that the model was trained on.
+    Labels are matched by name. Labels that the model does not know count as misses; their number is printed.
+    Propensities are those of the model's training rows.
     """
     from xmckit.analysis.evaluate import evaluate as score
-    from xmckit.analysis.evaluate import feature_rows, training_run
-    from xmckit.cli.progress import TerminalProgress
+    from xmckit.analysis.evaluate import training_run
+    from xmckit.data.saved import read_feature_rows
     from xmckit.model import load
     from xmckit.registry import make_context
 
     registry = invocation.get_registry()
     trained = training_run(run, Path(root))
-    with TerminalProgress(quiet=invocation.quiet()) as progress:
+    with invocation.terminal_progress() as progress:
         context = make_context(progress=progress, registry=registry)
-        rows = _labelled(source, part, params, data_folders, feature_rows(trained), context)
+        rows = _labelled(source, part, params, data_folders, read_feature_rows(trained.train_folder), context)
         model = load(run, root=root, registry=registry)
         name = Path(run).name if Path(run).is_dir() and trained.path != Path(run).resolve() else trained.name
         metrics = score(model, trained, rows, name=name, context=context)
@@ -62,8 +63,8 @@ def evaluate(
     from xmckit.cli.tables import print_metrics
 
     print_metrics(metrics)
-    if told := _strangers(metrics["unknown"]):
-        click.echo(told)
+    if metrics["unknown"]["labels"]:
+        click.echo(_unknown_labels(metrics["unknown"]))
 
 
 def _labelled(
@@ -78,34 +79,33 @@ def _labelled(
     from xmckit.cli.data import read_dataset
 
     if Path(source).is_file() and part is None and not params:
-        found = read_file(Path(source), features, context=context)
-        if found is not None:
-            return found
+        labelled = read_file(Path(source), features, context=context)
+        if labelled is not None:
+            return labelled
     dataset = read_dataset(source, params, data_folders, context)
-    rows = {"test": lambda: dataset.test, "train": lambda: dataset.train}.get(
-        part or "test", lambda: joined(dataset.train, dataset.test)
-    )()
+    if part == "all":
+        rows = joined(dataset.train, dataset.test)
+    else:
+        rows = dataset.train if part == "train" else dataset.test
     return Labelled(dataset.name, rows, dataset.label_names)
 
 
-def _strangers(unknown: dict[str, Any]) -> str:
-    if not unknown["labels"]:
-        return ""
+def _unknown_labels(unknown: dict[str, Any]) -> str:
     labels = "label is" if unknown["labels"] == 1 else "labels are"
     more = " …" if unknown["labels"] > len(unknown["examples"]) else ""
     examples = ", ".join(printable(name, keep="") for name in unknown["examples"]) + more
-    told = (
+    text = (
         f"{unknown['labels']:,} {labels} unknown to the model ({examples}): {unknown['pairs']:,} of "
         f"{unknown['of_pairs']:,} true labels ({100 * unknown['share']:.1f} %), which count as misses. "
         f"Rows with one: {unknown['rows']:,}; with no other label: {unknown['rows_with_no_other']:,}."
     )
-    return told + _written_otherwise(unknown["written_otherwise"])
+    return text + _other_spellings(unknown["written_otherwise"])
 
 
-def _written_otherwise(found: dict[str, Any]) -> str:
-    if not found["labels"]:
+def _other_spellings(known: dict[str, Any]) -> str:
+    if not known["labels"]:
         return ""
-    pairs = [(printable(one["label"], keep=""), printable(one["known_as"], keep="")) for one in found["examples"]]
+    pairs = [(printable(one["label"], keep=""), printable(one["known_as"], keep="")) for one in known["examples"]]
     first = ", ".join(f"'{own}' by '{name}'" for name, own in pairs)
-    count = f"\n{found['labels']:,} of them are written otherwise than the model's"
-    return f"{count}; did you mean {first}{' …' if found['labels'] > len(pairs) else ''}?"
+    count = f"\n{known['labels']:,} of them are spelled differently from the model's labels"
+    return f"{count}; did you mean {first}{' …' if known['labels'] > len(pairs) else ''}?"

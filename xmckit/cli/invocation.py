@@ -1,4 +1,4 @@
-"""One call of the program: its plugins and registry, and errors as people should see them."""
+"""One call of the program: its plugins, its registry, its progress bars, and its error messages."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from xmckit.errors import PluginError, XmckitError, is_machine_error, printable
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from xmckit.cli.progress import TerminalProgress
     from xmckit.registry import Registry
 
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 class Call:
     """The state of one call. click's outermost context keeps it, so that the next call in this process starts fresh."""
 
-    files: list[Path] = field(default_factory=list)  # what `--plugin` named so far
+    files: list[Path] = field(default_factory=list)  # values of `--plugin` so far
     quiet: bool = False
     hints: list[str] = field(default_factory=list)
     registry: Registry | None = None
-    registered: list[Path] = field(default_factory=list)  # the files that `registry` knows
-    notices: set[str] = field(default_factory=set)  # what `print_once` has printed
+    registered: list[Path] = field(default_factory=list)  # files that `registry` has loaded
+    notices: set[str] = field(default_factory=set)  # texts that `print_once` has printed
 
 
 def this_call(context: click.Context | None = None) -> Call:
@@ -36,14 +37,14 @@ def this_call(context: click.Context | None = None) -> Call:
 
 
 def remember_plugin(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
-    """Callback of `--plugin`: eager, so that a plugin's commands exist when they are looked up."""
-    if not values:  # `--help` has no need of paths
+    """Store the value of `--plugin`; the option is eager, so that commands of plugins exist when they are looked up."""
+    if not values:  # do not import pathlib for `--help`
         return
     from pathlib import Path
 
     call = this_call(context)
     call.files += [path for path in map(Path, values) if path not in call.files]
-    if call.registry is not None:  # made to look a plugin's command up, which asks the default registry
+    if call.registry is not None:  # it was made to look up a command; the new file must be loaded too
         get_registry(context, tolerant=True)
 
 
@@ -61,7 +62,7 @@ def global_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=remember_plugin,
-            help="Load a plugin from this file too; may be given several times.",
+            help="Also load the plugin in this file; repeatable.",
         ),
         click.Option(
             ["-q", "--quiet"],
@@ -69,13 +70,13 @@ def global_options() -> list[click.Parameter]:
             is_eager=True,
             expose_value=False,
             callback=remember_quiet,
-            help="No progress, only results and errors.",
+            help="Print results and errors only, no progress.",
         ),
     ]
 
 
 def plugin_files() -> list[Path]:
-    """Return what `--plugin` named so far."""
+    """Return the files that `--plugin` has named so far."""
     return list(this_call().files)
 
 
@@ -83,11 +84,15 @@ def quiet() -> bool:
     return this_call().quiet
 
 
-def get_registry(context: click.Context | None = None, *, tolerant: bool = False) -> Registry:
-    """Return the registry of this call.
+def terminal_progress() -> TerminalProgress:
+    """Return progress bars for stderr; they print nothing if the call is quiet."""
+    from xmckit.cli.progress import TerminalProgress
 
-    A broken `--plugin` file is an error unless `tolerant`: the user named it.
-    """
+    return TerminalProgress(quiet=quiet())
+
+
+def get_registry(context: click.Context | None = None, *, tolerant: bool = False) -> Registry:
+    """Return the registry of this call. A broken `--plugin` file is an error unless `tolerant`."""
     from xmckit.registry import as_default, registry_from_environment
 
     call = this_call(context)
@@ -101,16 +106,16 @@ def get_registry(context: click.Context | None = None, *, tolerant: bool = False
     return call.registry
 
 
-def data_roots(given: tuple[str, ...] = ()) -> list[Path]:
-    """Return the folders to look for data in: `--data`, then those of XMCKIT_DATA."""
+def data_roots(data_folders: tuple[str, ...] = ()) -> list[Path]:
+    """Return the folders with data: those of `--data`, then those of XMCKIT_DATA."""
     from pathlib import Path
 
-    folders = [*given, *filter(None, os.environ.get("XMCKIT_DATA", "").split(os.pathsep))]
+    folders = [*data_folders, *filter(None, os.environ.get("XMCKIT_DATA", "").split(os.pathsep))]
     return [Path(folder).resolve() for folder in folders]
 
 
 def explain(error: BaseException) -> tuple[str, int] | None:
-    """Return the message and exit code of an error that is no bug; None for a bug."""
+    """Return the message and the exit code of an error that is not a bug; None for a bug."""
     if isinstance(error, XmckitError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and is_machine_error(error):
@@ -122,19 +127,19 @@ def explain(error: BaseException) -> tuple[str, int] | None:
 
 
 def explain_fault(error: BaseException, call: Call) -> tuple[str, int] | None:
-    """Do the same for an error from the code of a plugin, and print the traceback for the plugin's author."""
-    found = call.registry.at_fault(error) if call.registry is not None else None
-    if found is None:
+    """Do the same for an error in the code of a plugin, and print the traceback for the plugin's author."""
+    fault = call.registry.at_fault(error) if call.registry is not None else None
+    if fault is None:
         return None
     import traceback
 
     traceback.print_exception(error)
-    plugin, at = found
+    plugin, at = fault
     return f"{plugin.described} raised {type(error).__name__}: {error} ({at})", PluginError.exit_code
 
 
 def print_once(text: str, context: click.Context) -> None:
-    """Print to stderr what this call has not printed yet."""
+    """Print a text to stderr unless this call has printed it already."""
     notices = this_call(context).notices
     if text not in notices:
         notices.add(text)
@@ -142,7 +147,7 @@ def print_once(text: str, context: click.Context) -> None:
 
 
 def hint_after_error(text: str) -> None:
-    """Print a hint below the error that is about to be reported."""
+    """Print a hint below the error that will be reported."""
     this_call().hints.append(text)
 
 

@@ -1,4 +1,4 @@
-"""Options and output that commands share, those of plugins too: `--json`, `--runs`, `--data`, `--set`."""
+"""Options and output helpers for all commands, also for those of plugins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-__all__ = ["data_option", "json_option", "print_json", "runs_option", "set_option", "styled"]
+__all__ = [
+    "data_option",
+    "html_option",
+    "json_option",
+    "param_option",
+    "print_json",
+    "runs_option",
+    "set_option",
+    "styled",
+    "workers_option",
+]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 data_option = click.option(
@@ -18,22 +28,33 @@ data_option = click.option(
     multiple=True,
     type=click.Path(),
     metavar="DIR",
-    help="Look for data here; may be given several times. XMCKIT_DATA adds more.",
+    help="Folder with data; repeatable. XMCKIT_DATA adds more folders.",
 )
 set_option = click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Change a value of the recipe, for instance --set head.dim=64.",
+    help="Change a value of the recipe, for instance --set head.dim=64; repeatable.",
 )
 runs_option: Callable[..., Any] = click.option(
     "--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs."
 )
+param_option = click.option(
+    "--param",
+    "params",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a parameter of the data set, as in a recipe's [data] section; repeatable.",
+)
+workers_option = click.option(
+    "--workers", default=0, type=click.IntRange(min=0), help="Number of processors; 0 means all."
+)
+html_option = click.option("--html", type=click.Path(), metavar="FILE", help="Also write a self-contained HTML page.")
 
 
 def print_json(value: Any) -> None:
-    """Print a result for machines; characters that the terminal lacks become escapes."""
+    """Print a result as JSON; characters that the terminal cannot show become escapes."""
     import json
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")

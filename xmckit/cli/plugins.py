@@ -12,21 +12,21 @@ from xmckit.cli import invocation, options
 
 @click.group()
 def plugins() -> None:
-    """List plugins, look at one, check one, start one of your own."""
+    """List, show, check, trace and create plugins."""
 
 
 @plugins.command("ls")
-@click.option("--kind", help="Only components of this kind.")
+@click.option("--kind", help="List only components of this kind.")
 @options.json_option
 def ls(kind: str | None, as_json: bool) -> None:
-    """List every component, and every plugin that was set aside or blocked with the reason."""
+    """List all components, and the plugins that are not used, with the reason."""
     from xmckit.errors import UsageError, nearest
     from xmckit.hookspecs import KINDS
 
     if kind is not None and kind not in KINDS:
         raise UsageError(f"there is no kind '{kind}'{nearest(kind, KINDS)} (kinds: {', '.join(KINDS)})")
     registry = invocation.get_registry(tolerant=True)
-    found = [item for item in registry.all() if kind in (None, item.kind)]
+    items = [item for item in registry.all() if kind in (None, item.kind)]
     if as_json:
         options.print_json(
             {
@@ -39,7 +39,7 @@ def ls(kind: str | None, as_json: bool) -> None:
                         "plugin": item.plugin.name,
                         "distribution": item.plugin.distribution,
                     }
-                    for item in found
+                    for item in items
                 ],
                 "plugins": [plugin_facts(plugin) for plugin in registry.plugins],
                 "unknown_names": registry.unknown_names,
@@ -50,7 +50,7 @@ def ls(kind: str | None, as_json: bool) -> None:
 
     rows = [
         [item.kind, item.component.name, item.plugin.distribution or item.plugin.file, item.component.summary]
-        for item in found
+        for item in items
     ]
     print_table(rows, ["kind", "name", "from", "what it is"], left=4)
     print_faults(registry)
@@ -67,17 +67,17 @@ def plugin_facts(plugin: Any) -> dict[str, Any]:
         "blocked": plugin.blocked,
         "line": plugin.at.line if plugin.at else None,
         "where": plugin.where,
-        "deprecated": [f"{at}: {told}" for at, told in plugin.deprecated],
+        "deprecated": [f"{at}: {message}" for at, message in plugin.deprecated],
     }
 
 
 def print_faults(registry: Any) -> None:
-    """Plugins that are not used, and why."""
+    """Print the plugins that are not used, with the reason, and the uses of deprecated names."""
     for plugin in registry.problems:
         click.echo(f"\n{options.styled('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
     for plugin in registry.plugins:
-        for at, told in plugin.deprecated:
-            click.echo(f"\n{options.styled('deprecated', fg='yellow')}: {plugin.described}: {at}: {told}")
+        for at, message in plugin.deprecated:
+            click.echo(f"\n{options.styled('deprecated', fg='yellow')}: {plugin.described}: {at}: {message}")
         if plugin.blocked:
             click.echo(f"\nnot loaded: {plugin.described}: {plugin.blocked}")
     for name in registry.unknown_names:
@@ -90,7 +90,7 @@ def print_faults(registry: Any) -> None:
 @click.argument("component", metavar="KIND:NAME")
 @options.json_option
 def show(component: str, as_json: bool) -> None:
-    """Show the component KIND:NAME: what it is for, where it is defined, and its parameters."""
+    """Show the purpose, the location and the parameters of the component KIND:NAME."""
     from xmckit.registry.describe_params import describe_params
 
     registry = invocation.get_registry(tolerant=True)
@@ -132,13 +132,13 @@ def show(component: str, as_json: bool) -> None:
 @plugins.command("new")
 @click.argument("kind")
 @click.argument("name")
-@click.option("--single-file", is_flag=True, help="Write one file, for --plugin, instead of a distribution.")
+@click.option("--single-file", is_flag=True, help="Write a single file for --plugin instead of a distribution.")
 @click.option(
-    "--output", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Where to write it; by default here."
+    "--output", default=".", metavar="DIR", type=click.Path(path_type=Path), help="Folder to write into [default: .]."
 )
 @options.json_option
 def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) -> None:
-    """Write a plugin to start from: a working example of KIND under your NAME, with its tests.
+    """Write a plugin to start from: a working example of KIND called NAME, with tests.
 
     KIND is head, indexer, label-preprocessor, verifier, dataset, reader, encoder or metric.
     """
@@ -158,43 +158,44 @@ def new(kind: str, name: str, single_file: bool, output: Path, as_json: bool) ->
 
 @plugins.command("check")
 @click.argument("name", metavar="KIND:NAME|NAME")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="A parameter to check the component with.")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a parameter of the component.")
 @click.option(
     "--example",
     type=click.Path(exists=True, resolve_path=True, path_type=Path),
-    help="A small example in the format of a reader.",
+    help="Small example file or folder for a reader.",
 )
 @options.json_option
 def check(name: str, sets: tuple[str, ...], example: Path | None, as_json: bool) -> None:
-    """Hold a component to the promises of its kind, one check for each; exit code 4 when one is broken.
+    """Run the conformance suite on a component; exit with code 4 if a check fails.
 
-    NAME alone checks all components of that name, and all that a plugin or a distribution of that name offers.
+    NAME alone checks all components with this name, and all components of a plugin or distribution with this name.
     """
     import sys
 
-    from xmckit.cli import checks
+    from xmckit.cli import plugins_check
 
     registry = invocation.get_registry()
-    cases = checks.chosen(name, sets, example, registry)
-    needs, places = checks.left_out(cases), checks.defined(cases, registry)
-    results = checks.run([case for case in cases if case.name not in needs])
+    cases = plugins_check.select_cases(name, sets, example, registry)
+    needs = plugins_check.missing_needs(cases)
+    locations = {case.name: registry.locate(case.kind, str(case.component)) for case in cases}
+    results = plugins_check.run_checks([case for case in cases if case.name not in needs])
     if as_json:
-        options.print_json(checks.facts(results, places, needs))
+        options.print_json(plugins_check.results_json(results, locations, needs))
     else:
-        checks.show(results, places, needs)
-    if not checks.sound(results):
+        plugins_check.print_results(results, locations, needs)
+    if not plugins_check.all_passed(results):
         sys.exit(4)
 
 
 @plugins.command("trace")
-@click.option("--components", is_flag=True, help="Also import every component: this may take a while.")
-@click.option("--all", "everything", is_flag=True, help="Also the hook calls that were not answered.")
+@click.option("--components", is_flag=True, help="Also import every component, which may take a while.")
+@click.option("--all", "everything", is_flag=True, help="Also show hook calls without an answer.")
 @options.json_option
 def trace(components: bool, everything: bool, as_json: bool) -> None:
-    """Show how plugins were loaded: imports, hook calls, who answered with how many components, how long it took.
+    """Show how plugins were loaded: imports, hook calls, numbers of components, and times.
 
-    What one import brought along, the next finds there and is quicker. XMCKIT_TRACE=1 prints the same to stderr, as it
-    happens, with any command.
+    A module that several plugins import counts for the first. XMCKIT_TRACE=1 prints the same steps to stderr with any
+    command, as they happen.
     """
     import contextlib
     import dataclasses
@@ -203,7 +204,7 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
 
     registry = invocation.get_registry(tolerant=True)
     for item in registry.all() if components else ():
-        with contextlib.suppress(PluginError):  # its step says so
+        with contextlib.suppress(PluginError):  # its step shows the error
             registry.resolve(item.kind, item.component.name)
     if as_json:
         options.print_json(
@@ -216,8 +217,8 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
     from xmckit.cli.tables import print_table
 
     silent = [step for step in registry.steps if step.outcome == "no answer"]
-    told = registry.steps if everything else [step for step in registry.steps if step not in silent]
-    rows = [[step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"] for step in told]
+    steps = registry.steps if everything else [step for step in registry.steps if step not in silent]
+    rows = [[step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"] for step in steps]
     print_table(rows, ["plugin", "step", "of", "outcome", "ms"], left=4)
     calls = sum(step.action == "hook" for step in registry.steps)
     seconds = sum(step.seconds for step in registry.steps)
@@ -226,7 +227,7 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
 
 
 def _split_component(text: str, registry: Any) -> tuple[str, str]:
-    """KIND:NAME, or NAME alone where only one kind has it."""
+    """Split KIND:NAME; NAME alone is enough if only one kind has it."""
     from xmckit.errors import UsageError
 
     kind, colon, name = text.partition(":")

@@ -1,4 +1,4 @@
-"""Progress on stderr: bars while work goes on, one line for each finished stage."""
+"""Progress on stderr: bars during the work, and one line for each finished stage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xmckit.runs import StageRecord
 
 
 class _Count(MofNCompleteColumn):
-    """Done of total; nothing where the total is not known."""
+    """Show done of total; nothing if the total is not known."""
 
     def render(self, task: Task) -> Text:
         return Text("") if task.total is None else super().render(task)
@@ -36,13 +36,13 @@ class _RichBar:
         self._progress, self._task = progress, task
 
     def advance(self, steps: float = 1, **facts: object) -> None:
-        shown = "  ".join(escape(f"{name} {value}") for name, value in facts.items())
-        changes = {"facts": shown} if facts else {}
+        text = "  ".join(escape(f"{name} {value}") for name, value in facts.items())
+        changes = {"facts": text} if facts else {}
         self._progress.update(self._task, advance=steps, **changes)  # type: ignore[arg-type]
 
 
 class TerminalProgress:
-    """Bars that vanish when they are done; nothing at all when quiet or when stderr is no terminal."""
+    """Bars that disappear when they are done; none if quiet or if stderr is not a terminal."""
 
     def __init__(self, *, quiet: bool):
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
@@ -75,6 +75,6 @@ class TerminalProgress:
         self._live.stop()
 
     def stage_done(self, record: StageRecord) -> None:
-        """The line that stays: what finished, what it cost."""
+        """Print a permanent line with the stage and its cost."""
         cost = "reused" if record.reused else f"{record.seconds:.1f} s, {record.peak_bytes / 2**20:.0f} MiB"
         self.console.print(f"[green]✓[/] {record.name:<24} [dim]{cost}[/]")

@@ -18,7 +18,7 @@ def recipes() -> None:
 @recipes.command("ls")
 @options.json_option
 def list_recipes(as_json: bool) -> None:
-    """List the recipes that come with xmckit."""
+    """List the recipes that ship with xmckit."""
     from xmckit.recipe import shipped_recipes
     from xmckit.recipe.layers import read_source
 
@@ -36,12 +36,12 @@ def list_recipes(as_json: bool) -> None:
 
 @recipes.command("show")
 @click.argument("recipe")
-@click.option("--origin", is_flag=True, help="Say behind each value where it was written.")
+@click.option("--origin", is_flag=True, help="Print the origin of each value.")
 @options.set_option
 @options.data_option
 @options.json_option
 def show_recipe(recipe: str, origin: bool, sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool) -> None:
-    """Print RECIPE complete with all defaults: a name from `xmckit recipes ls` or a .toml file."""
+    """Print RECIPE with all defaults. RECIPE is a name from `xmckit recipes ls` or a .toml file."""
     loaded = _load(recipe, sets, data_folders)
     if not as_json:
         click.echo(loaded.to_toml(with_origins=origin), nl=False)
@@ -62,7 +62,7 @@ def _origins(recipe: Any) -> dict[str, str]:
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Overwrite FILE.")
 def copy_recipe(recipe: str, file: Path | None, force: bool) -> None:
-    """Copy RECIPE to FILE to edit it; by default to a file of its name in this folder."""
+    """Copy RECIPE to FILE for editing; by default to its own name in this folder."""
     from xmckit import store
     from xmckit.errors import StorageError, UsageError
     from xmckit.recipe.layers import locate, read_text
@@ -89,7 +89,7 @@ def copy_recipe(recipe: str, file: Path | None, force: bool) -> None:
 def validate_recipes(
     names: tuple[str, ...], sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
 ) -> None:
-    """Check each RECIPE and print all that is wrong with it."""
+    """Check each RECIPE and print all its mistakes."""
     from xmckit.errors import PluginError, RecipeError
 
     rows: list[dict[str, Any]] = []

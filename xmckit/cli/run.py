@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("recipe", required=False)
 @options.set_option
-@click.option("--sweep", "sweeps", multiple=True, metavar="KEY=V1,V2,…", help="Run the grid of these values.")
-@click.option("--resume", metavar="RUN", help="Go on with a run that was stopped; the recipe is then its own.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and what the cache already has.")
-@click.option("--workers", type=click.IntRange(min=0), help="Processors to use; 0 is all. The same as --set workers=N.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder for runs.")
+@click.option("--sweep", "sweeps", multiple=True, metavar="KEY=V1,V2,…", help="Run all combinations; repeatable.")
+@click.option("--resume", metavar="RUN", help="Continue an interrupted run, with its own recipe.")
+@click.option("--dry-run", is_flag=True, help="Print the stages that would run, and those that the cache has.")
+@click.option("--workers", type=click.IntRange(min=0), help="Number of processors, as --set workers=N; 0 means all.")
+@options.runs_option
 @options.data_option
 @options.json_option
 def run(
@@ -38,7 +38,6 @@ def run(
     as_json: bool,
 ) -> None:
     """Run RECIPE: a name from `xmckit recipes ls` or a .toml file."""
-    from xmckit.cli.progress import TerminalProgress
     from xmckit.recipe import load_recipe
     from xmckit.runs import find_run
 
@@ -47,52 +46,48 @@ def run(
     if resume is None and recipe is None:
         raise click.UsageError("name a recipe (`xmckit recipes ls` lists them) or a run to --resume")
     if resume is not None and (sweeps or sets or dry_run):
-        raise click.UsageError(
-            "--resume goes on with a run as it is: leave out --set, --sweep, --workers and --dry-run"
-        )
+        raise click.UsageError("--resume continues a run as it is: leave out --set, --sweep, --workers and --dry-run")
     registry = invocation.get_registry()
     roots = invocation.data_roots(data_folders)
 
-    def loaded(source: str | Path, *changes: str) -> Recipe:
+    def load(source: str | Path, *changes: str) -> Recipe:
         # The first import of torch and numba takes seconds.
-        with TerminalProgress(quiet=invocation.quiet()) as progress, progress("loading components"):
+        with invocation.terminal_progress() as progress, progress("loading components"):
             return load_recipe(source, sets=[*sets, *changes], registry=registry, data_roots=roots)
 
     if resume is not None:
         stopped = find_run(resume, Path(root))
-        source = loaded(recipe) if recipe else loaded(stopped.resolved_recipe)
+        source = load(recipe or stopped.resolved_recipe)
         _finish(_execute(source, stopped.root, resume=stopped), as_json)
-    elif sweeps:
-        assert recipe is not None
-        _sweep(recipe, sweeps, loaded, Path(root), dry_run, as_json)
+        return
+    assert recipe is not None
+    if sweeps:
+        _sweep(recipe, sweeps, load, Path(root), dry_run, as_json)
     elif dry_run:
-        assert recipe is not None
-        _print_plan(loaded(recipe), Path(root), as_json)
+        _print_plan(load(recipe), Path(root), as_json)
     else:
-        assert recipe is not None
-        _finish(_execute(loaded(recipe), Path(root)), as_json)
+        _finish(_execute(load(recipe), Path(root)), as_json)
 
 
 def _execute(recipe: Recipe, root: Path, resume: Run | None = None) -> Result:
     from xmckit import pipeline
-    from xmckit.cli.progress import TerminalProgress
 
-    begun: list[Run] = []
+    started: list[Run] = []
     try:
-        with TerminalProgress(quiet=invocation.quiet()) as progress:
+        with invocation.terminal_progress() as progress:
             return pipeline.run(
                 recipe,
                 root=root,
                 resume=resume.path if resume else None,
                 registry=invocation.get_registry(),
                 progress=progress,
-                started=begun.append,
+                started=started.append,
                 announce=progress.stage_done,
                 argv=sys.argv,
             )
     except BaseException:
-        for run in begun:
-            invocation.hint_after_error(f"what is finished is kept; go on with: xmckit run --resume {run.path}")
+        for run in started:
+            invocation.hint_after_error(f"finished stages are kept; continue with: xmckit run --resume {run.path}")
         raise
 
 
@@ -113,7 +108,7 @@ def _finish(result: Result, as_json: bool) -> None:
 
 
 def _verdict_lines(run: Run) -> list[str]:
-    """What was proved about each head, if anything was asked."""
+    """Describe what was proved about each head, if the run has verdicts."""
     if not run.has_verdicts:
         return []
     lines = []
@@ -123,43 +118,41 @@ def _verdict_lines(run: Run) -> list[str]:
             lines.append(f"{result['head']}: not verifiable, its decision is not one linear layer")
             continue
         counts = result["counts"]
-        asked, open_ = sum(counts.values()), counts["unresolved"]
-        rest = f", {open_} unresolved" if open_ else ""
+        rest = f", {counts['unresolved']} unresolved" if counts["unresolved"] else ""
         lines.append(
-            f"{result['head']}{scope}: of {asked} label sets it can output {counts['argmaxable']} and never "
-            f"{counts['unargmaxable']}{rest}, with proof"
+            f"{result['head']}{scope}: of {sum(counts.values())} label sets it can output {counts['argmaxable']} "
+            f"and never {counts['unargmaxable']}{rest}, with proof"
         )
     return lines
 
 
 def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
     from xmckit import pipeline
-    from xmckit.cli.progress import TerminalProgress
     from xmckit.cli.tables import print_table
 
-    with TerminalProgress(quiet=invocation.quiet()) as progress:
+    with invocation.terminal_progress() as progress:
         steps = pipeline.plan(recipe, root=root, registry=invocation.get_registry(), progress=progress)
     if as_json:
         options.print_json([step.to_json() for step in steps])
         return
-    rows = [[step.stage, step.use, "cached" if step.cached else "to run", _short(step.params)] for step in steps]
+    rows = [[step.stage, step.use, "cached" if step.cached else "to run", _params_text(step.params)] for step in steps]
     print_table([*rows, ["report", "", "to run", ""]], ["stage", "component", "", "parameters"], left=4)
 
 
-def _short(params: dict[str, Any]) -> str:
+def _params_text(params: dict[str, Any]) -> str:
     return ", ".join(
         f"{key}={value['use'] if isinstance(value, dict) and 'use' in value else value}"
         for key, value in params.items()
     )
 
 
-def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_run: bool, as_json: bool) -> None:
-    """Every cell is a run; a cell whose run is done already, with the code and data of today, is not run again."""
+def _sweep(source: str, sweeps: tuple[str, ...], load: Any, root: Path, dry_run: bool, as_json: bool) -> None:
+    """Run each cell of the grid, unless a run of it is done with the current code and data."""
     from xmckit import pipeline, store
     from xmckit.recipe import parse_sweep
     from xmckit.runs import find_runs
 
-    cells = [(changes, loaded(source, *changes)) for changes in parse_sweep(list(sweeps))]
+    cells = [(changes, load(source, *changes)) for changes in parse_sweep(list(sweeps))]
     done = [run for run in find_runs(root) if run.is_done]
     rows: list[dict[str, Any]] = []
     for number, (changes, recipe) in enumerate(cells, start=1):
@@ -185,7 +178,7 @@ def _sweep(source: str, sweeps: tuple[str, ...], loaded: Any, root: Path, dry_ru
 
 
 def _print_sweep(cells: list[dict[str, Any]], dry_run: bool) -> None:
-    from xmckit.cli.tables import headline, print_table, shown
+    from xmckit.cli.tables import headline, metric_text, print_table
 
     keys = [change.partition("=")[0] for change in cells[0]["set"]]
     values = [[change.partition("=")[2] for change in cell["set"]] for cell in cells]
@@ -193,10 +186,10 @@ def _print_sweep(cells: list[dict[str, Any]], dry_run: bool) -> None:
         rows = [[*row, "done" if cell["done"] else "to run"] for row, cell in zip(values, cells, strict=True)]
         print_table(rows, [*keys, ""], left=len(keys) + 1)
         return
-    first = cells[0]["results"][0]["metrics"]
-    columns = headline(list(first), cells[0]["k"])
+    metrics = [cell["results"][0]["metrics"] for cell in cells]
+    columns = headline(list(metrics[0]), cells[0]["k"])
     rows = [
-        [*row, *(shown(name, cell["results"][0]["metrics"].get(name)) for name in columns), Path(cell["run"]).name]
-        for row, cell in zip(values, cells, strict=True)
+        [*row, *(metric_text(name, own.get(name)) for name in columns), Path(cell["run"]).name]
+        for row, own, cell in zip(values, metrics, cells, strict=True)
     ]
     print_table(rows, [*keys, *columns, "run"], left=len(keys), title=f"{cells[0]['dataset']}: {len(cells)} runs")

@@ -9,25 +9,21 @@ import click
 
 from xmckit.cli import options
 
-_root_option = click.option(
-    "--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs."
-)
-
 
 @click.group()
 def runs() -> None:
-    """List runs, look at one, and free the cache."""
+    """List runs, show one, write its report, empty the cache."""
 
 
 @runs.command("ls")
-@_root_option
+@options.runs_option
 @options.json_option
 def ls(root: str, as_json: bool) -> None:
     """List the runs, oldest first."""
     from xmckit.errors import StorageError
     from xmckit.runs import find_runs
 
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for run in find_runs(Path(root)):
         status, metrics = run.status, None
         if status == "done":
@@ -35,7 +31,7 @@ def ls(root: str, as_json: bool) -> None:
                 metrics = run.metrics()
             except StorageError:
                 status = "damaged"
-        found.append(
+        rows.append(
             {
                 "run": str(run.path),
                 "recipe": run.name,
@@ -45,23 +41,23 @@ def ls(root: str, as_json: bool) -> None:
             }
         )
     if as_json:
-        options.print_json(found)
-    elif not found:
+        options.print_json(rows)
+    elif not rows:
         click.echo(f"no runs below {root}; start with: xmckit run quickstart")
     else:
-        from xmckit.cli.tables import print_table, shown
+        from xmckit.cli.tables import metric_text, print_table
 
-        rows = [
+        cells = [
             [item["recipe"], Path(item["run"]).name, item["status"]]
-            + [shown(name, item["metrics"].get(name)) for name in ("P@1", "P@3", "P@5")]
-            for item in found
+            + [metric_text(name, item["metrics"].get(name)) for name in ("P@1", "P@3", "P@5")]
+            for item in rows
         ]
-        print_table(rows, ["recipe", "run", "status", "P@1", "P@3", "P@5"], left=3)
+        print_table(cells, ["recipe", "run", "status", "P@1", "P@3", "P@5"], left=3)
 
 
 @runs.command("show")
 @click.argument("run")
-@_root_option
+@options.runs_option
 @options.json_option
 def show(run: str, root: str, as_json: bool) -> None:
     """Show the results and the stages of RUN."""
@@ -87,15 +83,15 @@ def show(run: str, root: str, as_json: bool) -> None:
         click.echo()
         print_metrics(metrics)
     if found.status in ("killed", "interrupted", "failed"):
-        click.echo(f"go on with: xmckit run --resume {found.path}")
+        click.echo(f"continue with: xmckit run --resume {found.path}")
 
 
 @runs.command("report")
 @click.argument("run")
-@_root_option
+@options.runs_option
 @options.json_option
 def report(run: str, root: str, as_json: bool) -> None:
-    """Write the report of RUN anew, as this version of xmckit makes it."""
+    """Write the report of RUN again, with this version of xmckit."""
     from xmckit.analysis.combine import check_done
     from xmckit.errors import UsageError
     from xmckit.report import write_report
@@ -113,10 +109,10 @@ def report(run: str, root: str, as_json: bool) -> None:
 
 
 @runs.command("clean")
-@_root_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@options.runs_option
+@click.option("--yes", is_flag=True, help="Delete without asking.")
 def clean(root: str, yes: bool) -> None:
-    """Delete the cache of finished stages. Runs keep their own files; later runs compute anew."""
+    """Delete the cache of finished stages. Runs keep their files; later runs compute all stages again."""
     from xmckit.pipeline.cache import empty_cache
     from xmckit.runs.layout import CACHE
 

@@ -1,4 +1,4 @@
-"""Results as people read them."""
+"""Print results as tables on the terminal."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1"
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the program, which treats a reader that went away as no error."""
+        """Let the program handle a reader that went away."""
         raise BrokenPipeError
 
 
-def shown(name: str, value: float | None) -> str:
-    """Shares as percentages with one decimal, anything else as it is."""
+def metric_text(name: str, value: float | None) -> str:
+    """Format a share as a percentage with one decimal, and any other value with four digits."""
     if value is None:
         return "–"
     return f"{100 * value:.1f}" if _PERCENT.fullmatch(name) else f"{value:.4g}"
 
 
 def headline(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
-    """The columns of the table on the terminal; report.html and metrics.json have all of them."""
+    """Return the metrics that the terminal shows; report.html and metrics.json have all."""
     last = max(ks)
     wanted = [
         *(f"P@{k}" for k in ks),
@@ -45,27 +45,27 @@ def headline(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
 
 
 def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: int = 1, title: str = "") -> None:
-    """Rows with the first `left` columns to the left and the rest, numbers, to the right.
+    """Print rows with the first `left` columns left-aligned and the others, numbers, right-aligned.
 
-    Numbers that do not fit beside each other go below each other, as a second table: half a number is a wrong one.
+    If the columns are too many for the terminal, the rest follows as further tables; numbers are never cut.
     """
     console = _Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
     needed = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     blocks = _side_by_side(needed, left, console.width)
-    # the first column names things to copy: other text is broken into lines before it
+    # Do not break the first column into lines if possible: users copy its names.
     whole = needed[0] <= console.width // 2
     if title:
         console.print(Text(printable(title), style="bold"))
-    for shown_here in blocks:
-        console.width = max(console.width, sum(needed[position] + GAP for position in shown_here[left:]) + 12 * left)
-        picked = [[row[position] for position in shown_here] for row in rows]
-        console.print(_table(picked, [columns[position] for position in shown_here], left, whole))
+    for block in blocks:
+        console.width = max(console.width, sum(needed[position] + GAP for position in block[left:]) + 12 * left)
+        cells = [[row[position] for position in block] for row in rows]
+        console.print(_table(cells, [columns[position] for position in block], left, whole))
 
 
 def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int]]:
-    """The columns of each table: the first `left` and as many of the others as fit into `width`."""
+    """Return the columns of each table: the first `left`, and as many others as fit into `width`."""
     head = list(range(left))
     room = width - sum(needed[:left])
     blocks, used = [list(head)], 0
@@ -79,7 +79,7 @@ def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int
 
 
 def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, whole: bool) -> Table:
-    """`whole`: the first column is never broken into lines."""
+    """Return one table; `whole` keeps the first column from being broken into lines."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         keep = position >= left or (position == 0 and whole)
@@ -91,16 +91,15 @@ def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, who
 
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
-    """The results table of one run."""
+    """Print the results of one run."""
     names = list(metrics["results"][0]["metrics"])
     columns = headline(names, metrics["k"])
     roles = {"head": "", "ensemble": f" ({metrics.get('ensemble', 'ensemble')})"}
     rows = [
         [result["name"] + roles.get(result["role"], f" ({result['role']})")]
-        + [shown(name, result["metrics"].get(name)) for name in columns]
+        + [metric_text(name, result["metrics"].get(name)) for name in columns]
         for result in metrics["results"]
     ]
-    print_table(
-        rows, ["", *columns], title=f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels"
-    )
+    title = f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels"
+    print_table(rows, ["", *columns], title=title)
     print(f"Percentages. Propensities with A = {metrics['propensity']['A']}, B = {metrics['propensity']['B']}.")

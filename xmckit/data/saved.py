@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import store
@@ -99,6 +102,31 @@ def load_split(folder: Path) -> Split:
         filter=matrices.get("filter"),
         names=strings.get("names"),
     )
+
+
+@dataclass(frozen=True)
+class FeatureRows:
+    """The format of saved feature rows: the number of columns, and whether they are dense."""
+
+    width: int
+    dense: bool
+
+
+def read_feature_rows(folder: Path) -> FeatureRows | None:
+    """Read the format of a split's features, not the features; None if it has texts or several blocks."""
+    if not store.read_json(folder / "split.json").get("one_matrix"):
+        return None
+    path = folder / "X0.npz"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if "dense.npy" not in archive.namelist():
+                return FeatureRows(int(store.read_arrays(path, "shape")["shape"][1]), dense=False)
+            with archive.open("dense.npy") as stream:
+                np.lib.format.read_magic(stream)
+                shape = np.lib.format.read_array_header_1_0(stream)[0]
+                return FeatureRows(int(shape[1]), dense=True)
+    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
+        raise store.damaged(path, str(error)) from None
 
 
 def _optional_matrices(split: Split) -> dict[str, csr_matrix]:

@@ -110,10 +110,10 @@ def xmckit_commands() -> Iterator[Component]:
     )
     yield Component("evaluate", "xmckit.cli.evaluate:evaluate", summary="Score the model of a run on other data.")
     yield Component(
-        "ensemble", "xmckit.cli.ensemble:ensemble", summary="Combine finished runs, and see how good they are together."
+        "ensemble", "xmckit.cli.ensemble:ensemble", summary="Combine finished runs, and score the combination."
     )
     yield Component(
-        "compare", "xmckit.cli.compare:compare", summary="Finished runs side by side, with what is significant."
+        "compare", "xmckit.cli.compare:compare", summary="Compare finished runs, with tests of significance."
     )
     yield Component(
         "bench", "xmckit.cli.bench:bench", summary="Run suites of recipes and peers over data sets and seeds."
@@ -121,17 +121,15 @@ def xmckit_commands() -> Iterator[Component]:
     yield Component(
         "verify",
         "xmckit.cli.verify:verify",
-        summary="Prove which label sets a head can output and which it never will.",
+        summary="Prove which label sets a head can output and which it can never output.",
     )
-    yield Component("runs", "xmckit.cli.runs:runs", summary="List runs, look at one, and free the cache.")
+    yield Component("runs", "xmckit.cli.runs:runs", summary="List runs, show one, write its report, empty the cache.")
     yield Component("recipes", "xmckit.cli.recipes:recipes", summary="List, show, copy and check recipes.")
     yield Component("data", "xmckit.cli.data:data", summary="List, fetch, describe and convert data sets.")
-    yield Component(
-        "plugins", "xmckit.cli.plugins:plugins", summary="List plugins, look at one, start one of your own."
-    )
+    yield Component("plugins", "xmckit.cli.plugins:plugins", summary="List, show, check, trace and create plugins.")
     yield Component("doctor", "xmckit.cli.doctor:doctor", summary="Check this installation.")
     yield Component(
         "completion",
         "xmckit.cli.completion:completion",
-        summary="Print what makes the tab key complete xmckit's names.",
+        summary="Print a script that completes commands and names in a shell.",
     )

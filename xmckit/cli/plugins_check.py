@@ -1,4 +1,4 @@
-"""What `xmckit plugins check` runs and prints."""
+"""Run the conformance suite for `xmckit plugins check`, and print its results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from xmckit.registry.locations import Location
 
 Results = Mapping[str, Sequence[CheckResult]]
+COUNTS = ("ok", "ran", "passed", "failed", "skipped", "xfailed")
 
 
-def chosen(name: str, sets: Sequence[str], example: Path | None, registry: Registry) -> list[Case]:
-    """The cases that are asked for, with the parameters that are given."""
+def select_cases(name: str, sets: Sequence[str], example: Path | None, registry: Registry) -> list[Case]:
+    """Return the cases that `name` means, with their parameters."""
     from xmckit.recipe.layers import read_sets
 
     cases, params = cases_named(name, registry), read_sets(sets).plain()
@@ -32,26 +33,19 @@ def chosen(name: str, sets: Sequence[str], example: Path | None, registry: Regis
     return [replace(case, params=params, example=example) for case in cases]
 
 
-def left_out(cases: Sequence[Case]) -> dict[str, str]:
-    """Where several components are checked, what those need that cannot be checked without; one alone is tried."""
+def missing_needs(cases: Sequence[Case]) -> dict[str, str]:
+    """Return what components need before they can be checked, if several are checked; one alone is tried."""
     needs: dict[str, str] = {}
     for case in cases if len(cases) > 1 else ():
-        with contextlib.suppress(Exception, SystemExit):  # its results tell why it cannot be asked
+        with contextlib.suppress(Exception, SystemExit):  # its results will show the error
             needs[case.name] = case.needs
     return {name: needed for name, needed in needs.items() if needed}
 
 
-def defined(cases: Sequence[Case], registry: Registry) -> dict[str, Location]:
-    """Where each component is written."""
-    return {case.name: registry.locate(case.kind, str(case.component)) for case in cases}
-
-
-def run(cases: Sequence[Case]) -> dict[str, list[CheckResult]]:
-    """The results of each component, with a bar that names the check at work."""
-    from xmckit.cli.progress import TerminalProgress
-
+def run_checks(cases: Sequence[Case]) -> dict[str, list[CheckResult]]:
+    """Return the results of each component; a bar names the check that is running."""
     results: dict[str, list[CheckResult]] = {}
-    with TerminalProgress(quiet=invocation.quiet()) as progress:
+    with invocation.terminal_progress() as progress:
         for case in cases:
             results[case.name] = []
             with progress(f"checking {case.name}", total=len(case.checks)) as bar:
@@ -61,50 +55,37 @@ def run(cases: Sequence[Case]) -> dict[str, list[CheckResult]]:
     return results
 
 
-def sound(results: Results) -> bool:
+def all_passed(results: Results) -> bool:
     return bool(results) and all(summarise(found).ok for found in results.values())
 
 
-def facts(results: Results, places: Mapping[str, Location], needs: Mapping[str, str]) -> dict[str, Any]:
+def results_json(results: Results, locations: Mapping[str, Location], needs: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "ok": sound(results),
+        "ok": all_passed(results),
         "not_checked": [{"component": name, "needs": needed} for name, needed in needs.items()],
         "components": [
             {
                 "component": name,
-                "file": places[name].file,
-                "line": places[name].line,
-                **_counts(found),
-                "checks": [_told(result) for result in found],
+                "file": locations[name].file,
+                "line": locations[name].line,
+                **{key: getattr(summarise(found), key) for key in COUNTS},
+                "checks": [
+                    {
+                        "check": result.name,
+                        "status": result.status,
+                        "detail": result.detail,
+                        "seconds": round(result.seconds, 3),
+                    }
+                    for result in found
+                ],
             }
             for name, found in results.items()
         ],
     }
 
 
-def _counts(found: Sequence[CheckResult]) -> dict[str, Any]:
-    summary = summarise(found)
-    return {
-        "ok": summary.ok,
-        "ran": summary.ran,
-        "passed": summary.passed,
-        "failed": summary.failed,
-        "skipped": summary.skipped,
-        "xfailed": summary.xfailed,
-    }
-
-
-def _told(result: CheckResult) -> dict[str, Any]:
-    return {
-        "check": result.name,
-        "status": result.status,
-        "detail": result.detail,
-        "seconds": round(result.seconds, 3),
-    }
-
-
-def show(results: Results, places: Mapping[str, Location], needs: Mapping[str, str]) -> None:
-    """A table for each component with the counts, and where a component is defined that failed."""
+def print_results(results: Results, locations: Mapping[str, Location], needs: Mapping[str, str]) -> None:
+    """Print a table and the counts for each component, and the location of components that failed."""
     from xmckit.cli.tables import print_table
 
     for name, found in results.items():
@@ -116,13 +97,14 @@ def show(results: Results, places: Mapping[str, Location], needs: Mapping[str, s
         colour = "green" if summary.ok else "red"
         click.echo(f"{options.styled('kept' if summary.ok else 'broken', fg=colour, bold=True)}: {summary}")
         if not summary.ok:
-            click.echo(f"defined in {places[name].file}" + (f", line {places[name].line}" if places[name].line else ""))
+            line = locations[name].line
+            click.echo(f"defined in {locations[name].file}" + (f", line {line}" if line else ""))
         click.echo()
     for name, needed in needs.items():
         click.echo(f"{options.styled('not checked', fg='yellow')}: {name} needs {needed}")
     if len(results) + len(needs) > 1:
         broken = [name for name, found in results.items() if not summarise(found).ok]
         total = summarise(result for found in results.values() for result in found)
-        said = f"; broken: {', '.join(broken)}" if broken else ""
+        failures = f"; broken: {', '.join(broken)}" if broken else ""
         unchecked = f"; not checked: {', '.join(needs)}" if needs else ""
-        click.echo(f"{len(results)} components: {total}{said}{unchecked}")
+        click.echo(f"{len(results)} components: {total}{failures}{unchecked}")

@@ -1,7 +1,7 @@
-"""Plugins imported in processes of their own, so that one that hangs or ends its process is found and named.
+"""Import plugins in child processes, to find those that hang or crash.
 
-A child writes one line of JSON for every step that it begins or ends; the last one tells what it was about when it
-stopped. When it crashes or is ended at its time limit, Python's faulthandler says in which line.
+A child writes one line of JSON for every step that it begins or ends; the last line says what it did when it stopped.
+If it crashes or exceeds the time limit, Python's faulthandler reports the line of code.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from xmckit.errors import PluginError
 from xmckit.registry import Plugin, Registry
 from xmckit.registry.locations import Location, file_of, is_below
 
-_START = "import sys; '' in sys.path and sys.path.remove(''); from xmckit.cli.probing import main; main(sys.argv[1])"
+_START = (
+    "import sys; '' in sys.path and sys.path.remove(''); from xmckit.cli.plugin_probe import main; main(sys.argv[1])"
+)
 _REQUEST, _PROGRESS, _STACK, _OUTPUT = "request.json", "progress.jsonl", "stack.txt", "output.txt"
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
-MOST_SHOWN = 200  # characters of what a plugin writes to the terminal
-_GRACE = 10.0  # seconds in which a child that is ended has to say where it was
+LONGEST_OUTPUT = 200  # characters of a plugin's output to the terminal
+_GRACE = 10.0  # seconds for a child to write its stack after the time limit
 
 
 @dataclass
 class Probe:
-    """What became of one plugin. `fault` is why it cannot be imported at all; such a plugin must be left out."""
+    """The result for one plugin. `fault` is the reason why it cannot be imported at all."""
 
     plugin: Plugin
     seconds: float | None = None
     components: int = 0
     broken: dict[str, str] = field(default_factory=dict)  # component -> why it cannot be used
-    written: str = ""  # what it wrote to the terminal when it was imported, and where
+    written: str = ""  # its output to the terminal during the import, and the line that wrote it
     fault: str = ""
     at: Location | None = None
 
@@ -53,19 +55,19 @@ class Probe:
 
 
 def probe_all(plugins: Sequence[Plugin], limit: float) -> list[Probe]:
-    """Import each plugin and its components, every distribution in a process of its own; `limit` seconds a step."""
+    """Import each plugin and its components, one process per distribution, `limit` seconds per step."""
     probes = []
     for _, group in groupby(plugins, key=lambda plugin: plugin.distribution or plugin.file):
         waiting = [Probe(plugin) for plugin in group]
         probes += waiting
         while waiting:
-            done = _probe(waiting, limit)
+            done = _run_child(waiting, limit)
             waiting = waiting[max(done, 1) :]
     return probes
 
 
-def _probe(probes: Sequence[Probe], limit: float) -> int:
-    """Let a child look at the plugins; return how many it has dealt with when it ends."""
+def _run_child(probes: Sequence[Probe], limit: float) -> int:
+    """Let a child import the plugins; return how many it has finished when it ends."""
     with tempfile.TemporaryDirectory(prefix="xmckit-doctor-") as name:
         folder = Path(name)
         request = [{**asdict(probe.plugin), "at": None} for probe in probes]
@@ -80,18 +82,18 @@ def _probe(probes: Sequence[Probe], limit: float) -> int:
                 stderr=output,
                 env={**os.environ, "PYTHONPATH": path},
             )
-            code = _ended(child, folder / _PROGRESS, limit)
+            code = _wait(child, folder / _PROGRESS, limit)
         return _read(probes, folder, code, limit)
 
 
-def _ended(child: subprocess.Popen[bytes], progress: Path, limit: float) -> int | None:
-    """The child's exit code; None where it had to be ended because a step took longer than the limit."""
+def _wait(child: subprocess.Popen[bytes], progress: Path, limit: float) -> int | None:
+    """Return the child's exit code; None if a step exceeded the limit and the child was stopped."""
     seen, began = -1, 0.0
     try:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(0.05)
-            size, now = progress.stat().st_size, time.monotonic() - _waited(child.pid)
+            size, now = progress.stat().st_size, time.monotonic() - _seconds_waiting_for_cpu(child.pid)
             if size != seen:
                 seen, began = size, now
             elif now - began > limit:
@@ -104,10 +106,8 @@ def _ended(child: subprocess.Popen[bytes], progress: Path, limit: float) -> int 
         child.wait()
 
 
-def _waited(process: int) -> float:
-    """The seconds that a process was ready to run and others ran in its place, where the system tells: a busy machine
-    is not its fault.
-    """
+def _seconds_waiting_for_cpu(process: int) -> float:
+    """Return how long the process was ready to run but had no CPU, if the system knows; that time does not count."""
     try:
         return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -115,24 +115,24 @@ def _waited(process: int) -> float:
 
 
 def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float) -> int:
-    """Fill the probes from what the child wrote; return how many it has dealt with."""
+    """Fill the probes from the files of the child; return how many it has finished."""
     done = 0
     under_way: dict[str, str] = {}
     for line in (folder / _PROGRESS).read_text().splitlines():
-        told = json.loads(line)
-        under_way = told.get("begins", {})
-        if "seconds" in told:
-            probes[done].seconds, probes[done].written = told["seconds"], told["written"]
-        if "component" in told:
+        step = json.loads(line)
+        under_way = step.get("begins", {})
+        if "seconds" in step:
+            probes[done].seconds, probes[done].written = step["seconds"], step["written"]
+        if "component" in step:
             probes[done].components += 1
-            if told["error"]:
-                probes[done].broken[told["component"]] = told["error"]
-        done += told.get("ends", 0)
+            if step["error"]:
+                probes[done].broken[step["component"]] = step["error"]
+        done += step.get("ends", 0)
     if done == len(probes):
         return done
     probe = probes[done]
     stack = (folder / _STACK).read_text() if (folder / _STACK).is_file() else ""
-    fault = "its import " + _end(code, limit)
+    fault = "its import " + _how_it_ended(code, limit)
     homes = [probe.plugin.file, file_of(under_way["target"])] if under_way else [probe.plugin.file]
     frames = [Location(file, int(line)) for file, line in _FRAME.findall(stack)]
     at = next((frame for frame in frames if any(is_below(frame.file, home) for home in homes)), None)
@@ -145,30 +145,30 @@ def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float)
     return done + 1
 
 
-def _end(code: int | None, limit: float) -> str:
+def _how_it_ended(code: int | None, limit: float) -> str:
     if code is None:
         return f"did not end within {limit:g} s"
     return f"ended the process, with {f'signal {-code}' if code < 0 else f'code {code}'}"
 
 
 def main(folder: str) -> None:
-    """What the child does."""
+    """Import the plugins of the request: the main function of the child."""
     plugins = [Plugin(**facts) for facts in json.loads(Path(folder, _REQUEST).read_text())]
     with open(Path(folder, _PROGRESS), "a") as progress, open(Path(folder, _STACK), "w") as stack:
 
-        def tell(**facts: Any) -> None:
+        def report(**facts: Any) -> None:
             progress.write(json.dumps(facts) + "\n")
             progress.flush()
 
         faulthandler.enable(stack)
         for plugin in plugins:
-            _look_at(plugin, tell)
-    # Threads that a plugin has left running must not keep the process.
+            _import_all(plugin, report)
+    # Do not wait for threads that a plugin has started.
     os._exit(0)
 
 
-def _look_at(plugin: Plugin, tell: Callable[..., None]) -> None:
-    output = _Heard(plugin.file)
+def _import_all(plugin: Plugin, report: Callable[..., None]) -> None:
+    output = _RecordedOutput(plugin.file)
     begin = time.perf_counter()
     with contextlib.redirect_stderr(output), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -176,22 +176,22 @@ def _look_at(plugin: Plugin, tell: Callable[..., None]) -> None:
             registry = Registry(allow=[], files=[Path(plugin.file)])
         else:
             registry = Registry(allow=[plugin.full_name] if plugin.origin == "installed" else [])
-    tell(seconds=time.perf_counter() - begin, written=output.described)
+    report(seconds=time.perf_counter() - begin, written=output.described)
     for item in registry.all():
         if item.plugin.full_name != plugin.full_name:
             continue
         name, error = f"{item.kind}:{item.component.name}", ""
-        tell(begins={"component": name, "target": item.component.target.partition(":")[0]})
+        report(begins={"component": name, "target": item.component.target.partition(":")[0]})
         try:
             registry.resolve(item.kind, item.component.name)
         except PluginError as fault:
             error = str(fault)
-        tell(component=name, error=error)
-    tell(ends=1)
+        report(component=name, error=error)
+    report(ends=1)
 
 
-class _Heard(io.StringIO):
-    """Takes what is written to the terminal, and notes which line of a plugin was the first to write."""
+class _RecordedOutput(io.StringIO):
+    """Record the output to the terminal, and the first line of the plugin that wrote."""
 
     def __init__(self, file: str):
         super().__init__()
@@ -209,4 +209,4 @@ class _Heard(io.StringIO):
     @property
     def described(self) -> str:
         text = " ".join(self.getvalue().split())
-        return f"{self.at or self.file}: {text[:MOST_SHOWN]}" if text else ""
+        return f"{self.at or self.file}: {text[:LONGEST_OUTPUT]}" if text else ""

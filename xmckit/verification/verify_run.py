@@ -1,0 +1,120 @@
+"""Verify the heads of a finished run, as `xmckit verify RUN` does."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xmckit import store
+from xmckit.context import Context
+from xmckit.data.model import Matrix, Split
+from xmckit.errors import UsageError, nearest
+from xmckit.protocols import Verifier
+from xmckit.runs import Run, provenance
+from xmckit.verification.label_sets import RANDOM, random_label_sets, read_label_sets
+from xmckit.verification.verify import verify
+
+if TYPE_CHECKING:
+    from xmckit.model import Model
+
+ROWS = ("test", "train")
+
+
+def verify_run(
+    run: Run,
+    model: Model,
+    verifier: Verifier,
+    *,
+    folder: Path,
+    only: str | None,
+    assignments: str,
+    most: int,
+    code: Any,
+    context: Context,
+) -> dict[str, Any]:
+    """Verify one head or all heads, and write verdicts and proofs below `folder`/verify.
+
+    `assignments` is `test`, `train`, `random:K:COUNT` or a file; `code` identifies the verifier's code.
+    """
+    heads = _heads(run, model, only)
+    split, X = _label_sets_and_features(assignments, run, model, heads, context)
+    identity = {"code": code, "seed": context.seed, "versions": provenance.library_versions()}
+    target = folder / "verify" / _folder_name(assignments, only, context.seed)
+    # Finished blocks stay here if the process is killed, for the next call with the same question.
+    scratch = target.parent / f".unfinished-{store.canonical_sha256(identity)[:16]}"
+    with _replaced(target) as fresh:
+        summary = verify(fresh, verifier, heads, split, X=X, most=most, context=context.using(folder=scratch))
+    shutil.rmtree(scratch, ignore_errors=True)
+    return {"run": str(folder), "folder": str(target), **named_summary(summary, model.label_names)}
+
+
+def label_set_split(assignments: str, label_names: Sequence[str], context: Context) -> Split:
+    """Return label sets that belong to no rows: random ones, or those of a file."""
+    if assignments.startswith(RANDOM):
+        Y = random_label_sets(assignments, len(label_names), context.rng("assignments", assignments))
+    else:
+        Y = read_label_sets(Path(assignments), label_names)
+    return Split(X=None, Y=Y)
+
+
+def named_summary(summary: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, Any]:
+    """Return the summary with names of labels, without the verdict on each label set."""
+    results = []
+    for result in summary["results"]:
+        facts = {key: value for key, value in result.items() if key != "verdicts"}
+        if result["verifiable"]:
+            facts["never"] = [
+                {**item, "labels": [label_names[label] for label in item["labels"]]} for item in result["never"]
+            ]
+        results.append(facts)
+    return {"assignments": summary["assignments"], "of": summary["of"], "results": results}
+
+
+def _heads(run: Run, model: Model, only: str | None) -> list[tuple[str, Any]]:
+    names = run.head_names
+    if only is not None and only not in names:
+        raise UsageError(f"{run.path} has no head '{only}'{nearest(only, names)} (heads: {', '.join(names)})")
+    return [pair for pair in zip(names, model.heads, strict=True) if only in (None, pair[0])]
+
+
+def _label_sets_and_features(
+    assignments: str, run: Run, model: Model, heads: Sequence[tuple[str, Any]], context: Context
+) -> tuple[Split, dict[str, Matrix]]:
+    """Return the label sets, and the rows' features for each head that chooses candidates by them."""
+    if assignments not in ROWS:
+        return label_set_split(assignments, model.label_names, context), {}
+    dataset = run.dataset()
+    split = dataset.test if assignments == "test" else dataset.train
+    shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
+    X = dict(zip(run.head_names, model.all_features(split), strict=True)) if shortlisted else {}
+    Y = split.Y.copy()
+    Y.resize(split.rows, len(model.label_names))  # no row has a label that was added later
+    return Split(X=None, Y=Y), {name: X[name] for name in shortlisted}
+
+
+def _folder_name(assignments: str, only: str | None, seed: int) -> str:
+    rows_or_random = assignments in ROWS or assignments.startswith(RANDOM)
+    source = assignments if rows_or_random else f"file-{Path(assignments).stem}"
+    parts = [source, *([only] if only else []), *([f"seed-{seed}"] if seed else [])]
+    return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.") or "asked"
+
+
+@contextlib.contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces `folder` when it is complete."""
+    folder.parent.mkdir(exist_ok=True)
+    store.remove_stale(folder.parent)
+    old, fresh = store.temporary_beside(folder), store.temporary_beside(folder)
+    fresh.mkdir()
+    try:
+        yield fresh
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(old)
+        fresh.rename(folder)
+    finally:
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
