@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.errors import PluginError
+from xmckit.errors import PluginError, nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -53,8 +53,6 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
-            from xmckit.errors import nearest
-
             invocation.get_registry(ctx)  # raises if the plugin with this command is broken
             known = self.list_commands(ctx)
             ctx.fail(f"no command '{name}'{nearest(name, known)} (commands: {', '.join(known)})")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_table
+from xmckit.errors import DataError, StorageError
 
 if TYPE_CHECKING:
     from xmckit.bench.results import Results
@@ -69,17 +71,16 @@ def run(
     from xmckit.bench.results import collect
     from xmckit.bench.runner import NO_DATA, run_suite
     from xmckit.bench.suite import load_suite
-    from xmckit.errors import DataError
 
     if jobs > 1 and executor == "serial":
         raise click.UsageError("several --jobs need an executor that spreads them: --executor threads")
     registry = invocation.get_registry()
-    found = load_suite(Path(suite), registry)
-    folder = _work_folder(found, work)
-    _earlier(found)  # fail before hours of work if the results file cannot be read
+    definition = load_suite(Path(suite), registry)
+    folder = _work_folder(definition, work)
+    _earlier(definition)  # fail before hours of work if the results file cannot be read
     try:
         summary = run_suite(
-            found,
+            definition,
             folder,
             registry=registry,
             roots=invocation.data_roots(data_folders),
@@ -94,7 +95,7 @@ def run(
     except KeyboardInterrupt:
         invocation.hint_after_error(f"finished cells are kept; continue with: xmckit bench run {suite}")
         raise
-    results, kept = _write(found, collect(found, folder, seeds))
+    results, kept = _write(definition, collect(definition, folder, seeds))
     if as_json:
         options.print_json({"summary": vars(summary), "kept": kept, **results.to_json()})
     else:
@@ -130,7 +131,6 @@ def _work_folder(suite: Suite, work: str | None) -> Path:
 def _earlier(suite: Suite) -> Results | None:
     """Return the content of the suite's results file; None if there is none."""
     from xmckit.bench.results import read_results
-    from xmckit.errors import StorageError
 
     if suite.results is None or not suite.results.is_file():
         return None
@@ -200,7 +200,6 @@ def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
 
 def _print(results: Results) -> None:
     from xmckit.bench import tables
-    from xmckit.cli.tables import print_table
 
     for data in results.data:
         if rows := tables.data_rows(results, data):
@@ -268,7 +267,6 @@ def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_
 
 def _print_changes(changes: Sequence[Any], results: Results) -> None:
     from xmckit.bench import tables
-    from xmckit.cli.tables import print_table
 
     metrics = tables.columns(results)
     print_table(tables.change_rows(changes, metrics), ["", *metrics, *tables.CHANGE_COLUMNS])

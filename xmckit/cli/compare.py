@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import headline, metric_text, print_table
 
 if TYPE_CHECKING:
     from xmckit.analysis.compare import Comparison
@@ -31,9 +32,9 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
     from xmckit.analysis.compare import compare_runs
     from xmckit.runs import find_run
 
-    found = [find_run(run, Path(root)) for run in runs]
+    finished = [find_run(run, Path(root)) for run in runs]
     with invocation.terminal_progress() as progress, progress("comparing runs"):
-        comparison = compare_runs(found, draws=draws, seed=seed)
+        comparison = compare_runs(finished, draws=draws, seed=seed)
         if html is not None:
             from xmckit.report import write_comparison
 
@@ -48,15 +49,12 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
 
 def print_comparison(comparison: Comparison) -> None:
     """Print tables of metrics, significant differences, costs, and differences between the recipes."""
-    from xmckit.cli.tables import headline, metric_text, print_table
-
-    def cell(system: Any, metric: str) -> str:
-        text = metric_text(metric, system.metrics.get(metric))
-        return text + _mark(comparison, metric, system.name) if metric in comparison.metrics else text
-
     ks = sorted({int(name.partition("@")[2]) for name in comparison.metrics})
     columns = headline(list(comparison.systems[0].metrics), ks)
-    rows = [[system.name, *(cell(system, metric) for metric in columns)] for system in comparison.systems]
+    rows = [
+        [one.name, *(metric_text(name, one.metrics.get(name)) + _mark(comparison, name, one.name) for name in columns)]
+        for one in comparison.systems
+    ]
     title = f"{comparison.dataset}: {comparison.rows:,} test rows, {comparison.labels:,} labels"
     print_table(rows, ["", *columns], title=title)
     constants = comparison.propensity
@@ -74,8 +72,6 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _print_recipes(comparison: Comparison) -> None:
-    from xmckit.cli.tables import print_table
-
     names = [system.name for system in comparison.systems]
     keys = [
         [one.key, *("–" if value is None else str(value) for value in one.values)]
@@ -92,6 +88,8 @@ def _print_recipes(comparison: Comparison) -> None:
 
 
 def _mark(comparison: Comparison, metric: str, name: str) -> str:
+    if metric not in comparison.metrics:
+        return ""
     if name in comparison.best(metric):
         return BEST
     return SAME if comparison.equals_best(metric, name) else " "
@@ -99,7 +97,6 @@ def _mark(comparison: Comparison, metric: str, name: str) -> str:
 
 def _print_differences(comparison: Comparison) -> None:
     """Print the differences from the first run, in the metrics at the largest k."""
-    from xmckit.cli.tables import print_table
     from xmckit.report.comparison_page import deepest_metrics
 
     first, *others = (system.name for system in comparison.systems)
@@ -116,8 +113,6 @@ def _print_differences(comparison: Comparison) -> None:
 
 
 def _print_costs(comparison: Comparison) -> None:
-    from xmckit.cli.tables import print_table
-
     rows = [
         [
             system.name,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_table
+from xmckit.errors import UsageError, nearest
 
 if TYPE_CHECKING:
     from xmckit.context import Context
@@ -25,8 +27,6 @@ def data() -> None:
 @options.json_option
 def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
     """List the data sets and their state, and other data below --data and XMCKIT_DATA."""
-    from xmckit.errors import UsageError
-
     registry = invocation.get_registry()
     roots = invocation.data_roots(data_folders)
     for root in roots:
@@ -47,8 +47,6 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         options.print_json(sets)
         return
-    from xmckit.cli.tables import print_table
-
     columns = ["name", "kind", "state", "what"]
     print_table([[item[column] for column in columns] for item in sets], ["name", "kind", "", ""], left=4)
 
@@ -141,7 +139,6 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
     if as_json:
         options.print_json(facts)
         return
-    from xmckit.cli.tables import print_table
     from xmckit.report.texts import flat_facts
 
     print_table(flat_facts(facts), ["", facts["name"]], left=2)
@@ -172,7 +169,6 @@ def _missing_set_facts(source: str, roots: list[Path]) -> dict[str, Any] | None:
 def convert(source: str, folder: str, target: str, params: tuple[str, ...], data_folders: tuple[str, ...]) -> None:
     """Write SOURCE into FOLDER in another format. FOLDER must not exist; it appears when it is complete."""
     from xmckit import store
-    from xmckit.errors import UsageError, nearest
 
     registry = invocation.get_registry()
     writers = [name for name in registry.names("reader") if hasattr(registry.resolve("reader", name), "write")]
@@ -196,7 +192,6 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
 def _section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]:
     """Return a recipe's [data] section for a name or a path."""
     from xmckit.data.catalogue import catalogue
-    from xmckit.errors import UsageError, nearest
 
     path = Path(os.path.expanduser(source))
     if source in known:

@@ -8,6 +8,7 @@ from typing import get_args
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_metrics
 from xmckit.records import Combining
 
 
@@ -31,7 +32,6 @@ def ensemble(
 ) -> None:
     """Combine finished runs on the same data. RUN is a run folder, or the name of a recipe for its newest run."""
     from xmckit.analysis.combine import check_new, combine_runs
-    from xmckit.cli.tables import print_metrics
     from xmckit.context import cpu_count
     from xmckit.runs import find_run
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_metrics
 from xmckit.errors import printable
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ def evaluate(
     if as_json:
         options.print_json(metrics)
         return
-    from xmckit.cli.tables import print_metrics
-
     print_metrics(metrics)
     if metrics["unknown"]["labels"]:
         click.echo(_unknown_labels(metrics["unknown"]))

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_table
+from xmckit.errors import PluginError, UsageError, nearest
 
 
 @click.group()
@@ -20,7 +22,6 @@ def plugins() -> None:
 @options.json_option
 def ls(kind: str | None, as_json: bool) -> None:
     """List all components, and the plugins that are not used, with the reason."""
-    from xmckit.errors import UsageError, nearest
     from xmckit.hookspecs import KINDS
 
     if kind is not None and kind not in KINDS:
@@ -46,8 +47,6 @@ def ls(kind: str | None, as_json: bool) -> None:
             }
         )
         return
-    from xmckit.cli.tables import print_table
-
     rows = [
         [item.kind, item.component.name, item.plugin.distribution or item.plugin.file, item.component.summary]
         for item in items
@@ -114,8 +113,6 @@ def show(component: str, as_json: bool) -> None:
     if as_json:
         options.print_json(facts)
         return
-    from xmckit.cli.tables import print_table
-
     click.echo(f"{options.styled(f'{kind}:{name}', bold=True)}  {registered.component.summary}\n")
     click.echo(f"defined in  {where.file}" + (f", line {where.line}" if where.line else ""))
     click.echo(f"from        {registered.plugin.described}")
@@ -200,8 +197,6 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
     import contextlib
     import dataclasses
 
-    from xmckit.errors import PluginError
-
     registry = invocation.get_registry(tolerant=True)
     for item in registry.all() if components else ():
         with contextlib.suppress(PluginError):  # its step shows the error
@@ -214,8 +209,6 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
             }
         )
         return
-    from xmckit.cli.tables import print_table
-
     silent = [step for step in registry.steps if step.outcome == "no answer"]
     steps = registry.steps if everything else [step for step in registry.steps if step not in silent]
     rows = [[step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"] for step in steps]
@@ -228,8 +221,6 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
 
 def _split_component(text: str, registry: Any) -> tuple[str, str]:
     """Split KIND:NAME; NAME alone is enough if only one kind has it."""
-    from xmckit.errors import UsageError
-
     kind, colon, name = text.partition(":")
     if colon:
         return kind, name

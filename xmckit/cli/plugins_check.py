@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_table
 from xmckit.errors import UsageError
 from xmckit.testing import Case, CheckResult, cases_named, summarise
 
@@ -56,7 +57,7 @@ def run_checks(cases: Sequence[Case]) -> dict[str, list[CheckResult]]:
 
 
 def all_passed(results: Results) -> bool:
-    return bool(results) and all(summarise(found).ok for found in results.values())
+    return bool(results) and all(summarise(checks).ok for checks in results.values())
 
 
 def results_json(results: Results, locations: Mapping[str, Location], needs: Mapping[str, str]) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def results_json(results: Results, locations: Mapping[str, Location], needs: Map
                 "component": name,
                 "file": locations[name].file,
                 "line": locations[name].line,
-                **{key: getattr(summarise(found), key) for key in COUNTS},
+                **{key: getattr(summarise(checks), key) for key in COUNTS},
                 "checks": [
                     {
                         "check": result.name,
@@ -76,24 +77,22 @@ def results_json(results: Results, locations: Mapping[str, Location], needs: Map
                         "detail": result.detail,
                         "seconds": round(result.seconds, 3),
                     }
-                    for result in found
+                    for result in checks
                 ],
             }
-            for name, found in results.items()
+            for name, checks in results.items()
         ],
     }
 
 
 def print_results(results: Results, locations: Mapping[str, Location], needs: Mapping[str, str]) -> None:
     """Print a table and the counts for each component, and the location of components that failed."""
-    from xmckit.cli.tables import print_table
-
-    for name, found in results.items():
+    for name, checks in results.items():
         rows = [
-            [result.name, result.status, " ".join(result.detail.split()), f"{result.seconds:.2f}"] for result in found
+            [result.name, result.status, " ".join(result.detail.split()), f"{result.seconds:.2f}"] for result in checks
         ]
         print_table(rows, ["check", "result", "what was found", "s"], left=3, title=name)
-        summary = summarise(found)
+        summary = summarise(checks)
         colour = "green" if summary.ok else "red"
         click.echo(f"{options.styled('kept' if summary.ok else 'broken', fg=colour, bold=True)}: {summary}")
         if not summary.ok:
@@ -103,8 +102,8 @@ def print_results(results: Results, locations: Mapping[str, Location], needs: Ma
     for name, needed in needs.items():
         click.echo(f"{options.styled('not checked', fg='yellow')}: {name} needs {needed}")
     if len(results) + len(needs) > 1:
-        broken = [name for name, found in results.items() if not summarise(found).ok]
-        total = summarise(result for found in results.values() for result in found)
+        broken = [name for name, checks in results.items() if not summarise(checks).ok]
+        total = summarise(result for checks in results.values() for result in checks)
         failures = f"; broken: {', '.join(broken)}" if broken else ""
         unchecked = f"; not checked: {', '.join(needs)}" if needs else ""
         click.echo(f"{len(results)} components: {total}{failures}{unchecked}")

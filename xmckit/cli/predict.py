@@ -71,16 +71,8 @@ def predict(
     if threshold and whole_sets:
         raise UsageError("--threshold picks from the best k labels and --labels gives all that pass: choose one")
     file, texts = _file_or_texts(file, texts)
+    from xmckit.analysis import predict as prediction
     from xmckit.analysis.evaluate import training_run
-    from xmckit.analysis.predict import (
-        AnswerWriter,
-        accepted_inputs,
-        answers,
-        file_size,
-        output_stream,
-        read_rows,
-        text_rows,
-    )
     from xmckit.cli.progress import TerminalProgress
     from xmckit.data.rows import Skipped
     from xmckit.data.saved import read_feature_rows
@@ -89,20 +81,20 @@ def predict(
     model = load(run, root=root, registry=invocation.get_registry())
     skipped = Skipped() if skip_bad else None
     with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(output_stream(out))
+        stream = stack.enter_context(prediction.output_stream(out))
         quiet = invocation.quiet() or (out is None and sys.stdout.isatty())  # a bar would be mixed with the answers
         progress = stack.enter_context(TerminalProgress(quiet=quiet))
-        accepted = accepted_inputs(model, read_feature_rows(training_run(run, Path(root)).train_folder))
+        accepted = prediction.accepted_inputs(model, read_feature_rows(training_run(run, Path(root)).train_folder))
         if file is None:
             accepted.check_texts()
-            chunks = iter([text_rows(texts)])
+            chunks = iter([prediction.text_rows(texts)])
         else:
-            bar = stack.enter_context(progress("predicting", total=file_size(file)))
-            chunks = read_rows(file, form, accepted, column=column, skipped=skipped, advance=bar.advance)
+            bar = stack.enter_context(progress("predicting", total=prediction.file_size(file)))
+            chunks = prediction.read_rows(file, form, accepted, column=column, skipped=skipped, advance=bar.advance)
         style = "json" if as_json else style
-        writer = AnswerWriter(stream, style, numbered=file is not None, with_texts=not no_text)
+        writer = prediction.AnswerWriter(stream, style, numbered=file is not None, with_texts=not no_text)
         for rows in chunks:
-            writer.write(rows, answers(model, rows, k, threshold=threshold, whole_sets=whole_sets))
+            writer.write(rows, prediction.answers(model, rows, k, threshold=threshold, whole_sets=whole_sets))
         writer.end()
     if skipped is not None and skipped.count:
         _print_skipped(skipped)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.errors import PluginError, RecipeError, StorageError, UsageError
 
 
 @click.group()
@@ -64,7 +65,6 @@ def _origins(recipe: Any) -> dict[str, str]:
 def copy_recipe(recipe: str, file: Path | None, force: bool) -> None:
     """Copy RECIPE to FILE for editing; by default to its own name in this folder."""
     from xmckit import store
-    from xmckit.errors import StorageError, UsageError
     from xmckit.recipe.layers import locate, read_text
 
     source = locate(recipe)
@@ -90,8 +90,6 @@ def validate_recipes(
     names: tuple[str, ...], sets: tuple[str, ...], data_folders: tuple[str, ...], as_json: bool
 ) -> None:
     """Check each RECIPE and print all its mistakes."""
-    from xmckit.errors import PluginError, RecipeError
-
     rows: list[dict[str, Any]] = []
     exit_code = 0
     for name in names:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import headline, metric_text, print_metrics, print_table
 
 if TYPE_CHECKING:
     from xmckit.pipeline import Result
@@ -92,8 +93,6 @@ def _execute(recipe: Recipe, root: Path, resume: Run | None = None) -> Result:
 
 
 def _finish(result: Result, as_json: bool) -> None:
-    from xmckit.cli.tables import print_metrics
-
     if as_json:
         options.print_json(
             {"run": str(result.path), "report": str(result.report), "warnings": result.warnings, **result.metrics}
@@ -128,7 +127,6 @@ def _verdict_lines(run: Run) -> list[str]:
 
 def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
     from xmckit import pipeline
-    from xmckit.cli.tables import print_table
 
     with invocation.terminal_progress() as progress:
         steps = pipeline.plan(recipe, root=root, registry=invocation.get_registry(), progress=progress)
@@ -178,8 +176,6 @@ def _sweep(source: str, sweeps: tuple[str, ...], load: Any, root: Path, dry_run:
 
 
 def _print_sweep(cells: list[dict[str, Any]], dry_run: bool) -> None:
-    from xmckit.cli.tables import headline, metric_text, print_table
-
     keys = [change.partition("=")[0] for change in cells[0]["set"]]
     values = [[change.partition("=")[2] for change in cell["set"]] for cell in cells]
     if dry_run:

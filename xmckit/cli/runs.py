@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from xmckit.cli import options
+from xmckit.cli.tables import metric_text, print_metrics, print_table
+from xmckit.errors import StorageError, UsageError
 
 
 @click.group()
@@ -20,7 +22,6 @@ def runs() -> None:
 @options.json_option
 def ls(root: str, as_json: bool) -> None:
     """List the runs, oldest first."""
-    from xmckit.errors import StorageError
     from xmckit.runs import find_runs
 
     rows: list[dict[str, Any]] = []
@@ -45,8 +46,6 @@ def ls(root: str, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no runs below {root}; start with: xmckit run quickstart")
     else:
-        from xmckit.cli.tables import metric_text, print_table
-
         cells = [
             [item["recipe"], Path(item["run"]).name, item["status"]]
             + [metric_text(name, item["metrics"].get(name)) for name in ("P@1", "P@3", "P@5")]
@@ -61,29 +60,33 @@ def ls(root: str, as_json: bool) -> None:
 @options.json_option
 def show(run: str, root: str, as_json: bool) -> None:
     """Show the results and the stages of RUN."""
-    from xmckit.cli.tables import print_metrics, print_table
     from xmckit.runs import find_run
 
-    found = find_run(run, Path(root))
-    metrics = found.metrics() if found.has_metrics else None
+    record = find_run(run, Path(root))
+    metrics = record.metrics() if record.has_metrics else None
     if as_json:
         options.print_json(
-            {"run": str(found.path), "status": found.status, "manifest": found.manifest.to_json(), "metrics": metrics}
+            {
+                "run": str(record.path),
+                "status": record.status,
+                "manifest": record.manifest.to_json(),
+                "metrics": metrics,
+            }
         )
         return
-    click.echo(f"{found.path}: {found.status}")
-    if found.manifest.error:
-        click.echo(found.manifest.error)
+    click.echo(f"{record.path}: {record.status}")
+    if record.manifest.error:
+        click.echo(record.manifest.error)
     rows = [
         [stage.name, f"{stage.seconds:.1f}", f"{stage.peak_bytes / 2**20:.0f}", "yes" if stage.reused else ""]
-        for stage in found.stages
+        for stage in record.stages
     ]
     print_table(rows, ["stage", "seconds", "peak MiB", "reused"])
     if metrics:
         click.echo()
         print_metrics(metrics)
-    if found.status in ("killed", "interrupted", "failed"):
-        click.echo(f"continue with: xmckit run --resume {found.path}")
+    if record.status in ("killed", "interrupted", "failed"):
+        click.echo(f"continue with: xmckit run --resume {record.path}")
 
 
 @runs.command("report")
@@ -93,15 +96,14 @@ def show(run: str, root: str, as_json: bool) -> None:
 def report(run: str, root: str, as_json: bool) -> None:
     """Write the report of RUN again, with this version of xmckit."""
     from xmckit.analysis.combine import check_done
-    from xmckit.errors import UsageError
     from xmckit.report import write_report
     from xmckit.runs import find_run
 
-    found = find_run(run, Path(root))
-    check_done([found])
-    if not found.can_report:
-        raise UsageError(f"{found.path} keeps less than a report needs: run {found.resolved_recipe} again")
-    path = write_report(found)
+    record = find_run(run, Path(root))
+    check_done([record])
+    if not record.can_report:
+        raise UsageError(f"{record.path} keeps less than a report needs: run {record.resolved_recipe} again")
+    path = write_report(record)
     if as_json:
         options.print_json({"report": str(path)})
     else:

@@ -1,25 +1,19 @@
-"""Print results as tables on the terminal."""
+"""Print results as tables on the terminal. rich is imported at the first table, so that `--help` is fast."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from xmckit.errors import printable
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 GAP = 2  # spaces between two columns
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        """Let the program handle a reader that went away."""
-        raise BrokenPipeError
 
 
 def metric_text(name: str, value: float | None) -> str:
@@ -49,9 +43,9 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
 
     If the columns are too many for the terminal, the rest follows as further tables; numbers are never cut.
     """
-    console = _Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200
+    from rich.text import Text
+
+    console = _new_console()
     needed = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     blocks = _side_by_side(needed, left, console.width)
     # Do not break the first column into lines if possible: users copy its names.
@@ -62,6 +56,20 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
         console.width = max(console.width, sum(needed[position] + GAP for position in block[left:]) + 12 * left)
         cells = [[row[position] for position in block] for row in rows]
         console.print(_table(cells, [columns[position] for position in block], left, whole))
+
+
+def _new_console() -> Console:
+    from rich.console import Console
+
+    class TableConsole(Console):
+        def on_broken_pipe(self) -> None:
+            """Let the program handle a reader that went away."""
+            raise BrokenPipeError
+
+    console = TableConsole(highlight=False)
+    if not console.is_terminal:
+        console.width = 200
+    return console
 
 
 def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int]]:
@@ -80,6 +88,9 @@ def _side_by_side(needed: Sequence[int], left: int, width: int) -> list[list[int
 
 def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, whole: bool) -> Table:
     """Return one table; `whole` keeps the first column from being broken into lines."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         keep = position >= left or (position == 0 and whole)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.errors import printable
+from xmckit.cli.tables import print_table
+from xmckit.errors import UsageError, VerificationError, printable
 
 if TYPE_CHECKING:
     from xmckit.recipe import Section
@@ -86,14 +87,13 @@ def verify(
 
 
 def _verifier_section(verifier: str, sets: tuple[str, ...]) -> Section:
-    from xmckit.errors import UsageError
     from xmckit.recipe import load_section
     from xmckit.recipe.layers import read_sets
 
-    given = read_sets(sets).plain()
-    if wrong := {"use", "assignments", "most"} & set(given):
+    params = read_sets(sets).plain()
+    if wrong := {"use", "assignments", "most"} & set(params):
         raise UsageError(f"--set is for the parameters of the verifier: for {', '.join(sorted(wrong))} use the options")
-    return load_section("verify", {**given, "use": verifier}, registry=invocation.get_registry())
+    return load_section("verify", {**params, "use": verifier}, registry=invocation.get_registry())
 
 
 def _verify_run(
@@ -127,7 +127,6 @@ def _verify_run(
 def _survey(
     section: Section, labels: int, dim: int, assignments: str | None, most: int, seed: int, workers: int
 ) -> dict[str, Any]:
-    from xmckit.errors import UsageError
     from xmckit.registry import make_context
     from xmckit.verification.survey import survey
     from xmckit.verification.verify_run import label_set_split, named_summary
@@ -143,8 +142,6 @@ def _survey(
 
 
 def _print(summary: Mapping[str, Any]) -> None:
-    from xmckit.cli.tables import print_table
-
     columns = [
         "head", "scope", "rule", "argmaxable", "unargmaxable", "unresolved", "share", "smallest margin", "replayed",
     ]  # fmt: skip
@@ -199,8 +196,6 @@ def _share_and_margin(result: Mapping[str, Any]) -> list[str]:
 
 
 def _print_survey(summary: Mapping[str, Any]) -> None:
-    from xmckit.cli.tables import print_table
-
     rows = [
         [result["head"], result["scope"], result["rule"], "yes", *_share_and_margin(result)]
         if result["verifiable"]
@@ -227,8 +222,6 @@ def _print_never(result: Mapping[str, Any]) -> None:
 
 def _fail_under(percent: float, results: Sequence[Mapping[str, Any]], *, tolerant: bool) -> None:
     """Raise VerificationError if a head is below; a head that cannot be verified is below unless `tolerant`."""
-    from xmckit.errors import VerificationError
-
     below = []
     for result in results:
         if not result["verifiable"]:

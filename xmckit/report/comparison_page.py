@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from xmckit import store
 from xmckit.errors import shorten
-from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
+from xmckit.report.charts import Axis, Chart, bar_chart
 from xmckit.report.page import render
-from xmckit.report.run_charts import short_number
+from xmckit.report.run_charts import time_chart
 from xmckit.report.tables import (
-    MIB,
     Cell,
     Column,
     ReportTable,
@@ -24,7 +23,7 @@ from xmckit.report.tables import (
     number_cell,
     pair_table,
 )
-from xmckit.report.texts import LONGEST_NAME, percent, seconds, size
+from xmckit.report.texts import LONGEST_NAME, MIB, percent, seconds, size
 
 if TYPE_CHECKING:
     from xmckit.analysis.compare import Comparison, System
@@ -132,34 +131,16 @@ def _differences(comparison: Comparison) -> ReportTable:
 
 def _cost_charts(comparison: Comparison) -> list[Chart]:
     systems = comparison.systems
+    time = [(one.name, one.cost.seconds, seconds(one.cost.seconds)) for one in systems]
+    memory = [(one.name, one.cost.peak_bytes / MIB, size(one.cost.peak_bytes)) for one in systems]
     charts = [
-        bar_chart(
-            "compare-time",
-            "Time of all stages",
-            [(one.name, one.cost.seconds, seconds(one.cost.seconds)) for one in systems],
-            Axis("seconds"),
-        ),
-        bar_chart(
-            "compare-memory",
-            "Peak memory",
-            [(one.name, one.cost.peak_bytes / MIB, size(one.cost.peak_bytes)) for one in systems],
-            Axis("MiB"),
-        ),
+        bar_chart("compare-time", "Time of all stages", time, Axis("seconds")),
+        bar_chart("compare-memory", "Peak memory", memory, Axis("MiB")),
     ]
-    metric = next(iter(deepest_metrics(comparison.metrics)), None)
-    timed = [one for one in systems if one.cost.seconds > 0 and metric in one.metrics]
-    if metric is not None and len(timed) > 1:
-        points = [
-            Series(
-                one.name,
-                [(one.cost.seconds, 100 * one.metrics[metric])],
-                [f"{one.name}: {metric} {percent(one.metrics[metric])} in {seconds(one.cost.seconds)}"],
-                joined=False,
-            )
-            for one in timed
-        ]
-        x, y = Axis("seconds", log=True), Axis(f"{metric}, %", format=short_number)
-        charts.append(line_chart("compare-trade", f"{metric} against time", points, x, y))
+    for metric in deepest_metrics(comparison.metrics)[:1]:
+        timed = [one for one in systems if one.cost.seconds > 0 and metric in one.metrics]
+        points = [(one.name, one.cost.seconds, one.metrics[metric]) for one in timed]
+        charts += time_chart("compare-trade", metric, points)
     return charts
 
 

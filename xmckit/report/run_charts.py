@@ -8,18 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
-from xmckit.report.tables import (
-    MIB,
-    Cell,
-    Column,
-    ReportTable,
-    cost_cells,
-    cost_columns,
-    count_cell,
-    name_cell,
-    share_cell,
-)
-from xmckit.report.texts import number, seconds, size
+from xmckit.report.tables import Cell, Column, ReportTable, cost_cells, cost_columns, count_cell, name_cell, share_cell
+from xmckit.report.texts import MIB, number, percent, seconds, size
 from xmckit.runs import StageRecord
 
 SYSTEMS_SHOWN = 5
@@ -36,6 +26,16 @@ def short_number(value: float) -> str:
 def percent_axis(title: str, high: float | None = None) -> Axis:
     """Return an axis of percentages that starts at 0."""
     return Axis(title, low=0.0, high=high, format=short_number)
+
+
+def time_chart(name: str, metric: str, systems: Sequence[tuple[str, float, float]], training: str = "") -> list[Chart]:
+    """Draw a metric of systems (name, seconds, value) against their times; return nothing for a single system."""
+    points = [
+        Series(system, [(time, 100 * value)], [f"{system}: {metric} {percent(value)} in {seconds(time)}"], joined=False)
+        for system, time, value in systems
+    ]
+    x, y = Axis(f"seconds{training}", log=True), Axis(f"{metric}, %", format=short_number)
+    return [line_chart(name, f"{metric} against time{training}", points, x, y)] if len(points) > 1 else []
 
 
 def frequency_charts(insights: Mapping[str, Any]) -> list[Chart]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from xmckit import store
 from xmckit.errors import shorten
-from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
+from xmckit.report.charts import Axis, Chart, bar_chart
 from xmckit.report.page import render
-from xmckit.report.run_charts import short_number
-from xmckit.report.tables import MIB, Cell, Column, ReportTable, name_cell, number_cell, pair_table, share_cell
-from xmckit.report.texts import flat_facts, percent, seconds
+from xmckit.report.run_charts import short_number, time_chart
+from xmckit.report.tables import Cell, Column, ReportTable, name_cell, number_cell, pair_table, share_cell
+from xmckit.report.texts import MIB, flat_facts
 
 if TYPE_CHECKING:
     from xmckit.bench.results import DataResults, Results
@@ -140,12 +140,8 @@ def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], 
             continue
         value, time = (results.mean(data.name, system["name"], name) for name in (metric, "train_seconds"))
         if value and time and time[0] > 0:
-            tip = f"{_title(system)}: {metric} {percent(value[0])}, trained in {seconds(time[0])}"
-            points.append(Series(_title(system), [(time[0], 100 * value[0])], [tip], joined=False))
-    if len(points) > 1:
-        x, y = Axis("seconds of training", log=True), Axis(f"{metric}, %", format=short_number)
-        charts.append(line_chart(f"{prefix}-trade", f"{metric} against the time of training", points, x, y))
-    return charts
+            points.append((_title(system), time[0], value[0]))
+    return charts + time_chart(f"{prefix}-trade", metric, points, " of training")
 
 
 def _duels(results: Results) -> ReportTable:

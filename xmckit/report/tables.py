@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xmckit.errors import shorten
-from xmckit.report.texts import LONGEST_NAME, number
+from xmckit.report.texts import LONGEST_NAME, MIB, number
 
 FILTER_FROM = 10  # rows from which a table has a field to filter them
-MIB = 2**20
 FIRST_FAMILIES = ("P", "nDCG", "PSP", "PSnDCG")
 
 

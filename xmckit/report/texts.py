@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LONGEST_NAME = 120
+MIB = 2**20
 
 # Characters that a reader cannot see or that change the text around them: control characters, marks of writing
 # direction, line separators, and lone surrogates, which no file can hold.

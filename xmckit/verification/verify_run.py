@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +45,10 @@ def verify_run(
     target = folder / "verify" / _folder_name(assignments, only, context.seed)
     # Finished blocks stay here if the process is killed, for the next call with the same question.
     scratch = target.parent / f".unfinished-{store.canonical_sha256(identity)[:16]}"
-    with _replaced(target) as fresh:
+    store.remove_stale(target.parent)
+    with store.atomic_folder(target) as fresh:
         summary = verify(fresh, verifier, heads, split, X=X, most=most, context=context.using(folder=scratch))
+        shutil.rmtree(target, ignore_errors=True)  # the verdicts of an earlier call
     shutil.rmtree(scratch, ignore_errors=True)
     return {"run": str(folder), "folder": str(target), **named_summary(summary, model.label_names)}
 
@@ -101,20 +102,3 @@ def _folder_name(assignments: str, only: str | None, seed: int) -> str:
     source = assignments if rows_or_random else f"file-{Path(assignments).stem}"
     parts = [source, *([only] if only else []), *([f"seed-{seed}"] if seed else [])]
     return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip("-.") or "asked"
-
-
-@contextlib.contextmanager
-def _replaced(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that replaces `folder` when it is complete."""
-    folder.parent.mkdir(exist_ok=True)
-    store.remove_stale(folder.parent)
-    old, fresh = store.temporary_beside(folder), store.temporary_beside(folder)
-    fresh.mkdir()
-    try:
-        yield fresh
-        with contextlib.suppress(FileNotFoundError):
-            folder.rename(old)
-        fresh.rename(folder)
-    finally:
-        for leftover in (fresh, old):
-            shutil.rmtree(leftover, ignore_errors=True)

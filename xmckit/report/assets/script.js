@@ -16,12 +16,12 @@
   const empty = (key) => key === "" || key === "–" || key === "None";
   const sortBy = (table, column, descending, numeric) => {
     const body = table.tBodies[0];
-    const rows = [...body.rows].map((row, place) => ({ row, place, key: keyOf(row, column) }));
+    const rows = [...body.rows].map((row, index) => ({ row, index, key: keyOf(row, column) }));
     const compare = (a, b) => numeric ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true });
     rows.sort((a, b) => {
       if (empty(a.key) !== empty(b.key)) return empty(a.key) ? 1 : -1;
       const order = empty(a.key) ? 0 : compare(a.key, b.key);
-      return (descending ? -order : order) || a.place - b.place;
+      return (descending ? -order : order) || a.index - b.index;
     });
     body.append(...rows.map((entry) => entry.row));
   };
@@ -45,18 +45,18 @@
 
   const filterOver = (items, before) => {
     const input = make("input", { type: "search", "aria-label": "Filter", placeholder: "filter" });
-    const shown = make("output", { "aria-live": "polite" });
-    before.before(make("label", { class: "filter" }, input, shown));
+    const matches = make("output", { "aria-live": "polite" });
+    before.before(make("label", { class: "filter" }, input, matches));
     const texts = items.map((item) => item.textContent.toLowerCase());
     input.addEventListener("input", () => {
       const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
       let count = 0;
-      items.forEach((item, place) => {
-        const fits = words.every((word) => texts[place].includes(word));
+      items.forEach((item, index) => {
+        const fits = words.every((word) => texts[index].includes(word));
         item.hidden = !fits;
         count += fits;
       });
-      shown.textContent = words.length ? `${count} of ${items.length}` : "";
+      matches.textContent = words.length ? `${count} of ${items.length}` : "";
     });
   };
   for (const table of document.querySelectorAll("table[data-filter]")) {
@@ -113,14 +113,14 @@
     svg.addEventListener("pointerdown", nearest);
     svg.addEventListener("pointerleave", () => hide(svg));
     svg.tabIndex = 0;
-    let place = -1;
+    let index = -1;
     svg.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (event.key === "Escape") hide(svg);
       if (!step) return;
       event.preventDefault();
-      place = (place + step + marks.length) % marks.length;
-      show(svg, marks[place]);
+      index = (index + step + marks.length) % marks.length;
+      show(svg, marks[index]);
     });
     svg.addEventListener("blur", () => hide(svg));
   }
@@ -129,10 +129,10 @@
   const standalone = (svg) => {
     const copy = svg.cloneNode(true);
     const parts = [svg, ...svg.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
-    parts.forEach((part, place) => {
+    parts.forEach((part, index) => {
       const style = getComputedStyle(part);
-      for (const name of painted) copies[place].setAttribute(name, style.getPropertyValue(name));
-      copies[place].classList.remove("active");
+      for (const name of painted) copies[index].setAttribute(name, style.getPropertyValue(name));
+      copies[index].classList.remove("active");
     });
     const [, , width, height] = svg.getAttribute("viewBox").split(" ");
     const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
