@@ -36,7 +36,7 @@ MOST_NAMED = 5  # label sets that can never be output, for each head
     "--fail-under",
     type=click.FloatRange(0, 100),
     metavar="P",
-    help="Exit with code 5 if a head provably outputs less than P percent of the label sets.",
+    help="Exit with code 5 if less than P percent of the label sets are proved argmaxable for a head.",
 )
 @click.option("--registry", "survey", is_flag=True, help="Train and verify every registered head on synthetic data.")
 @click.option("--labels", type=click.IntRange(min=2), help="With --registry: number of labels.  [default: 200]")
