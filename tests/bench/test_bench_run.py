@@ -204,7 +204,7 @@ def test_the_command_prints_tables_and_writes_results_and_page(folder, first, mo
 
     text = call("run", "small.toml", "--work", "work", "--only", "made-up")
     assert "0 cells run, 3 done before, 3 failed" in text
-    assert "what did not run" in text
+    assert "failures" in text
     page = (folder / "page.md").read_text()
     assert page.startswith("Above.\n<!-- begin small -->\n### A small suite")
     assert page.endswith("<!-- end small -->\nBelow.\n")

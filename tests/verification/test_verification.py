@@ -317,7 +317,7 @@ def test_the_report_says_what_the_layer_can_never_produce(tmp_path, recipe, plug
         "not verifiable: its decision is not one linear layer",
         "<b>Stored matrix</b>",
         "label sets that can never be predicted",
-        "is no statement about a model behind a shortlist",
+        "do not apply to a model behind a shortlist",
     ):
         assert text.replace("'", "&#39;") in page or text in page, text
     verdicts = store.read_json(result.path / "verdicts.json")["results"][0]
