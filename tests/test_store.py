@@ -151,3 +151,19 @@ def test_linked_trees_share_content_but_not_changes(tmp_path):
     store.link_tree(tmp_path / "one", tmp_path / "two")
     store.write_text(tmp_path / "two" / "deep" / "file", "second")
     assert (tmp_path / "one" / "deep" / "file").read_text() == "first"
+
+
+def test_a_folder_replaces_an_older_one_only_when_it_is_complete(tmp_path):
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old.txt").write_text("old")
+    with pytest.raises(RuntimeError), store.atomic_folder(target, replace=True) as fresh:
+        (fresh / "new.txt").write_text("new")
+        raise RuntimeError
+    assert [path.name for path in target.iterdir()] == ["old.txt"]
+    with store.atomic_folder(target, replace=True) as fresh:
+        (fresh / "new.txt").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["new.txt"]
+    store.remove_folder(target)
+    store.remove_folder(target)
+    assert not list(tmp_path.iterdir())

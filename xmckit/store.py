@@ -63,16 +63,19 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; on success it becomes `path`, on any error it is removed.
+def atomic_folder(path: Path, *, exclusive: bool = False, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; rename it to `path` on success, remove it on any error.
 
-    If another process has completed `path` meanwhile, its folder stays, because equal names mean equal content. If they
-    do not, `exclusive` raises FileExistsError instead.
+    If somebody else has completed `path` meanwhile, theirs stays: equal names mean equal content. If they do not,
+    `exclusive` makes that a FileExistsError, and `replace` puts the new folder in the place of an older one.
     """
-    temporary = temporary_beside(path)
+    temporary, replaced = temporary_beside(path), temporary_beside(path)
     temporary.mkdir(parents=True)
     try:
         yield temporary
+        if replace:
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(replaced)
         try:
             os.rename(temporary, path)
         except OSError:
@@ -84,6 +87,16 @@ def atomic_folder(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+    finally:
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder that others may look at: it disappears at once, not file by file."""
+    doomed = temporary_beside(path)
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(doomed)
+        shutil.rmtree(doomed)
 
 
 def remove_stale(folder: Path) -> None:

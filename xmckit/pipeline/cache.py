@@ -52,11 +52,11 @@ class StageRunner:
         cached = self.cache / key
         reused = is_complete(folder, key) or is_complete(cached, key)
         if not reused:
-            _remove_folder(cached)
+            store.remove_folder(cached)
             self._make(stage, identity)
         if not is_complete(folder, key):
-            _remove_folder(folder)  # of an earlier attempt, made by code that has changed since
-            with store.atomic_folder(folder) as temporary:
+            # An earlier attempt may have left one that was made by code that has changed since.
+            with store.atomic_folder(folder, replace=True) as temporary:
                 store.link_tree(cached, temporary)
         # The stage may have been made under another name.
         here = {"name": stage.name, "folder": str(folder.relative_to(self.run.path)), "reused": reused}
@@ -181,7 +181,7 @@ def empty_cache(root: Path) -> int:
     store.remove_stale(cache)
     stages = [folder for folder in cache.glob("*") if re.fullmatch(r"[0-9a-f]{64}", folder.name)]
     for folder in stages:
-        _remove_folder(folder)
+        store.remove_folder(folder)
     if cache.is_dir() and not any(cache.iterdir()):
         cache.rmdir()
     return len(stages)
@@ -194,11 +194,3 @@ def _key_of(identity: dict[str, Any]) -> str:
 def _sizes(folder: Path) -> dict[str, int]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
-
-
-def _remove_folder(folder: Path) -> None:
-    """Remove a folder that others may look at: it disappears at once, not file by file."""
-    doomed = store.temporary_beside(folder)
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(doomed)
-        shutil.rmtree(doomed)

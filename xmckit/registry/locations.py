@@ -105,7 +105,7 @@ def _source_of(spec: ModuleSpec, target: str) -> bytes:
 
 
 def _find_module(module: str) -> ModuleSpec | None:
-    """Return the spec of a module. Unlike importlib's find_spec, do not run the packages above it: they may be heavy."""
+    """Return the spec of a module; unlike importlib's find_spec, do not run the packages above it."""
     top, *parts = module.split(".")
     try:
         spec = importlib.util.find_spec(top)

@@ -12,7 +12,7 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
 from xmckit.errors import UsageError, nearest
-from xmckit.protocols import Verifier
+from xmckit.protocols import ShortlistHead, Verifier
 from xmckit.runs import Run, provenance
 from xmckit.verification.label_sets import RANDOM, random_label_sets, read_label_sets
 from xmckit.verification.verify import verify
@@ -46,9 +46,8 @@ def verify_run(
     # Finished blocks stay here if the process is killed, for the next call with the same question.
     scratch = target.parent / f".unfinished-{store.canonical_sha256(identity)[:16]}"
     store.remove_stale(target.parent)
-    with store.atomic_folder(target) as fresh:
+    with store.atomic_folder(target, replace=True) as fresh:
         summary = verify(fresh, verifier, heads, split, X=X, most=most, context=context.using(folder=scratch))
-        shutil.rmtree(target, ignore_errors=True)  # the verdicts of an earlier call
     shutil.rmtree(scratch, ignore_errors=True)
     return {"run": str(folder), "folder": str(target), **named_summary(summary, model.label_names)}
 
@@ -90,7 +89,7 @@ def _label_sets_and_features(
         return label_set_split(assignments, model.label_names, context), {}
     dataset = run.dataset()
     split = dataset.test if assignments == "test" else dataset.train
-    shortlisted = [name for name, head in heads if hasattr(head, "candidates")]
+    shortlisted = [name for name, head in heads if isinstance(head, ShortlistHead)]
     X = dict(zip(run.head_names, model.all_features(split), strict=True)) if shortlisted else {}
     Y = split.Y.copy()
     Y.resize(split.rows, len(model.label_names))  # no row has a label that was added later
