@@ -60,7 +60,7 @@ def _specification(kind: Kind) -> Callable[[], Iterable[Component]]:
     def hook() -> Iterable[Component]:  # type: ignore[empty-body]
         pass
 
-    protocol = f" (`{kind.protocol.removeprefix('xmckit.').replace(':', '.')}`)" if kind.protocol else ""
+    protocol = f" (`protocols.{kind.protocol}`)" if kind.protocol else ""
     usage = f", used by `{kind.usage}`" if kind.usage else ""
     hook.__name__ = hook.__qualname__ = kind.hook
     hook.__doc__ = f"{kind.summary}{protocol}{usage}."

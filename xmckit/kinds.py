@@ -46,9 +46,9 @@ class Kind:
     """One kind of component; its name is what people write in `xmckit plugins show KIND:NAME`.
 
     `protocol` is what a component must offer, `related` are protocols of what it returns, `optional` those that it may
-    offer. `used_in` says where a recipe names a component, for a kind without a section of its own. `checks` is the
-    subject of the conformance suite; the module of that class lists the `CHECKS`. `deprecated` says what to use
-    instead.
+    offer; a name without a module is one of `xmckit.protocols`. `used_in` says where a recipe names a component, for a
+    kind without a section of its own. `checks` is the subject of the conformance suite; the module of that class lists
+    the `CHECKS`. `deprecated` says what to use instead.
     """
 
     name: str
@@ -85,18 +85,24 @@ def load(target: str) -> Any:
     return reduce(getattr, attribute.split("."), importlib.import_module(module))
 
 
+def load_protocol(name: str) -> type:
+    """Import a protocol: a name of `xmckit.protocols`, or `package.module:attribute`."""
+    protocol: type = load(name if ":" in name else f"xmckit.protocols:{name}")
+    return protocol
+
+
 _TABLE = (
     Kind(
         "executor",
         "Ways to spread work over workers",
-        "xmckit.protocols:Executor",
+        "Executor",
         sections=(RecipeSection("executor", "How work is spread over workers.", default="threads"),),
         checks="xmckit.testing.executors:ExecutorSubject",
     ),
     Kind(
         "dataset",
         "Data sets by name",
-        "xmckit.protocols:DatasetSource",
+        "DatasetSource",
         sections=(RecipeSection("data", "The data set.", keys="xmckit.recipe.sections:DataKeys"),),
         checks="xmckit.testing.datasets:DatasetSubject",
         example=Example(
@@ -108,8 +114,8 @@ _TABLE = (
     Kind(
         "reader",
         "File formats",
-        "xmckit.protocols:Reader",
-        optional=("xmckit.protocols:Writer", "xmckit.protocols:ReaderWithHint"),
+        "Reader",
+        optional=("Writer", "ReaderWithHint"),
         used_in='[data] use = "files"',
         checks="xmckit.testing.readers:ReaderSubject",
         example=Example(
@@ -121,7 +127,7 @@ _TABLE = (
     Kind(
         "featurizer",
         "Text or feature blocks to one matrix",
-        "xmckit.protocols:Featurizer",
+        "Featurizer",
         sections=(
             RecipeSection(
                 "features",
@@ -136,12 +142,8 @@ _TABLE = (
     Kind(
         "label-preprocessor",
         "Stages that give training rows new labels",
-        "xmckit.protocols:LabelPreprocessor",
-        optional=(
-            "xmckit.protocols:SupportsFacts",
-            "xmckit.protocols:SupportsExhibits",
-            "xmckit.protocols:SupportsSave",
-        ),
+        "LabelPreprocessor",
+        optional=("SupportsFacts", "SupportsExhibits", "SupportsSave"),
         sections=(
             RecipeSection(
                 "labels",
@@ -159,15 +161,9 @@ _TABLE = (
     Kind(
         "indexer",
         "Structures that shortlist labels for a row",
-        "xmckit.protocols:Indexer",
-        related=("xmckit.protocols:LabelIndex", "xmckit.protocols:NamedIndex"),
-        optional=(
-            "xmckit.protocols:RebuildableIndex",
-            "xmckit.protocols:ClusteredIndex",
-            "xmckit.protocols:ExtensibleIndex",
-            "xmckit.protocols:SupportsFacts",
-            "xmckit.protocols:SupportsExhibits",
-        ),
+        "Indexer",
+        related=("LabelIndex", "NamedIndex"),
+        optional=("RebuildableIndex", "ClusteredIndex", "ExtensibleIndex", "SupportsFacts", "SupportsExhibits"),
         sections=(
             RecipeSection(
                 "index",
@@ -187,18 +183,18 @@ _TABLE = (
     Kind(
         "head",
         "Classifiers over all labels",
-        "xmckit.protocols:Head",
+        "Head",
         optional=(
-            "xmckit.protocols:IndexOptionalHead",
-            "xmckit.protocols:RefittableHead",
-            "xmckit.protocols:OnePassHead",
-            "xmckit.protocols:ShortlistHead",
-            "xmckit.protocols:ExtensibleHead",
-            "xmckit.protocols:IndexedHead",
-            "xmckit.protocols:HeadWithFacts",
-            "xmckit.protocols:HeadWithHistory",
-            "xmckit.protocols:ProbabilisticHead",
-            "xmckit.protocols:SupportsExhibits",
+            "IndexOptionalHead",
+            "RefittableHead",
+            "OnePassHead",
+            "ShortlistHead",
+            "ExtensibleHead",
+            "IndexedHead",
+            "HeadWithFacts",
+            "HeadWithHistory",
+            "ProbabilisticHead",
+            "SupportsExhibits",
         ),
         sections=(
             RecipeSection(
@@ -224,7 +220,7 @@ _TABLE = (
     Kind(
         "encoder",
         "Torch modules from features to vectors",
-        "xmckit.protocols:Encoder",
+        "Encoder",
         used_in="[head.encoder]",
         checks="xmckit.testing.encoders:EncoderSubject",
         example=Example(
@@ -236,7 +232,7 @@ _TABLE = (
     Kind(
         "metric",
         "Scores of predictions",
-        "xmckit.protocols:Metric",
+        "Metric",
         sections=(
             RecipeSection("score.metrics", "What is computed from the predictions.", optional=True, repeats=True),
         ),
@@ -250,8 +246,8 @@ _TABLE = (
     Kind(
         "verifier",
         "Provers of what an output layer can and cannot produce",
-        "xmckit.protocols:Verifier",
-        optional=("xmckit.protocols:SupportsParams",),
+        "Verifier",
+        optional=("SupportsParams",),
         sections=(
             RecipeSection(
                 "verify",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, load_protocol
 from xmckit.records import (
     ARGMAXABLE,
     STATUSES,
@@ -386,52 +386,15 @@ class Executor(Protocol):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]: ...
 
 
-PROTOCOLS: dict[str, type] = {name: load(kind.protocol) for name, kind in KINDS.items() if kind.protocol}
+PROTOCOLS: dict[str, type] = {name: load_protocol(kind.protocol) for name, kind in KINDS.items() if kind.protocol}
 
 # The records that the protocols mention can be imported from here too.
 __all__ = [
-    "ARGMAXABLE",
-    "PROTOCOLS",
-    "STATUSES",
-    "UNARGMAXABLE",
-    "UNRESOLVED",
-    "Alternating",
-    "ClusteredIndex",
-    "DatasetSource",
-    "Encoder",
-    "Evaluation",
-    "Executor",
-    "ExtensibleHead",
-    "ExtensibleIndex",
-    "Featurizer",
-    "Head",
-    "HeadWithFacts",
-    "HeadWithHistory",
-    "IndexOptionalHead",
-    "IndexedHead",
-    "Indexer",
-    "LabelIndex",
-    "LabelPreprocessor",
-    "LinearDecision",
-    "Metric",
-    "NamedIndex",
-    "OnePassHead",
-    "ProbabilisticHead",
-    "Reader",
-    "ReaderWithHint",
-    "RebuildableIndex",
-    "RefittableHead",
-    "ShortlistHead",
-    "SupportsConformance",
-    "SupportsExhibits",
-    "SupportsFacts",
-    "SupportsParams",
-    "SupportsSave",
-    "TopK",
-    "TrainingEpoch",
-    "Verdict",
-    "Verdicts",
-    "Verifier",
-    "Writer",
-    "needs_index",
+    "ARGMAXABLE", "PROTOCOLS", "STATUSES", "UNARGMAXABLE", "UNRESOLVED", "Alternating", "ClusteredIndex",
+    "DatasetSource", "Encoder", "Evaluation", "Executor", "ExtensibleHead", "ExtensibleIndex", "Features",
+    "Featurizer", "Head", "HeadWithFacts", "HeadWithHistory", "IndexOptionalHead", "IndexedHead", "Indexer",
+    "LabelIndex", "LabelPreprocessor", "LinearDecision", "Metric", "NamedIndex", "OnePassHead",
+    "ProbabilisticHead", "Reader", "ReaderWithHint", "RebuildableIndex", "RefittableHead", "ShortlistHead",
+    "SupportsConformance", "SupportsExhibits", "SupportsFacts", "SupportsParams", "SupportsSave", "TopK",
+    "TrainingEpoch", "Verdict", "Verdicts", "Verifier", "Writer", "needs_index",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ import click
 
 from xmckit import context, hookspecs, params, records
 from xmckit.data import model
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, load_protocol
 from xmckit.recipe import sections
 from xmckit.recipe.check import with_article
 from xmckit.recipe.schema import recipe_schema
@@ -60,10 +60,10 @@ def contract(kind: str) -> str:
     parts = [
         f'```python\n@xmckit.hookspec\ndef {entry.hook}() -> Iterable[Component]:\n    """{hook.__doc__}"""\n```\n'
     ]
-    parts += [_documented(load(target)) for target in (entry.protocol, *entry.related) if target]
+    parts += [_documented(load_protocol(name)) for name in (entry.protocol, *entry.related) if name]
     if entry.optional:
         parts += ["### Optional\n", "A component may also offer these; the toolkit uses what it finds.\n"]
-        parts += [_optional(kind, load(target)) for target in entry.optional]
+        parts += [_optional(kind, load_protocol(name)) for name in entry.optional]
     return "\n".join(parts)
 
 

@@ -19,7 +19,7 @@ from code_blocks import ROOT
 from test_reference import walk_commands
 
 import xmckit
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, load_protocol
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 
@@ -113,7 +113,7 @@ def test_contracts_are_on_the_pages_of_their_kinds(site, reference, kind):
     names = site[0][f"kinds/{kind}.html"].names
     entry = KINDS[kind]
     assert f"def {entry.hook}()" in reference.contract(kind)
-    for protocol in map(load, filter(None, (entry.protocol, *entry.related, *entry.optional))):
+    for protocol in map(load_protocol, filter(None, (entry.protocol, *entry.related, *entry.optional))):
         assert protocol.__doc__
         expected = public_names(protocol)
         assert expected, protocol.__name__

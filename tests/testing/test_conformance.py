@@ -19,7 +19,7 @@ import toy_stages
 import toy_verifiers
 
 import xmckit
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, load_protocol
 from xmckit.testing import Case, CheckResult, check_component, common, parametrize_with_checks, summarise
 from xmckit.testing.monitoring import monitor
 from xmckit.testing.subjects import kept_folder
@@ -257,7 +257,7 @@ def test_every_check_has_a_component_that_breaks_it():
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].checks])
 def test_every_optional_protocol_has_a_check(kind):
     covered = [protocol for check in checks_of(kind) for protocol in getattr(check, "covered", ())]
-    assert set(map(load, KINDS[kind].optional)) <= set(covered)
+    assert set(map(load_protocol, KINDS[kind].optional)) <= set(covered)
 
 
 def test_a_failing_test_shows_where_the_component_raised():

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, load_protocol
 
 
 def promised_methods(protocol: type) -> list[str]:
@@ -18,7 +18,7 @@ def missing_promises(kind: str, target: Any) -> list[str]:
     """Return what the kind's protocol asks for and the target lacks: methods, and parameters of methods."""
     if kind == "command":
         return [] if hasattr(target, "main") else ["main(): a click command is expected"]
-    protocol = load(KINDS[kind].protocol)
+    protocol = load_protocol(KINDS[kind].protocol)
     methods = promised_methods(protocol)
     missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
     for name in methods:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from xmckit import exhibits
 from xmckit.errors import XmckitError
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, load_protocol
 from xmckit.protocols import SupportsExhibits, SupportsSave
 from xmckit.registry.promises import missing_promises, promised_methods
 from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
@@ -29,7 +29,7 @@ from xmckit.testing.subjects import Subject, covers
 def methods_match_protocol(subject: Subject) -> str:
     missing = missing_promises(subject.kind, subject.cls)
     require(not missing, f"lacks {', '.join(missing)}")
-    protocol = load(KINDS[subject.kind].protocol)
+    protocol = load_protocol(KINDS[subject.kind].protocol)
     for name in ("needs", "provides"):
         if name in getattr(protocol, "__annotations__", {}):
             value = getattr(subject.cls, name, None)
