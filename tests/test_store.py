@@ -157,9 +157,14 @@ def test_a_folder_replaces_an_older_one_only_when_it_is_complete(tmp_path):
     target = tmp_path / "target"
     target.mkdir()
     (target / "old.txt").write_text("old")
-    with pytest.raises(RuntimeError), store.atomic_folder(target, replace=True) as fresh:
-        (fresh / "new.txt").write_text("new")
-        raise RuntimeError
+
+    def fail() -> None:
+        with store.atomic_folder(target, replace=True) as fresh:
+            (fresh / "new.txt").write_text("new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert [path.name for path in target.iterdir()] == ["old.txt"]
     with store.atomic_folder(target, replace=True) as fresh:
         (fresh / "new.txt").write_text("new")

@@ -391,7 +391,7 @@ PROTOCOLS: dict[str, type] = {name: load_protocol(kind.protocol) for name, kind 
 # The records that the protocols mention can be imported from here too.
 __all__ = [
     "ARGMAXABLE", "PROTOCOLS", "STATUSES", "UNARGMAXABLE", "UNRESOLVED", "Alternating", "ClusteredIndex",
-    "DatasetSource", "Encoder", "Evaluation", "Executor", "ExtensibleHead", "ExtensibleIndex", "Features",
+    "DatasetSource", "Encoder", "Evaluation", "Executor", "ExtensibleHead", "ExtensibleIndex",
     "Featurizer", "Head", "HeadWithFacts", "HeadWithHistory", "IndexOptionalHead", "IndexedHead", "Indexer",
     "LabelIndex", "LabelPreprocessor", "LinearDecision", "Metric", "NamedIndex", "OnePassHead",
     "ProbabilisticHead", "Reader", "ReaderWithHint", "RebuildableIndex", "RefittableHead", "ShortlistHead",
