@@ -96,7 +96,7 @@ def test_the_tests_that_are_written_pass(selected, least, registry, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) >= least
     skipped = re.search(r"(\d+) skipped", done.stdout)
-    assert skipped is None or int(skipped[1]) <= 3  # a reader that cannot write is not asked to
+    assert skipped is None or int(skipped[1]) <= 13  # optional methods that the templates do not offer
 
 
 def test_one_recipe_runs_with_single_files(registry, tmp_path, forgotten):
