@@ -6,6 +6,7 @@ type `Lanes` stays in registers until it is stored.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -203,10 +204,41 @@ def fetch(array: Any, begin: int, end: int) -> None:
 
 
 @intrinsic
-def ones(typing: Any, word: Any) -> Any:
-    """The number of bits that are set."""
+def bit_count(typing: Any, word: Any) -> Any:
+    """Return the number of bits that are set."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
     return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def trailing_zeros(typing: Any, word: Any) -> Any:
+    """Return the number of zero bits below the lowest one; 64 for 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
+def uint64_at(typing: Any, place: Any) -> Any:
+    """Return the 64-bit integer at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(types.int64), generate
+
+
+@intrinsic
+def eight_bytes(typing: Any, place: Any) -> Any:
+    """Return the eight bytes of text at an address as one integer, the first byte lowest."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
+        return builder.bswap(word) if sys.byteorder == "big" else word
+
+    return types.uint64(types.int64), generate

@@ -221,40 +221,24 @@ class _Filling:
         """Parse one chunk; (rows, labels, features) it really has, and its error."""
         chunk = self.chunks[number]
         (rows, labels, features), (rows_end, labels_end, features_end) = self.bounds[number : number + 2].tolist()
-        label_ends = self.label_ends[rows + 1 : rows_end + 1]
-        feature_ends = self.feature_ends[rows + 1 : rows_end + 1]
-        label_indices = self.label_indices[labels:labels_end]
-        feature_indices = self.feature_indices[features:features_end]
-        values = self.values[features:features_end]
-        # Room for the worst case costs nothing as long as it is not touched.
-        undecided = np.empty((features_end - features, 3), dtype=np.int64)
-        unsorted_labels = np.empty((rows_end - rows, 2), dtype=np.int64)
-        unsorted_features = np.empty((rows_end - rows, 2), dtype=np.int64)
-        report = np.zeros(8, dtype=np.int64)
-        kernels.parse(
-            chunk.padded, chunk.length, *_limits(self.grammar),
-            label_ends, label_indices, feature_ends, feature_indices, values,
-            undecided, unsorted_labels, unsorted_features, report,
-        )  # fmt: skip
-        error = TextError(int(report[kernels.CODE]), int(report[kernels.POSITION])) if report[kernels.CODE] else None
-        error = error or _decide(chunk.text, undecided[: report[kernels.UNDECIDEDS]], values)
-        error = error or _sort(
-            kernels.DUPLICATE_LABEL,
-            unsorted_labels[: report[kernels.UNSORTED_LABELS]],
-            label_ends,
-            label_indices,
-            _NO_VALUES,
+        arrays = kernels.RowArrays(
+            label_ends=self.label_ends[rows + 1 : rows_end + 1],
+            label_indices=self.label_indices[labels:labels_end],
+            feature_ends=self.feature_ends[rows + 1 : rows_end + 1],
+            feature_indices=self.feature_indices[features:features_end],
+            values=self.values[features:features_end],
+            # Memory for the worst case costs nothing as long as nobody touches it.
+            undecided=np.empty((features_end - features, 3), dtype=np.int64),
+            unsorted_labels=np.empty((rows_end - rows, 2), dtype=np.int64),
+            unsorted_features=np.empty((rows_end - rows, 2), dtype=np.int64),
+            report=np.zeros(8, dtype=np.int64),
         )
-        error = error or _sort(
-            kernels.DUPLICATE_INDEX,
-            unsorted_features[: report[kernels.UNSORTED_FEATURES]],
-            feature_ends,
-            feature_indices,
-            values,
-        )
+        kernels.parse(chunk.padded, chunk.length, _line_format(self.grammar), arrays)
+        error = _finish(chunk.text, arrays)
         if error is not None:
             error = TextError(error.code, error.position + chunk.position)
         self.advance(chunk.length)
+        report = arrays.report
         return (int(report[kernels.ROWS]), int(report[kernels.LABELS]), int(report[kernels.FEATURES])), error
 
     def joined(self, used: np.ndarray) -> SparseRows:
@@ -279,10 +263,26 @@ class _Filling:
         )
 
 
-def _limits(grammar: Grammar) -> tuple[bool, bool, int, int, int, int]:
+def _line_format(grammar: Grammar) -> kernels.LineFormat:
     labels = LARGEST_INDEX + 1 if grammar.labels is None else grammar.labels
     features = LARGEST_INDEX + 1 if grammar.features is None else grammar.features
-    return grammar.has_labels, grammar.annotated, grammar.first_label, labels, grammar.first_feature, features
+    return kernels.LineFormat(
+        grammar.has_labels, grammar.annotated, grammar.first_label, labels, grammar.first_feature, features
+    )
+
+
+def _finish(text: np.ndarray, arrays: kernels.RowArrays) -> TextError | None:
+    """Do what the kernel leaves open: round hard values and sort rows. Return the first error."""
+    report = arrays.report.tolist()
+    if report[kernels.CODE]:
+        return TextError(report[kernels.CODE], report[kernels.POSITION])
+    unsorted_labels = arrays.unsorted_labels[: report[kernels.UNSORTED_LABELS]]
+    unsorted_features = arrays.unsorted_features[: report[kernels.UNSORTED_FEATURES]]
+    return (
+        _round(text, arrays.undecided[: report[kernels.UNDECIDED_VALUES]], arrays.values)
+        or _sort(kernels.DUPLICATE_LABEL, unsorted_labels, arrays.label_ends, arrays.label_indices, _NO_VALUES)
+        or _sort(kernels.DUPLICATE_INDEX, unsorted_features, arrays.feature_ends, arrays.feature_indices, arrays.values)
+    )
 
 
 def _move(array: np.ndarray, old: int, new: int, size: int) -> None:
@@ -294,7 +294,7 @@ def _cut(array: np.ndarray, size: int) -> np.ndarray:
     return array if len(array) == size else array[:size].copy()
 
 
-def _decide(text: np.ndarray, undecided: np.ndarray, values: np.ndarray) -> TextError | None:
+def _round(text: np.ndarray, undecided: np.ndarray, values: np.ndarray) -> TextError | None:
     """Python's own `float` for the rare values that the kernel leaves open."""
     for place, start, end in undecided.tolist():
         with np.errstate(over="ignore"):

@@ -1,16 +1,15 @@
-"""The numba kernels of `xmckit.sparse.parse`: bytes in, arrays out, errors as a code and a position."""
+"""Numba kernels for `xmckit.sparse.parse`: they take bytes and fill arrays, and report errors by code and position."""
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
-# How many bytes must follow the text that a kernel is given, because it looks at eight at once.
+from xmckit.sparse.lanes import address, eight_bytes, trailing_zeros
+
+# Bytes that must follow the text, because kernels read eight bytes at once.
 PADDING = 8
 
 _LINE_FEED, _RETURN, _TAB, _SPACE, _HASH, _PLUS, _COMMA, _MINUS, _DOT, _ZERO, _COLON = b"\n\r\t #+,-.0:"
@@ -25,7 +24,7 @@ _LARGEST_POWER = 280
 _POWERS_OF_TEN = np.array([float(f"1e{power}") for power in range(_LARGEST_POWER + 1)])
 _POWERS_UP_TO_EIGHT = 10 ** np.arange(9)
 _EXPONENT_LIMIT = 10**17
-# What stands for any larger number: it is beyond every index.
+# Larger integers are cut to this one, which is beyond every index.
 LARGEST_INTEGER = 2**40
 
 # Eight bytes side by side, for `_digits_at`.
@@ -36,7 +35,7 @@ _EVERY_FOURTH = np.uint64(0x000000FF000000FF)
 _HUNDREDS = np.uint64(100 + (1_000_000 << 32))
 _UNITS = np.uint64(1 + (10_000 << 32))
 
-# Wider than the three roundings (2^-53 each) between the digits and the product in `_value`.
+# Wider than the three roundings (2^-53 each) between the digits and the product in `_rounded`.
 _BELOW, _ABOVE = 1 - 2.0**-50, 1 + 2.0**-50
 
 OK = 0
@@ -49,15 +48,50 @@ BAD_INTEGER, COLUMNS = 15, 16
 _UNDECIDED = -1
 
 _kernel = njit(cache=True, nogil=True)
-# Called once per number: a call that is left in place costs a third of the time.
+# Helpers run once per number or line: a real call per number would cost a third of the time.
 _inlined = njit(nogil=True, inline="always")
 
-# Places in the array with which the kernel reports.
-CODE, POSITION, ROWS, LABELS, FEATURES, UNDECIDEDS, UNSORTED_LABELS, UNSORTED_FEATURES = range(8)
+# Entries of `RowArrays.report`.
+CODE, POSITION, ROWS, LABELS, FEATURES, UNDECIDED_VALUES, UNSORTED_LABELS, UNSORTED_FEATURES = range(8)
+
+
+class LineFormat(NamedTuple):
+    """What a line holds: `first_label` and `first_feature` are the numbers of column 0, `labels` and `features` the
+    numbers of columns. With `annotated`, `#` starts a comment and a line without labels and features is no row.
+    """
+
+    has_labels: bool
+    annotated: bool
+    first_label: int
+    labels: int
+    first_feature: int
+    features: int
+
+
+class RowArrays(NamedTuple):
+    """The arrays that `parse` fills.
+
+    `undecided` holds (feature, start, end) of each value that `parse` cannot round; the `unsorted_…` arrays hold (row,
+    position) of each row with indices out of order.
+    """
+
+    label_ends: np.ndarray
+    label_indices: np.ndarray
+    feature_ends: np.ndarray
+    feature_indices: np.ndarray
+    values: np.ndarray
+    undecided: np.ndarray
+    unsorted_labels: np.ndarray
+    unsorted_features: np.ndarray
+    report: np.ndarray
 
 
 @_kernel
 def count(text: np.ndarray) -> tuple[int, int, int]:
+    """Return the numbers of line feeds, commas and colons.
+
+    Counters of one byte, for 128 bytes at a time, let the compiler use vector instructions.
+    """
     lines = commas = colons = 0
     for start in range(0, len(text), 128):
         block = text[start : start + 128]
@@ -87,37 +121,14 @@ def _is_sign(character: int) -> bool:
     return character in (_PLUS, _MINUS)
 
 
-@intrinsic
-def _word(typing: Any, text: Any, at: Any) -> Any:
-    """Eight bytes of `text` as one integer, the first byte lowest. There must be eight."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.gep(array.data, [arguments[1]])
-        word = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
-        return builder.bswap(word) if sys.byteorder == "big" else word
-
-    return types.uint64(text, at), generate
-
-
-@intrinsic
-def trailing_zeros(typing: Any, word: Any) -> Any:
-    """The number of zero bits below the lowest one; 64 for 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
-
-
 @_inlined
 def _digits_at(text: np.ndarray, at: int) -> tuple[int, int]:
-    """(how many digits stand at `at`, up to 8; the number they spell), without a branch per digit.
+    """Return (the number of digits at `at`, up to 8; their value), without a branch per digit.
 
     A digit is a byte that becomes 0 to 9 by ^ 0x30; adding 0x76 carries into the top bit of every larger one. The
     digits are shifted to the end of the word, so that zeros stand before them, and joined to pairs, then to eight.
     """
-    word = _word(text, at) ^ _ASCII_ZEROS  # type: ignore[call-arg]  # numba passes the first argument
+    word = eight_bytes(address(text, text) + at) ^ _ASCII_ZEROS
     others = ((word + _OVER_NINE) | word) & _TOP_BITS
     digits = np.int64(trailing_zeros(others) >> np.uint64(3))
     if digits == 0:
@@ -131,9 +142,9 @@ def _digits_at(text: np.ndarray, at: int) -> tuple[int, int]:
 
 @_inlined
 def _integer(text: np.ndarray, at: int) -> tuple[int, int]:
-    """(position behind the digits, their number); the position does not move when there is no digit.
+    """Return (position behind the digits, their value); the position is `at` if there is no digit.
 
-    Numbers beyond any index come back as LARGEST_INTEGER.
+    Values above LARGEST_INTEGER become LARGEST_INTEGER.
     """
     digits, number = _digits_at(text, at)
     at += digits
@@ -146,7 +157,7 @@ def _integer(text: np.ndarray, at: int) -> tuple[int, int]:
 
 @_inlined
 def _leading_digits(text: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """The first 18 significant digits of a long number and how many digits were left out behind them."""
+    """Return the first 18 significant digits of a long number, and the number of digits that follow them."""
     mantissa = kept = dropped = 0
     for place in range(start, end):
         if text[place] == _DOT:
@@ -161,13 +172,7 @@ def _leading_digits(text: np.ndarray, start: int, end: int) -> tuple[int, int]:
 
 @_inlined
 def _value(text: np.ndarray, at: int) -> tuple[int, np.float32, int]:
-    """(position behind the number, its float32, OK or an error or "undecided").
-
-    An integer below 2^53 times or over a power of ten up to 10^22 is one correctly rounded operation (Clinger). For
-    anything else the product may be off by a few units of the last place, so the correctly rounded double lies
-    between the product's two neighbours `_BELOW` and `_ABOVE`; rounding to float32 is monotone, so when both give
-    the same float32, that is the answer.
-    """
+    """Return (position behind the number, its float32, OK or an error or _UNDECIDED)."""
     negative = text[at] == _MINUS
     if negative or text[at] == _PLUS:
         at += 1
@@ -193,22 +198,41 @@ def _value(text: np.ndarray, at: int) -> tuple[int, np.float32, int]:
         mantissa, dropped = _leading_digits(text, start, at)
         exponent += dropped
     if text[at] | _TO_LOWER == _LOWER_E:
-        at += 1
-        down = text[at] == _MINUS
-        if down or text[at] == _PLUS:
-            at += 1
-        if not _is_digit(text[at]):
+        at, power, valid = _exponent(text, at + 1)
+        if not valid:
             return at, np.float32(0), BAD_VALUE
-        power = 0
-        while _is_digit(text[at]):
-            if power < _EXPONENT_LIMIT:
-                power = power * 10 + (text[at] - _ZERO)
-            at += 1
-        exponent += -power if down else power
+        exponent += power
+    value, outcome = _rounded(mantissa, exponent, negative)
+    return at, value, outcome
+
+
+@_inlined
+def _exponent(text: np.ndarray, at: int) -> tuple[int, int, bool]:
+    """Return (position behind sign and digits, their value or one beyond `_EXPONENT_LIMIT`, whether there is a digit)."""
+    negative = text[at] == _MINUS
+    if _is_sign(text[at]):
+        at += 1
+    start, power = at, 0
+    while _is_digit(text[at]):
+        if power < _EXPONENT_LIMIT:
+            power = power * 10 + (text[at] - _ZERO)
+        at += 1
+    return at, -power if negative else power, at > start
+
+
+@_inlined
+def _rounded(mantissa: int, exponent: int, negative: bool) -> tuple[np.float32, int]:
+    """Return ±mantissa · 10^exponent as float32, and OK, NOT_FINITE or _UNDECIDED.
+
+    An integer below 2^53 times or over a power of ten up to 10^22 is one correctly rounded operation (Clinger). For
+    anything else the product may be off by a few units of the last place, so the correctly rounded double lies
+    between the product's two neighbours `_BELOW` and `_ABOVE`; rounding to float32 is monotone, so when both give
+    the same float32, that is the answer.
+    """
     if mantissa == 0:
-        return at, np.float32(0), OK
+        return np.float32(0), OK
     if exponent < -_LARGEST_POWER or exponent > _LARGEST_POWER:
-        return at, np.float32(0), _UNDECIDED
+        return np.float32(0), _UNDECIDED
     if exponent < 0:
         product = np.float64(mantissa) / _POWERS_OF_TEN[-exponent]
     else:
@@ -218,15 +242,13 @@ def _value(text: np.ndarray, at: int) -> tuple[int, np.float32, int]:
     value = np.float32(product)
     exact = mantissa < _EXACT_INTEGERS and -_EXACT_POWERS <= exponent <= _EXACT_POWERS
     if not exact and np.float32(product * _BELOW) != np.float32(product * _ABOVE):
-        return at, value, _UNDECIDED
-    if not np.isfinite(value):
-        return at, value, NOT_FINITE
-    return at, value, OK
+        return value, _UNDECIDED
+    return value, OK if np.isfinite(value) else NOT_FINITE
 
 
 @_inlined
 def _value_error(text: np.ndarray, at: int, code: int) -> int:
-    """A word like nan or inf is a number that is not finite; everything else is not a number."""
+    """Return NOT_FINITE in place of BAD_VALUE for words like nan and inf."""
     first = text[at]
     if _is_sign(first):
         first = text[at + 1]
@@ -235,158 +257,153 @@ def _value_error(text: np.ndarray, at: int, code: int) -> int:
     return code
 
 
-@_kernel
-def parse(
-    text: np.ndarray, length: int,
-    has_labels: bool, annotated: bool, first_label: int, labels: int, first_feature: int, features: int,
-    label_ends: np.ndarray, label_indices: np.ndarray,
-    feature_ends: np.ndarray, feature_indices: np.ndarray, values: np.ndarray,
-    undecided: np.ndarray, unsorted_labels: np.ndarray, unsorted_features: np.ndarray, report: np.ndarray,
-) -> None:  # fmt: skip
-    """Fill the arrays from `length` bytes of complete lines. Every loop stops at a line feed at the latest, and the
-    last of these bytes is one."""
-    at = row = label = feature = open_values = 0
-    disordered_labels = disordered_features = 0
-    code = OK
-    place = 0
-    while at < length and code == OK:
-        line = at
-        label_start = label
-        feature_start = feature
-        previous = -1
-        sorted_labels = sorted_features = True
-        if has_labels and not _is_blank(text[at]):
-            while True:
-                place = at
-                at, number = _integer(text, at)
-                stop = text[at]
-                if at == place:
-                    if stop == _MINUS:
-                        code = NEGATIVE_LABEL
-                    elif place > line or (stop > _SPACE and not (annotated and stop == _HASH)):
-                        code = BAD_LABEL
-                    break
-                if stop == _COLON:
-                    # The line has no labels and starts with its first feature.
-                    if place > line:
-                        code = LABEL_END
-                    at = line
-                    break
-                number -= first_label
-                if number < 0 or number >= labels:
-                    code = LABEL_RANGE
-                    break
-                sorted_labels &= number > previous
-                previous = number
-                label_indices[label] = number
-                label += 1
-                if stop != _COMMA:
-                    if stop > _SPACE:
-                        place = at
-                        code = LABEL_END
-                    break
-                at += 1
-        previous = -1
-        while code == OK:
-            stop = text[at]
-            while _is_blank(stop):
-                at += 1
-                stop = text[at]
-            place = at
-            if stop == _LINE_FEED:
-                break
-            if stop == _RETURN and text[at + 1] == _LINE_FEED:
-                at += 1
-                break
-            if annotated and stop == _HASH:
-                while text[at] != _LINE_FEED:
-                    at += 1
-                break
-            at, number = _integer(text, at)
-            if at == place:
-                code = NEGATIVE_INDEX if stop == _MINUS else STRAY_RETURN if stop == _RETURN else BAD_INDEX
-                break
-            if text[at] != _COLON:
-                code = NO_COLON
-                break
-            number -= first_feature
-            if number < 0 or number >= features:
-                code = INDEX_RANGE
-                break
-            place = at + 1
-            at, value, outcome = _value(text, place)
-            if outcome > OK:
-                code = _value_error(text, place, outcome)
-                break
-            if text[at] > _SPACE:
-                code = VALUE_END
-                break
-            if outcome == _UNDECIDED:
-                undecided[open_values, 0] = feature
-                undecided[open_values, 1] = place
-                undecided[open_values, 2] = at
-                open_values += 1
-            sorted_features &= number > previous
-            previous = number
-            feature_indices[feature] = number
-            values[feature] = value
-            feature += 1
+@_inlined
+def _labels(
+    text: np.ndarray, line: int, form: LineFormat, indices: np.ndarray, size: int
+) -> tuple[int, int, bool, int]:
+    """Append the labels at the start of a line to `indices`, which holds `size` labels.
+
+    Return (position behind the labels or of the error, new size, whether the labels ascend, error code).
+    """
+    at, previous, ascending = line, -1, True
+    while True:
+        start = at
+        at, number = _integer(text, at)
+        stop = text[at]
+        if at == start:
+            return start, size, ascending, _label_error(stop, start > line, form.annotated)
+        if stop == _COLON:
+            # The line has no labels and starts with its first feature.
+            return (line, size, ascending, OK) if start == line else (start, size, ascending, LABEL_END)
+        number -= form.first_label
+        if number < 0 or number >= form.labels:
+            return start, size, ascending, LABEL_RANGE
+        ascending &= number > previous
+        previous = number
+        indices[size] = number
+        size += 1
+        if stop != _COMMA:
+            return at, size, ascending, LABEL_END if stop > _SPACE else OK
         at += 1
-        if annotated and code == OK and label == label_start and feature == feature_start:
+
+
+@_inlined
+def _label_error(stop: int, after_comma: bool, annotated: bool) -> int:
+    """Return the error of a label that starts with `stop`, which is no digit; OK if the line may begin without labels."""
+    if stop == _MINUS:
+        return NEGATIVE_LABEL
+    return BAD_LABEL if after_comma or (stop > _SPACE and not (annotated and stop == _HASH)) else OK
+
+
+@_inlined
+def _features(text: np.ndarray, at: int, form: LineFormat, out: RowArrays, size: int) -> tuple[int, int, bool, int]:
+    """Append the features from `at` to the end of the line to `out`, which holds `size` features.
+
+    Return (position of the line feed or of the error, new size, whether the indices ascend, error code).
+    """
+    previous, ascending = -1, True
+    while True:
+        while _is_blank(text[at]):
+            at += 1
+        end = _line_end(text, at, form.annotated)
+        if end >= 0:
+            return end, size, ascending, OK
+        start = at
+        at, number = _integer(text, at)
+        if at == start:
+            return start, size, ascending, _index_error(text[at])
+        if text[at] != _COLON:
+            return start, size, ascending, NO_COLON
+        number -= form.first_feature
+        if number < 0 or number >= form.features:
+            return start, size, ascending, INDEX_RANGE
+        start = at + 1
+        at, value, outcome = _value(text, start)
+        if outcome > OK:
+            return start, size, ascending, _value_error(text, start, outcome)
+        if text[at] > _SPACE:
+            return start, size, ascending, VALUE_END
+        if outcome == _UNDECIDED:
+            place = out.report[UNDECIDED_VALUES]
+            out.undecided[place, 0], out.undecided[place, 1], out.undecided[place, 2] = size, start, at
+            out.report[UNDECIDED_VALUES] += 1
+        ascending &= number > previous
+        previous = number
+        out.feature_indices[size] = number
+        out.values[size] = value
+        size += 1
+
+
+@_inlined
+def _line_end(text: np.ndarray, at: int, annotated: bool) -> int:
+    """Return the position of the line feed if nothing but a carriage return or a comment precedes it, or −1."""
+    if text[at] == _LINE_FEED:
+        return at
+    if text[at] == _RETURN and text[at + 1] == _LINE_FEED:
+        return at + 1
+    if annotated and text[at] == _HASH:
+        while text[at] != _LINE_FEED:
+            at += 1
+        return at
+    return -1
+
+
+@_inlined
+def _index_error(stop: int) -> int:
+    """Return the error of an index that starts with `stop`, which is no digit."""
+    return NEGATIVE_INDEX if stop == _MINUS else STRAY_RETURN if stop == _RETURN else BAD_INDEX
+
+
+@_inlined
+def _note_row(rows: np.ndarray, report: np.ndarray, counter: int, row: int, line: int) -> None:
+    """Append (row, line) to `rows`; report[counter] is their number."""
+    rows[report[counter], 0], rows[report[counter], 1] = row, line
+    report[counter] += 1
+
+
+@_kernel
+def parse(text: np.ndarray, length: int, form: LineFormat, out: RowArrays) -> None:
+    """Fill `out` from `length` bytes of complete lines, up to the first error.
+
+    The last of these bytes is a line feed, at which every loop stops.
+    """
+    at = row = label = feature = 0
+    code, report = OK, out.report
+    while at < length and code == OK:
+        line, first_label, first_feature = at, label, feature
+        sorted_labels = sorted_features = True
+        if form.has_labels and not _is_blank(text[at]):
+            at, label, sorted_labels, code = _labels(text, at, form, out.label_indices, label)
+        if code == OK:
+            at, feature, sorted_features, code = _features(text, at, form, out, feature)
+        if code != OK:
+            report[CODE], report[POSITION] = code, at
+        at += 1
+        if form.annotated and label == first_label and feature == first_feature:
             continue
         if not sorted_labels:
-            unsorted_labels[disordered_labels, 0] = row
-            unsorted_labels[disordered_labels, 1] = line
-            disordered_labels += 1
+            _note_row(out.unsorted_labels, report, UNSORTED_LABELS, row, line)
         if not sorted_features:
-            unsorted_features[disordered_features, 0] = row
-            unsorted_features[disordered_features, 1] = line
-            disordered_features += 1
-        label_ends[row] = label
-        feature_ends[row] = feature
+            _note_row(out.unsorted_features, report, UNSORTED_FEATURES, row, line)
+        out.label_ends[row], out.feature_ends[row] = label, feature
         row += 1
-    report[CODE], report[POSITION] = code, place
     report[ROWS], report[LABELS], report[FEATURES] = row, label, feature
-    report[UNDECIDEDS] = open_values
-    report[UNSORTED_LABELS], report[UNSORTED_FEATURES] = disordered_labels, disordered_features
-
-
-@_kernel
-def _sift_down(indices: np.ndarray, values: np.ndarray, with_values: bool, start: int, parent: int, size: int) -> None:
-    while True:
-        child = 2 * parent + 1
-        if child >= size:
-            return
-        if child + 1 < size and indices[start + child + 1] > indices[start + child]:
-            child += 1
-        if indices[start + parent] >= indices[start + child]:
-            return
-        _swap(indices, values, with_values, start + parent, start + child)
-        parent = child
-
-
-@_kernel
-def _swap(indices: np.ndarray, values: np.ndarray, with_values: bool, one: int, other: int) -> None:
-    indices[one], indices[other] = indices[other], indices[one]
-    if with_values:
-        values[one], values[other] = values[other], values[one]
 
 
 @_kernel
 def sort_rows(rows: np.ndarray, ends: np.ndarray, indices: np.ndarray, values: np.ndarray) -> int:
-    """Heap sort, which needs no room and never degenerates, of each row in `rows`; the place in `rows` of the first
-    row that has an index twice, or −1."""
-    with_values = len(values) > 0
+    """Sort each row in `rows` by index. Return the place in `rows` of the first row that has an index twice, or −1.
+
+    Merge sort, because quicksort can take quadratic time. `values` is empty for rows without values.
+    """
     for place in range(len(rows)):
         row = rows[place, 0]
-        start = ends[row - 1] if row > 0 else 0
-        size = ends[row] - start
-        for parent in range(size // 2 - 1, -1, -1):
-            _sift_down(indices, values, with_values, start, parent, size)
-        for last in range(size - 1, 0, -1):
-            _swap(indices, values, with_values, start, start + last)
-            _sift_down(indices, values, with_values, start, 0, last)
-        for entry in range(start + 1, start + size):
+        start, end = ends[row - 1] if row > 0 else 0, ends[row]
+        order = np.argsort(indices[start:end], kind="mergesort")
+        indices[start:end] = indices[start:end][order]
+        if len(values):
+            values[start:end] = values[start:end][order]
+        for entry in range(start + 1, end):
             if indices[entry] == indices[entry - 1]:
                 return place
     return -1
@@ -394,6 +411,10 @@ def sort_rows(rows: np.ndarray, ends: np.ndarray, indices: np.ndarray, values: n
 
 @_kernel
 def parse_integers(text: np.ndarray, length: int, columns: int, numbers: np.ndarray) -> tuple[int, int, int, int]:
+    """Fill `numbers` from lines of `columns` integers; with 0 the first line decides. Blank lines are skipped.
+
+    Return (error code, its position, the number of integers, columns).
+    """
     at = size = width = 0
     while at < length:
         stop = text[at]

@@ -11,8 +11,7 @@ import numpy as np
 from numba import njit, uint64
 
 from xmckit.sparse.lanes import LINE as _LINE
-from xmckit.sparse.lanes import add_product, address, loader, ones, prefetch, store
-from xmckit.sparse.parse_kernels import trailing_zeros
+from xmckit.sparse.lanes import add_product, address, bit_count, loader, prefetch, store, trailing_zeros
 
 _WIDE, _HALF = 256, 128  # bytes of a row whose sums fit in registers
 _AHEAD = 16  # entries between asking for a row of the dense matrix and using it
@@ -156,7 +155,7 @@ def _transpose(
         before[word] = size
         rest = bits[word]
         while rest != 0:
-            used[size] = word << uint64(6) | trailing_zeros(rest)  # type: ignore[call-arg]
+            used[size] = word << uint64(6) | trailing_zeros(rest)
             rest &= rest - one
             size += one
     pointers = np.zeros(size + uint64(2), np.int64)
@@ -164,7 +163,7 @@ def _transpose(
     for place in range(entries):
         column = uint64(indices[place])
         word = column >> uint64(6)
-        nth = before[word] + ones(bits[word] & ((one << (column & low)) - one))
+        nth = before[word] + bit_count(bits[word] & ((one << (column & low)) - one))
         nth_of[place] = nth
         pointers[nth + uint64(2)] += 1
     for nth in range(size):

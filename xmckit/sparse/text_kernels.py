@@ -23,7 +23,6 @@ from llvmlite import ir
 from numba import njit, types
 
 from xmckit.sparse.parse_kernels import PADDING as PADDING
-from xmckit.sparse.parse_kernels import trailing_zeros
 
 OTHER, WORD, MARK, UNSPACED, SPACE = range(5)
 
@@ -473,7 +472,7 @@ def weigh(
         squares = 0.0
         for top in range(len(words)):
             while words[top] != 0:
-                word = top << 6 | np.int64(trailing_zeros(words[top]))  # type: ignore[call-arg]
+                word = top << 6 | np.int64(trailing_zeros(words[top]))
                 words[top] &= words[top] - uint64(1)
                 while bits[word] != 0:
                     column = word << 6 | np.int64(trailing_zeros(bits[word]))

@@ -12,8 +12,9 @@ from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError, UsageError
 from xmckit.records import TopK
-from xmckit.sparse.lanes import address, count_below, everywhere, larger, least_where_below, loader, not_below, store
-from xmckit.sparse.parse_kernels import trailing_zeros
+from xmckit.sparse.lanes import (
+    address, count_below, everywhere, larger, least_where_below, loader, not_below, store, trailing_zeros,
+)  # fmt: skip
 
 # Scores are compared with the worst kept one in blocks of this many, which the compiler turns into a few vector
 # instructions; only a block that holds something better is looked at one by one.
@@ -220,7 +221,7 @@ def _collect(
     while first + groups <= last:
         bits = not_below(_load(address(scores, scores) + first * scores.itemsize, scores), limit)
         while bits != 0:
-            here = first + np.int64(trailing_zeros(bits))  # type: ignore[call-arg]  # numba passes the first argument
+            here = first + np.int64(trailing_zeros(bits))
             bits &= bits - uint64(1)
             near[count], near_labels[count] = scores[here], labels[here]
             count += 1

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import njit, uint64
 
-from xmckit.sparse.lanes import add_rounded_product, address, fetch, loader, ones, prefetch, store
+from xmckit.sparse.lanes import add_rounded_product, address, bit_count, fetch, loader, prefetch, store
 from xmckit_pecos.search.levels import Frontier, SearchLevel
 
 LANES = 16  # margins that fit into a register
@@ -117,7 +117,7 @@ def _look_up(
     for entry in range(uint64(len(indices))):
         word, bit = uint64(indices[entry]) >> uint64(6), uint64(indices[entry]) & uint64(63)
         # a feature that the node lacks is written too, and overwritten by the next one
-        places[uint64(count)] = low + before[word] + np.int64(ones(bits[word] & ((one << bit) - one)))
+        places[uint64(count)] = low + before[word] + np.int64(bit_count(bits[word] & ((one << bit) - one)))
         values[uint64(count)] = data[entry]
         count += np.int64((bits[word] >> bit) & one)
     return count  # type: ignore[return-value]  # compiled, an int is an np.int64
