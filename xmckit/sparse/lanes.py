@@ -224,6 +224,16 @@ def trailing_zeros(typing: Any, word: Any) -> Any:
 
 
 @intrinsic
+def byte_at(typing: Any, place: Any) -> Any:
+    """Return the byte at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
+
+    return types.uint8(types.int64), generate
+
+
+@intrinsic
 def uint64_at(typing: Any, place: Any) -> Any:
     """Return the 64-bit integer at an address."""
 

@@ -1,4 +1,8 @@
-"""Numba kernels for `xmckit.sparse.parse`: they take bytes and fill arrays, and report errors by code and position."""
+"""Numba kernels for `xmckit.sparse.parse`: they take bytes and fill arrays, and report errors by code and position.
+
+Helpers take the address of a byte, `at`, and not the text: numba counts references, atomically, to every array that it
+passes on, even to a helper that is inlined.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from xmckit.sparse.lanes import address, eight_bytes, trailing_zeros
+from xmckit.sparse.lanes import address, byte_at, eight_bytes, trailing_zeros
 
 # Bytes that must follow the text, because kernels read eight bytes at once.
 PADDING = 8
@@ -122,13 +126,13 @@ def _is_sign(character: int) -> bool:
 
 
 @_inlined
-def _digits_at(text: np.ndarray, at: int) -> tuple[int, int]:
+def _digits_at(at: int) -> tuple[int, int]:
     """Return (the number of digits at `at`, up to 8; their value), without a branch per digit.
 
     A digit is a byte that becomes 0 to 9 by ^ 0x30; adding 0x76 carries into the top bit of every larger one. The
     digits are shifted to the end of the word, so that zeros stand before them, and joined to pairs, then to eight.
     """
-    word = eight_bytes(address(text, text) + at) ^ _ASCII_ZEROS
+    word = eight_bytes(at) ^ _ASCII_ZEROS
     others = ((word + _OVER_NINE) | word) & _TOP_BITS
     digits = np.int64(trailing_zeros(others) >> np.uint64(3))
     if digits == 0:
@@ -141,52 +145,52 @@ def _digits_at(text: np.ndarray, at: int) -> tuple[int, int]:
 
 
 @_inlined
-def _integer(text: np.ndarray, at: int) -> tuple[int, int]:
+def _integer(at: int) -> tuple[int, int]:
     """Return (position behind the digits, their value); the position is `at` if there is no digit.
 
     Values above LARGEST_INTEGER become LARGEST_INTEGER.
     """
-    digits, number = _digits_at(text, at)
+    digits, number = _digits_at(at)
     at += digits
     if digits == 8:
-        while _is_digit(text[at]):
-            number = min(number * 10 + (text[at] - _ZERO), LARGEST_INTEGER)
+        while _is_digit(byte_at(at)):
+            number = min(number * 10 + (byte_at(at) - _ZERO), LARGEST_INTEGER)
             at += 1
     return at, number
 
 
 @_inlined
-def _leading_digits(text: np.ndarray, start: int, end: int) -> tuple[int, int]:
+def _leading_digits(start: int, end: int) -> tuple[int, int]:
     """Return the first 18 significant digits of a long number, and the number of digits that follow them."""
     mantissa = kept = dropped = 0
     for place in range(start, end):
-        if text[place] == _DOT:
+        if byte_at(place) == _DOT:
             continue
         if kept == _MOST_DIGITS:
             dropped += 1
         else:
-            mantissa = mantissa * 10 + (text[place] - _ZERO)
+            mantissa = mantissa * 10 + (byte_at(place) - _ZERO)
             kept += mantissa > 0
     return mantissa, dropped
 
 
 @_inlined
-def _value(text: np.ndarray, at: int) -> tuple[int, np.float32, int]:
+def _value(at: int) -> tuple[int, np.float32, int]:
     """Return (position behind the number, its float32, OK or an error or _UNDECIDED)."""
-    negative = text[at] == _MINUS
-    if negative or text[at] == _PLUS:
+    negative = byte_at(at) == _MINUS
+    if negative or byte_at(at) == _PLUS:
         at += 1
     start = at
     mantissa = fraction = 0
-    while _is_digit(text[at]):
-        mantissa = mantissa * 10 + (text[at] - _ZERO)
+    while _is_digit(byte_at(at)):
+        mantissa = mantissa * 10 + (byte_at(at) - _ZERO)
         at += 1
     digits = at - start
-    if text[at] == _DOT:
+    if byte_at(at) == _DOT:
         at += 1
         more = 8
         while more == 8:
-            more, number = _digits_at(text, at)
+            more, number = _digits_at(at)
             mantissa = mantissa * _POWERS_UP_TO_EIGHT[more] + number
             at += more
             fraction += more
@@ -195,10 +199,10 @@ def _value(text: np.ndarray, at: int) -> tuple[int, np.float32, int]:
         return at, np.float32(0), BAD_VALUE
     exponent = -fraction
     if digits > _MOST_DIGITS:
-        mantissa, dropped = _leading_digits(text, start, at)
+        mantissa, dropped = _leading_digits(start, at)
         exponent += dropped
-    if text[at] | _TO_LOWER == _LOWER_E:
-        at, power, valid = _exponent(text, at + 1)
+    if byte_at(at) | _TO_LOWER == _LOWER_E:
+        at, power, valid = _exponent(at + 1)
         if not valid:
             return at, np.float32(0), BAD_VALUE
         exponent += power
@@ -207,15 +211,18 @@ def _value(text: np.ndarray, at: int) -> tuple[int, np.float32, int]:
 
 
 @_inlined
-def _exponent(text: np.ndarray, at: int) -> tuple[int, int, bool]:
-    """Return (position behind sign and digits, their value or one beyond `_EXPONENT_LIMIT`, whether there is a digit)."""
-    negative = text[at] == _MINUS
-    if _is_sign(text[at]):
+def _exponent(at: int) -> tuple[int, int, bool]:
+    """Return (position behind sign and digits, their value, whether there is a digit).
+
+    A value beyond `_EXPONENT_LIMIT` stays at some value beyond it.
+    """
+    negative = byte_at(at) == _MINUS
+    if _is_sign(byte_at(at)):
         at += 1
     start, power = at, 0
-    while _is_digit(text[at]):
+    while _is_digit(byte_at(at)):
         if power < _EXPONENT_LIMIT:
-            power = power * 10 + (text[at] - _ZERO)
+            power = power * 10 + (byte_at(at) - _ZERO)
         at += 1
     return at, -power if negative else power, at > start
 
@@ -247,20 +254,18 @@ def _rounded(mantissa: int, exponent: int, negative: bool) -> tuple[np.float32, 
 
 
 @_inlined
-def _value_error(text: np.ndarray, at: int, code: int) -> int:
+def _value_error(at: int, code: int) -> int:
     """Return NOT_FINITE in place of BAD_VALUE for words like nan and inf."""
-    first = text[at]
+    first = byte_at(at)
     if _is_sign(first):
-        first = text[at + 1]
+        first = byte_at(at + 1)
     if code == BAD_VALUE and (first | _TO_LOWER == _LOWER_N or first | _TO_LOWER == _LOWER_I):
         return NOT_FINITE
     return code
 
 
 @_inlined
-def _labels(
-    text: np.ndarray, line: int, form: LineFormat, indices: np.ndarray, size: int
-) -> tuple[int, int, bool, int]:
+def _labels(line: int, form: LineFormat, indices: np.ndarray, size: int) -> tuple[int, int, bool, int]:
     """Append the labels at the start of a line to `indices`, which holds `size` labels.
 
     Return (position behind the labels or of the error, new size, whether the labels ascend, error code).
@@ -268,8 +273,8 @@ def _labels(
     at, previous, ascending = line, -1, True
     while True:
         start = at
-        at, number = _integer(text, at)
-        stop = text[at]
+        at, number = _integer(at)
+        stop = byte_at(at)
         if at == start:
             return start, size, ascending, _label_error(stop, start > line, form.annotated)
         if stop == _COLON:
@@ -289,60 +294,69 @@ def _labels(
 
 @_inlined
 def _label_error(stop: int, after_comma: bool, annotated: bool) -> int:
-    """Return the error of a label that starts with `stop`, which is no digit; OK if the line may begin without labels."""
+    """Return the error of a label that starts with `stop`, which is no digit; OK if the line has no labels."""
     if stop == _MINUS:
         return NEGATIVE_LABEL
     return BAD_LABEL if after_comma or (stop > _SPACE and not (annotated and stop == _HASH)) else OK
 
 
 @_inlined
-def _features(text: np.ndarray, at: int, form: LineFormat, out: RowArrays, size: int) -> tuple[int, int, bool, int]:
-    """Append the features from `at` to the end of the line to `out`, which holds `size` features.
+def _features(
+    at: int,
+    form: LineFormat,
+    indices: np.ndarray,
+    values: np.ndarray,
+    size: int,
+    undecided: np.ndarray,
+    report: np.ndarray,
+    origin: int,
+) -> tuple[int, int, bool, int]:
+    """Append the features from `at` to the end of the line to `indices` and `values`, which hold `size` features.
 
     Return (position of the line feed or of the error, new size, whether the indices ascend, error code).
     """
     previous, ascending = -1, True
     while True:
-        while _is_blank(text[at]):
+        while _is_blank(byte_at(at)):
             at += 1
-        end = _line_end(text, at, form.annotated)
+        end = _line_end(at, form.annotated)
         if end >= 0:
             return end, size, ascending, OK
         start = at
-        at, number = _integer(text, at)
+        at, number = _integer(at)
         if at == start:
-            return start, size, ascending, _index_error(text[at])
-        if text[at] != _COLON:
+            return start, size, ascending, _index_error(byte_at(at))
+        if byte_at(at) != _COLON:
             return start, size, ascending, NO_COLON
         number -= form.first_feature
         if number < 0 or number >= form.features:
             return start, size, ascending, INDEX_RANGE
         start = at + 1
-        at, value, outcome = _value(text, start)
+        at, value, outcome = _value(start)
         if outcome > OK:
-            return start, size, ascending, _value_error(text, start, outcome)
-        if text[at] > _SPACE:
+            return start, size, ascending, _value_error(start, outcome)
+        if byte_at(at) > _SPACE:
             return start, size, ascending, VALUE_END
         if outcome == _UNDECIDED:
-            place = out.report[UNDECIDED_VALUES]
-            out.undecided[place, 0], out.undecided[place, 1], out.undecided[place, 2] = size, start, at
-            out.report[UNDECIDED_VALUES] += 1
+            place = report[UNDECIDED_VALUES]
+            undecided[place, 0], undecided[place, 1], undecided[place, 2] = size, start - origin, at - origin
+            report[UNDECIDED_VALUES] += 1
         ascending &= number > previous
         previous = number
-        out.feature_indices[size] = number
-        out.values[size] = value
+        indices[size] = number
+        values[size] = value
         size += 1
 
 
 @_inlined
-def _line_end(text: np.ndarray, at: int, annotated: bool) -> int:
+def _line_end(at: int, annotated: bool) -> int:
     """Return the position of the line feed if nothing but a carriage return or a comment precedes it, or −1."""
-    if text[at] == _LINE_FEED:
+    if byte_at(at) == _LINE_FEED:
         return at
-    if text[at] == _RETURN and text[at + 1] == _LINE_FEED:
+    if byte_at(at) == _RETURN and byte_at(at + 1) == _LINE_FEED:
         return at + 1
-    if annotated and text[at] == _HASH:
-        while text[at] != _LINE_FEED:
+    if annotated and byte_at(at) == _HASH:
+        while byte_at(at) != _LINE_FEED:
             at += 1
         return at
     return -1
@@ -367,26 +381,32 @@ def parse(text: np.ndarray, length: int, form: LineFormat, out: RowArrays) -> No
 
     The last of these bytes is a line feed, at which every loop stops.
     """
-    at = row = label = feature = 0
-    code, report = OK, out.report
-    while at < length and code == OK:
+    # Local names, since numba also counts references to an array that is taken out of a tuple.
+    label_ends, label_indices, feature_ends, feature_indices, values, undecided, _, _, report = out
+    origin = at = error = address(text, text)
+    row = label = feature = 0
+    code = OK
+    while at < origin + length and code == OK:
         line, first_label, first_feature = at, label, feature
         sorted_labels = sorted_features = True
-        if form.has_labels and not _is_blank(text[at]):
-            at, label, sorted_labels, code = _labels(text, at, form, out.label_indices, label)
+        if form.has_labels and not _is_blank(byte_at(at)):
+            at, label, sorted_labels, code = _labels(at, form, label_indices, label)
         if code == OK:
-            at, feature, sorted_features, code = _features(text, at, form, out, feature)
+            at, feature, sorted_features, code = _features(
+                at, form, feature_indices, values, feature, undecided, report, origin
+            )
         if code != OK:
-            report[CODE], report[POSITION] = code, at
+            error = at
         at += 1
         if form.annotated and label == first_label and feature == first_feature:
             continue
         if not sorted_labels:
-            _note_row(out.unsorted_labels, report, UNSORTED_LABELS, row, line)
+            _note_row(out.unsorted_labels, report, UNSORTED_LABELS, row, line - origin)
         if not sorted_features:
-            _note_row(out.unsorted_features, report, UNSORTED_FEATURES, row, line)
-        out.label_ends[row], out.feature_ends[row] = label, feature
+            _note_row(out.unsorted_features, report, UNSORTED_FEATURES, row, line - origin)
+        label_ends[row], feature_ends[row] = label, feature
         row += 1
+    report[CODE], report[POSITION] = code, error - origin
     report[ROWS], report[LABELS], report[FEATURES] = row, label, feature
 
 
@@ -415,23 +435,23 @@ def parse_integers(text: np.ndarray, length: int, columns: int, numbers: np.ndar
 
     Return (error code, its position, the number of integers, columns).
     """
-    at = size = width = 0
-    while at < length:
-        stop = text[at]
-        place = at
+    origin = at = address(text, text)
+    size = width = 0
+    while at < origin + length:
+        start, stop = at, byte_at(at)
         if stop == _LINE_FEED:
             if width and not columns:
                 columns = width
             if width and width != columns:
-                return COLUMNS, place, size, columns
+                return COLUMNS, start - origin, size, columns
             width = 0
             at += 1
-        elif _is_blank(stop) or (stop == _RETURN and text[at + 1] == _LINE_FEED):
+        elif _is_blank(stop) or (stop == _RETURN and byte_at(at + 1) == _LINE_FEED):
             at += 1
         else:
-            at, number = _integer(text, at)
-            if at == place or text[at] > _SPACE:
-                return BAD_INTEGER, place, size, columns
+            at, number = _integer(at)
+            if at == start or byte_at(at) > _SPACE:
+                return BAD_INTEGER, start - origin, size, columns
             numbers[size] = number
             size += 1
             width += 1

@@ -22,6 +22,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
+from xmckit.sparse.lanes import trailing_zeros
 from xmckit.sparse.parse_kernels import PADDING as PADDING
 
 OTHER, WORD, MARK, UNSPACED, SPACE = range(5)

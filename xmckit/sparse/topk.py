@@ -13,8 +13,16 @@ from scipy.sparse import csr_matrix
 from xmckit.errors import DataError, UsageError
 from xmckit.records import TopK
 from xmckit.sparse.lanes import (
-    address, count_below, everywhere, larger, least_where_below, loader, not_below, store, trailing_zeros,
-)  # fmt: skip
+    address,
+    count_below,
+    everywhere,
+    larger,
+    least_where_below,
+    loader,
+    not_below,
+    store,
+    trailing_zeros,
+)
 
 # Scores are compared with the worst kept one in blocks of this many, which the compiler turns into a few vector
 # instructions; only a block that holds something better is looked at one by one.
