@@ -125,8 +125,8 @@ def test_a_second_process_compiles_nothing(tmp_path):
 @pytest.mark.parametrize("module", [labels, normalise, product, shortlists, text_kernels, topk])
 def test_every_kernel_that_python_calls_is_kept(module):
     """Helpers, which only kernels call, are compiled into them."""
-    helpers = {"_address", "_bytes_at", "_key", "_slot_of", "_same", "_find", "term_hash", "_character"}
-    helpers |= {"_add_wide", "_add_half", "_add_line", "_add_few"}
+    helpers = {"_address", "_bytes_at", "_key", "_slot_of", "_same", "_find", "_contains", "term_hash", "_character"}
+    helpers |= {"_last_item", "_room_lacking", "_add_wide", "_add_half", "_add_line", "_add_few"}
     kernels = {name: item for name, item in vars(module).items() if isinstance(item, Dispatcher)}
     assert kernels
     for name, kernel in kernels.items():

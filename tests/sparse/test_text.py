@@ -208,7 +208,7 @@ def test_room_grows_within_a_document():
 
 
 def test_terms_with_equal_keys_are_told_apart():
-    vocabulary = Vocabulary.of(["internationally", "international-1"])
+    vocabulary = Vocabulary.from_terms(["internationally", "international-1"])
     utf8, offsets = vocabulary.utf8, vocabulary.offsets
     table = np.zeros((8, 2), np.uint64)
     key, mask = np.uint64(12345), np.uint64(7)
@@ -230,7 +230,7 @@ def test_no_texts_and_empty_texts():
         vocabulary, counted = learn_terms(texts, Terms())
         assert len(vocabulary) == 0
         assert counted.weighted(np.ones(0), sublinear=True).shape == (len(texts), 0)
-    known = Vocabulary.of(["cat", "dog"])
+    known = Vocabulary.from_terms(["cat", "dog"])
     assert count_terms(["", "none"], Terms(), known).weighted(np.ones(2), sublinear=True).nnz == 0
 
 

@@ -17,7 +17,7 @@ from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError, nearest
 from xmckit.params import Configured, Params
 from xmckit.sparse.normalise import weigh_rows
-from xmckit.sparse.text import Counted, Spread, Terms, Vocabulary, count_terms, learn_terms
+from xmckit.sparse.text import CountedTerms, Spread, Terms, Vocabulary, count_terms, learn_terms
 from xmckit.sparse.topk import csr_pattern
 
 Normalise: TypeAlias = Literal["none", "l2"]
@@ -165,7 +165,7 @@ class Tfidf(Configured):
         self._words: Vocabulary | None = None
         self._idf: np.ndarray | None = None
         self._widths: dict[str, int] | None = None
-        self._fitted_on: tuple[Sequence[str], Counted] | None = None
+        self._fitted_on: tuple[Sequence[str], CountedTerms] | None = None
 
     def fit(self, train: Split, *, context: Context) -> None:
         texts = _texts(train)
@@ -220,13 +220,13 @@ class Tfidf(Configured):
             columns = len(words)
             if not words or len(set(words)) != columns:
                 raise store.damaged(folder / "words.npz", "expected different words, and at least one")
-            tfidf._words = Vocabulary.of(words)
+            tfidf._words = Vocabulary.from_terms(words)
         tfidf._widths = _read_widths(folder / "blocks.json")
         weights = store.read_arrays(folder / "idf.npz", "idf")["idf"]
         tfidf._idf = _checked_weights(weights, folder / "idf.npz", columns)
         return tfidf
 
-    def _counted(self, texts: Sequence[str], context: Context) -> Counted:
+    def _counted(self, texts: Sequence[str], context: Context) -> CountedTerms:
         """Count the terms of texts. `fit` keeps the counts of its texts for the first call, which usually has them."""
         if self._fitted_on is not None:
             fitted, counted = self._fitted_on

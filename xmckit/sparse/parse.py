@@ -102,7 +102,7 @@ def _canonical(values: np.ndarray, indices: np.ndarray, ends: np.ndarray, shape:
     return matrix
 
 
-def serially(function: Callable[[Any], Any], items: list) -> list:
+def map_serially(function: Callable[[Any], Any], items: list) -> list:
     return [function(item) for item in items]
 
 
@@ -112,7 +112,7 @@ def parse_rows(
     grammar: Grammar,
     *,
     rows: int | None = None,
-    spread: Spread = serially,
+    spread: Spread = map_serially,
     advance: Advance = lambda steps: None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> SparseRows:

@@ -1,18 +1,18 @@
-"""Texts to weighted term counts, by numba kernels over UTF-8 bytes: what scikit-learn's TfidfVectorizer gives, faster.
+"""Turn texts into weighted term counts by numba kernels over UTF-8 bytes: scikit-learn's TfidfVectorizer, faster.
 
 Terms are words, sequences of words, or character n-grams within stretches without spaces (scikit-learn's `char_wb`).
 
-What a word is, in any script: two or more word characters (letters, digits and underscores, by Python's `\\w`) in a
-row, exactly as with scikit-learn, but for two things:
-- A combining mark (Unicode's Mn and Mc: vowel signs of Hindi or Arabic, for instance) belongs to the word that it is
-  in, where Python's `\\w` would end the word. Marks do not count as characters.
-- Scripts that are written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) give every two neighbouring
-  characters as a word, and a character that stands alone as one. Korean has spaces, so that its words are words.
-Emoji and other symbols are no word characters; they do count as characters of character n-grams. Texts are brought to
-Unicode's form NFC, in which an é is one character however it was typed.
+A word is two or more word characters (letters, digits and underscores, as in Python's `\\w`) in a row. This is
+scikit-learn's definition, with two exceptions:
+- A combining mark (Unicode's Mn and Mc, for instance vowel signs of Hindi or Arabic) belongs to the word around it,
+  while Python's `\\w` would end the word. Marks do not count as characters.
+- In scripts that are written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) every two neighbouring
+  characters are a word, and so is a character that stands alone. Korean has spaces, so its words are words.
+Emoji and other symbols are not word characters, but character n-grams contain them. Texts are normalised to Unicode's
+form NFC, in which an é is one character however it was typed.
 
-Documents are worked on in chunks that depend on nothing but their lengths, so neither does the result on the number
-of workers. A vocabulary's terms are in the order of their bytes, which is that of Python's strings.
+Chunks of documents depend only on the lengths of the documents, so the result does not depend on the number of
+workers. The terms of a vocabulary are in the order of their bytes, which is the order of Python's strings.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ import functools
 import itertools
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.sparse import text_kernels as kernels
 from xmckit.sparse.csr import row_pointers, sorted_csr
+from xmckit.sparse.parse import Spread as Spread
+from xmckit.sparse.parse import map_serially
 
 CHUNK_CHARACTERS = 1 << 21
-
-Spread = Callable[[Callable[[Any], Any], list], list]
 
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
@@ -59,8 +58,7 @@ _UNSPACED = (
 class Terms:
     """What is counted: sequences of `shortest` to `longest` words or, with `characters`, of characters.
 
-    `stop_words` are left out before words are put together; they are given as texts are, and brought to lower case
-    where the texts are.
+    `stop_words` are removed before words are joined to sequences. With `lowercase`, they are lowered like the texts.
     """
 
     characters: bool = False
@@ -72,13 +70,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Different terms as slices of one UTF-8 buffer, in order. The buffer has a few bytes more behind them."""
+    """Distinct terms in order, as slices of one UTF-8 buffer that is padded for the kernels."""
 
     utf8: np.ndarray
     offsets: np.ndarray
 
     @classmethod
-    def of(cls, terms: Sequence[str]) -> Vocabulary:
+    def from_terms(cls, terms: Sequence[str]) -> Vocabulary:
         return cls(*_as_arrays([term.encode("utf-8", "surrogatepass") for term in terms]))
 
     def __len__(self) -> int:
@@ -88,14 +86,16 @@ class Vocabulary:
         return [term.decode("utf-8", "surrogatepass") for term in _slices(self.utf8, self.offsets)]
 
     @functools.cached_property
-    def table(self) -> np.ndarray:
-        return _table(self.utf8, self.offsets)
+    def table(self) -> kernels.TermTable:
+        return _term_table(self.utf8, self.offsets)
 
 
 @dataclass(frozen=True)
-class Counted:
-    """The terms of documents, chunk by chunk: (entries of each document, their terms, their counts), and the column of
-    each of the chunk's terms, or −1.
+class CountedTerms:
+    """The terms of documents, chunk by chunk.
+
+    A part is (number of entries of each document, their terms, their counts). `column_of` holds the column of each term
+    of a part, or −1.
     """
 
     parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
@@ -104,7 +104,7 @@ class Counted:
     spread: Spread
 
     def documents(self) -> np.ndarray:
-        """In how many documents each column is."""
+        """Return the number of documents that have each column."""
         sums = np.zeros(self.columns, np.int64)
         for (_, entries, counts), column_of in zip(self.parts, self.column_of, strict=True):
             known = column_of >= 0
@@ -112,9 +112,10 @@ class Counted:
         return sums
 
     def weighted(self, weights: np.ndarray, *, sublinear: bool, unit: bool = True) -> csr_matrix:
-        """Documents × columns: a term that occurs n times counts as n, or 1 + ln n if `sublinear`, times its weight.
+        """Return documents × columns in float32: n, or 1 + ln n if `sublinear`, times the weight of a term that occurs
+        n times.
 
-        With `unit`, rows have length 1. Documents without a term that has a column are rows of zeros. float32.
+        With `unit`, rows have length 1. A document without known terms is a row of zeros.
         """
         numbers = list(range(len(self.parts)))
         weights = np.asarray(weights, dtype=np.float64)
@@ -136,10 +137,6 @@ class Counted:
         return sorted_csr(values, indices, pointers, self.columns)
 
 
-def serially(function: Callable[[Any], Any], items: list) -> list:
-    return [function(item) for item in items]
-
-
 def learn_terms(
     texts: Sequence[str],
     terms: Terms,
@@ -147,22 +144,23 @@ def learn_terms(
     min_documents: int = 1,
     max_documents: float = np.inf,
     max_terms: int | None = None,
-    spread: Spread = serially,
-) -> tuple[Vocabulary, Counted]:
-    """The terms that are in so many documents (with `max_terms`, those of them that occur most often), and the counts.
+    spread: Spread = map_serially,
+) -> tuple[Vocabulary, CountedTerms]:
+    """Return the terms that are in `min_documents` to `max_documents` documents, and their counts.
 
-    Of terms that occur equally often the first in order stay. A vocabulary may come out empty.
+    With `max_terms`, keep the terms that occur most often; of equally frequent terms the first in order. The vocabulary
+    may be empty.
     """
-    run = _Run(terms)
+    counter = _TermCounter(terms)
 
     def count(chunk: slice) -> tuple[np.ndarray, ...]:
-        *found, utf8, offsets = run.count(texts[chunk], None)
-        return *found, utf8, offsets, *kernels.totals(found[1], found[2], len(offsets) - 1)
+        sizes, entries, counts, utf8, offsets = counter.count(texts[chunk], None)
+        return sizes, entries, counts, utf8, offsets, *kernels.totals(entries, counts, len(offsets) - 1)
 
     results = spread(count, text_chunks(texts))
     utf8, offsets, documents, occurrences = _side_by_side([result[3:] for result in results])
     firsts = np.empty(len(offsets) - 1, np.int64)
-    kernels.table_of(utf8, offsets, firsts)
+    kernels.build_table(utf8, offsets, firsts)
     documents, occurrences = (np.bincount(firsts, numbers).astype(np.int64) for numbers in (documents, occurrences))
     kept = np.flatnonzero((documents >= min_documents) & (documents <= max_documents) & (documents > 0))
     kept = kept[_order(utf8, offsets, kept)]
@@ -172,47 +170,48 @@ def learn_terms(
     column_of[kept] = np.arange(len(kept))
     ends = np.cumsum([len(result[4]) - 1 for result in results])
     columns = np.split(column_of[firsts], ends[:-1])
-    vocabulary = Vocabulary(*kernels.gathered(utf8, offsets, kept))
-    return vocabulary, Counted([result[:3] for result in results], columns, len(kept), spread)
+    vocabulary = Vocabulary(*kernels.take_terms(utf8, offsets, kept))
+    return vocabulary, CountedTerms([result[:3] for result in results], columns, len(kept), spread)
 
 
-def count_terms(texts: Sequence[str], terms: Terms, known: Vocabulary | int, *, spread: Spread = serially) -> Counted:
-    """The terms of a vocabulary; others do not count. With a number instead, all terms: the hash of a term gives its
-    column, one of so many (those of scikit-learn's HashingVectorizer without signs), which it may share with others.
+def count_terms(
+    texts: Sequence[str], terms: Terms, known: Vocabulary | int, *, spread: Spread = map_serially
+) -> CountedTerms:
+    """Count the terms of a vocabulary. If `known` is a number of columns, count all terms instead.
+
+    The hash of a term then gives its column, as in scikit-learn's HashingVectorizer without signs; terms may share one.
     """
-    run = _Run(terms)
+    counter = _TermCounter(terms)
     columns = known if isinstance(known, int) else len(known)
-    parts = spread(lambda chunk: run.count(texts[chunk], known)[:3], text_chunks(texts))
-    return Counted(parts, [np.arange(columns, dtype=np.int32)] * len(parts), columns, spread)
+    parts = spread(lambda chunk: counter.count(texts[chunk], known)[:3], text_chunks(texts))
+    return CountedTerms(parts, [np.arange(columns, dtype=np.int32)] * len(parts), columns, spread)
 
 
-class _Run:
-    """What the kernels take besides texts, made once for all chunks."""
+class _TermCounter:
+    """Counts terms chunk by chunk, with rules for the kernels that are made once."""
 
     def __init__(self, terms: Terms):
         self.terms = terms
         self.cases = np.arange(256, dtype=np.uint8)
         if terms.lowercase:
             self.cases[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
-        # what becomes of a byte that is a word character by itself; 0 for the others
         self.plain = np.zeros(256, dtype=np.uint8)
         self.plain[:128] = np.where(_ascii_kinds() == kernels.WORD, self.cases[:128], 0)
         stop = [_encoded(word, terms.lowercase).translate(self.cases.tobytes()) for word in terms.stop_words]
-        utf8, offsets = _as_arrays(stop)
-        self.stopping = _table(utf8, offsets), utf8, offsets
+        self.stop_words = _term_table(*_as_arrays(stop))
 
     def count(self, texts: Sequence[str], known: Vocabulary | int | None) -> tuple[np.ndarray, ...]:
-        """(entries of each document, their terms, their counts, utf8, offsets), the last two of what is learnt."""
+        """Return (entries of each document, their terms, their counts, utf8 and offsets of the learnt terms)."""
         text, bounds = _as_arrays([_encoded(text, self.terms.lowercase) for text in texts])
         kinds = _ascii_kinds() if all(map(str.isascii, texts)) else character_kinds()
         terms = self.terms
-        fixed = (
-            text, bounds, kinds, self.cases, self.plain, terms.characters, terms.shortest, terms.longest,
-            *self.stopping, np.zeros(3 * kernels.longest_of(bounds) + 4 + kernels.PADDING, np.uint8),
-        )  # fmt: skip
+        rules = kernels.ItemRules(
+            kinds, self.cases, self.plain, terms.characters, terms.shortest, terms.longest, self.stop_words
+        )
+        buffer = np.zeros(3 * kernels.longest_document(bounds) + 4 + kernels.PADDING, np.uint8)
         buckets = known if isinstance(known, int) else 0
         if isinstance(known, Vocabulary):
-            table, utf8, offsets = known.table, known.utf8, known.offsets
+            table, utf8, offsets = known.table
         else:
             table, utf8 = np.zeros((1 << 13, 2), np.uint64), np.zeros(1 << 15, np.uint8)
             offsets = np.zeros(1 << 12, np.int64)
@@ -222,11 +221,13 @@ class _Run:
         state = np.zeros(7, np.int64)
         state[kernels.LENGTH] = terms.shortest
         while True:
-            kernels.count(*fixed, state, table, utf8, offsets, place_of, known is None, buckets, sizes, entries, counts)
+            vocabulary = kernels.TermTable(table, utf8, offsets)
+            out = kernels.TermCounts(sizes, entries, counts, place_of)
+            kernels.count(text, bounds, rules, buffer, state, vocabulary, known is None, buckets, out)
             if state[kernels.LACKING] == kernels.ENTRIES:
                 entries, counts = _doubled(entries), _doubled(counts)
             elif state[kernels.LACKING] == kernels.NEW_TERMS:
-                table, offsets, place_of = kernels.doubled(table), _doubled(offsets), _doubled(place_of, -1)
+                table, offsets, place_of = kernels.doubled_table(table), _doubled(offsets), _doubled(place_of, -1)
             elif state[kernels.LACKING] == kernels.NEW_BYTES:
                 utf8 = _doubled(utf8)
             else:
@@ -243,12 +244,13 @@ def _doubled(array: np.ndarray, filler: int | None = None) -> np.ndarray:
     return larger
 
 
-def _table(utf8: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    return kernels.table_of(utf8, offsets, np.empty(len(offsets) - 1, np.int64))
+def _term_table(utf8: np.ndarray, offsets: np.ndarray) -> kernels.TermTable:
+    slots = kernels.build_table(utf8, offsets, np.empty(len(offsets) - 1, np.int64))
+    return kernels.TermTable(slots, utf8, offsets)
 
 
 def text_chunks(texts: Sequence[str]) -> list[slice]:
-    """The texts in parts of about `CHUNK_CHARACTERS`."""
+    """Cut the texts into chunks of about `CHUNK_CHARACTERS`."""
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     chunks, start = [], 0
     while start < len(texts):
@@ -260,17 +262,17 @@ def text_chunks(texts: Sequence[str]) -> list[slice]:
 
 
 def _encoded(text: str, lowercase: bool) -> bytes:
-    """UTF-8; kernels bring ASCII to lower case themselves."""
+    """Return normalised UTF-8; the kernels lower ASCII themselves."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.lower() if lowercase else text)
     return text.encode("utf-8", "surrogatepass")
 
 
 def _as_arrays(encoded: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """(all bytes and a few more, offsets)."""
+    """Return (all bytes and padding, offsets)."""
     offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)), out=offsets[1:])
-    # a bytearray, since kernels are compiled for arrays that may be written
+    # A bytearray, because the kernels are compiled for writable arrays.
     return np.frombuffer(bytearray().join([*encoded, bytes(kernels.PADDING)]), dtype=np.uint8), offsets
 
 
@@ -280,20 +282,20 @@ def _slices(utf8: np.ndarray, offsets: np.ndarray) -> list[bytes]:
 
 
 def _order(utf8: np.ndarray, offsets: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The order of some terms by their bytes: by the first ones as numbers and, where these are equal, by all."""
+    """Return the order of some terms by their bytes: by the first 24 as numbers, and ties by all bytes."""
     words = kernels.leading_words(utf8, offsets, places, 3)
     order = np.lexsort(words[::-1])
     same = (words[:, order[1:]] == words[:, order[:-1]]).all(axis=0)
     tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    # a group is as many as follow each other with nothing but equal ones in between
+    # A group is a sequence of terms with the same first bytes.
     group = np.cumsum(~np.append(False, same))[tied].tolist()
-    terms = _slices(*kernels.gathered(utf8, offsets, places[order[tied]]))
+    terms = _slices(*kernels.take_terms(utf8, offsets, places[order[tied]]))
     order[tied] = order[tied][sorted(range(len(tied)), key=lambda nth: (group[nth], terms[nth]))]
     return order
 
 
 def _side_by_side(parts: Sequence[Sequence[np.ndarray]]) -> tuple[np.ndarray, ...]:
-    """(utf8, offsets, documents, occurrences) of all chunks as one, in which terms come again."""
+    """Join (utf8, offsets, documents, occurrences) of all chunks; a term may come once per chunk."""
     nothing = [np.zeros(0, np.int64)]
     utf8, offsets, documents, occurrences = zip(*parts, strict=True) if parts else ([], [], nothing, nothing)
     begins = np.cumsum([0, *map(len, utf8)])
@@ -313,7 +315,7 @@ def _ascii_kinds() -> np.ndarray:
 
 @functools.cache
 def character_kinds() -> np.ndarray:
-    """What each of Unicode's code points is to a word, by the tables of the running Python."""
+    """Return the kind of every Unicode code point, by the tables of the running Python."""
     kinds = np.array([_kind(chr(code)) for code in range(sys.maxunicode + 1)], dtype=np.uint8)
     for first, last in _UNSPACED:
         part = kinds[first : last + 1]

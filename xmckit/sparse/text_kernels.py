@@ -1,90 +1,114 @@
-"""Kernels behind `xmckit.sparse.text`: UTF-8 bytes to terms, terms to counts, counts to weighted rows.
+"""Numba kernels for `xmckit.sparse.text`: they turn UTF-8 bytes into terms, terms into counts, counts into rows.
 
-A document is first cut into items (words or characters), which are written one after the other into a buffer in such a
-way that every term, a sequence of items, is a slice of it.
+A kernel first cuts a document into items (words or characters). It writes them one after the other into a buffer, so
+that every term, a sequence of items, is a slice of the buffer.
 
-A table of terms has a power of two slots, at most half of them taken: a key, and the length · 2³² + id + 1 (0: empty).
-The key of up to eight bytes is the term itself, so that keys and lengths decide. That of a longer one is a hash: where
-keys and lengths are equal, the bytes are compared.
+A table of terms has a power of two slots and is at most half full. A slot holds a key, and length · 2³² + id + 1 (0 if
+the slot is empty). The key of a term of up to eight bytes is the term itself, so that key and length identify it. The
+key of a longer term is a hash: terms with equal keys and lengths are compared byte by byte.
 
-numba counts references, atomically, to every array that it passes on, which takes longer than to look up a word:
-functions that are called once per term take addresses, of arrays that the kernel's caller holds. Eight bytes are read
-at once, so that `PADDING` more must follow texts and terms.
+numba counts references, atomically, to every array that it passes on, which takes longer than looking up a word.
+Functions that run once per term therefore take addresses of arrays that the caller of the kernel holds. They read eight
+bytes at once, so `PADDING` bytes must follow texts and terms.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from typing import Any, NamedTuple
 
-import numba.extending
+import numba
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
+from numba import njit
 
-from xmckit.sparse.lanes import trailing_zeros
+from xmckit.sparse.lanes import address, eight_bytes, trailing_zeros, uint64_at
 from xmckit.sparse.parse_kernels import PADDING as PADDING
 
+# Kinds of characters.
 OTHER, WORD, MARK, UNSPACED, SPACE = range(5)
 
-# Places in the array with which `count` goes on where it stopped.
+# Entries of the array in which `count` keeps its state between two calls.
 DOCUMENT, LENGTH, ITEM, BEGIN, SIZE, TERMS, LACKING = range(7)
-# What there was no room for.
+# What `count` has no room for: state[LACKING].
 NOTHING, ENTRIES, NEW_TERMS, NEW_BYTES = range(4)
 
-# mypy does not know what these make of functions
+# mypy does not know the types of decorated functions.
 uint64: Any = numba.uint64
-intrinsic: Any = numba.extending.intrinsic
 _kernel: Any = njit(cache=True, nogil=True)
 _helper: Any = njit(nogil=True)
+_inlined: Any = njit(nogil=True, inline="always")
 
 _BLANK = 32  # between words, in the buffer and in a vocabulary's terms
 _LOW = uint64(0xFFFFFFFF)
 _ODD = uint64(0x9E3779B97F4A7C15)
 
 
-@intrinsic
-def _number_at(typing: Any, address: Any) -> Any:
-    """The 64-bit integer at an address."""
+class TermTable(NamedTuple):
+    """Terms utf8[offsets[i]:offsets[i + 1]] and the table in which they are looked up."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
-
-    return types.uint64(types.int64), generate
+    slots: np.ndarray
+    utf8: np.ndarray
+    offsets: np.ndarray
 
 
-@intrinsic
-def _word_at(typing: Any, address: Any) -> Any:
-    """Eight bytes of text as one integer, the first byte lowest."""
+class ItemRules(NamedTuple):
+    """How a text becomes items.
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
-        return builder.bswap(word) if sys.byteorder == "big" else word
+    `kinds` is the kind of each code point. `cases` maps a byte to the byte that is written, `plain` does so for bytes
+    that are word characters by themselves and is 0 for others. Terms have `shortest` to `longest` items: words that are
+    not among the `stop_words`, or with `characters` single characters.
+    """
 
-    return types.uint64(types.int64), generate
+    kinds: np.ndarray
+    cases: np.ndarray
+    plain: np.ndarray
+    characters: bool
+    shortest: int
+    longest: int
+    stop_words: TermTable
 
 
-@_helper
+class Items(NamedTuple):
+    """The items buffer[starts[i]:ends[i]] of a document. No term goes beyond item lasts[i]."""
+
+    buffer: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    lasts: np.ndarray
+
+
+class TermCounts(NamedTuple):
+    """The entries of documents: `sizes` says how many a document has, `terms` and `counts` hold them.
+
+    `place_of` is the latest entry of each term, −1 before the first one.
+    """
+
+    sizes: np.ndarray
+    terms: np.ndarray
+    counts: np.ndarray
+    place_of: np.ndarray
+
+
+@_inlined
 def _address(array: np.ndarray) -> Any:
-    return np.int64(array.ctypes.data)
+    return address(array, array)
 
 
 @_helper
 def _bytes_at(address: int, size: int) -> Any:
-    """Up to eight bytes as one integer."""
-    return _word_at(address) & (~uint64(0) >> uint64(64 - 8 * size)) if size else uint64(0)
+    """Return up to eight bytes as one integer."""
+    return eight_bytes(address) & (~uint64(0) >> uint64(64 - 8 * size)) if size else uint64(0)
 
 
 @_helper
 def _key(begin: int, end: int) -> Any:
-    """The key of the term between two addresses."""
+    """Return the key of the term between two addresses."""
     if end - begin <= 8:
         return _bytes_at(begin, end - begin)
     key = uint64(end - begin)
     for place in range(begin, end - 8, 8):
-        key = (key ^ _word_at(place)) * _ODD
+        key = (key ^ eight_bytes(place)) * _ODD
         key ^= key >> uint64(32)
-    key = (key ^ _word_at(end - 8)) * _ODD
+    key = (key ^ eight_bytes(end - 8)) * _ODD
     return key ^ (key >> uint64(32))
 
 
@@ -95,51 +119,58 @@ def _slot_of(key: int, mask: int) -> Any:
 
 @_helper
 def _same(begin: int, end: int, other: int) -> bool:
-    """Whether the bytes between two addresses, more than eight, are also at a third one."""
+    """Tell whether the bytes between two addresses, more than eight, are also at a third one."""
     for place in range(begin, end - 8, 8):
-        if _word_at(place) != _word_at(other + place - begin):
+        if eight_bytes(place) != eight_bytes(other + place - begin):
             return False
-    return _word_at(end - 8) == _word_at(other + end - 8 - begin)
+    return eight_bytes(end - 8) == eight_bytes(other + end - 8 - begin)
 
 
 @_helper
 def _find(begin: int, end: int, key: int, table: int, mask: int, utf8: int, offsets: int) -> Any:
-    """The slot of the term between two addresses, or the empty one where it belongs."""
+    """Return the slot of the term between two addresses, or the empty slot where it belongs."""
     size, slot = uint64(end - begin), _slot_of(key, mask)
     while True:
-        entry = _number_at(table + np.int64(slot) * 16 + 8)
+        entry = uint64_at(table + np.int64(slot) * 16 + 8)
         if entry == 0:
             return slot
-        if entry >> uint64(32) == size and _number_at(table + np.int64(slot) * 16) == key:
+        if entry >> uint64(32) == size and uint64_at(table + np.int64(slot) * 16) == key:
             term = np.int64(entry & _LOW) - 1
-            if size <= 8 or _same(begin, end, utf8 + np.int64(_number_at(offsets + 8 * term))):
+            if size <= 8 or _same(begin, end, utf8 + np.int64(uint64_at(offsets + 8 * term))):
                 return slot
         slot = (slot + uint64(1)) & mask
 
 
 @_helper
+def _contains(begin: int, end: int, table: int, mask: int, utf8: int, offsets: int) -> Any:
+    """Tell whether the term between two addresses is in the table."""
+    slot = _find(begin, end, _key(begin, end), table, mask, utf8, offsets)
+    return uint64_at(table + np.int64(slot) * 16 + 8) != 0
+
+
+@_helper
 def term_hash(begin: int, end: int) -> Any:
-    """MurmurHash3 (32 bits, seed 0): the hash that scikit-learn's HashingVectorizer takes."""
-    found = uint64(0)
+    """Return MurmurHash3 (32 bits, seed 0), the hash of scikit-learn's HashingVectorizer."""
+    state = uint64(0)
     for place in range(begin, end, 4):
         block = _bytes_at(place, min(4, end - place))
         block = (block * uint64(0xCC9E2D51)) & _LOW
         block = ((block << uint64(15)) | (block >> uint64(17))) & _LOW
-        found ^= (block * uint64(0x1B873593)) & _LOW
+        state ^= (block * uint64(0x1B873593)) & _LOW
         if place + 4 <= end:
-            found = ((found << uint64(13)) | (found >> uint64(19))) & _LOW
-            found = (found * uint64(5) + uint64(0xE6546B64)) & _LOW
-    found ^= uint64(end - begin)
-    found ^= found >> uint64(16)
-    found = (found * uint64(0x85EBCA6B)) & _LOW
-    found ^= found >> uint64(13)
-    found = (found * uint64(0xC2B2AE35)) & _LOW
-    return found ^ (found >> uint64(16))
+            state = ((state << uint64(13)) | (state >> uint64(19))) & _LOW
+            state = (state * uint64(5) + uint64(0xE6546B64)) & _LOW
+    state ^= uint64(end - begin)
+    state ^= state >> uint64(16)
+    state = (state * uint64(0x85EBCA6B)) & _LOW
+    state ^= state >> uint64(13)
+    state = (state * uint64(0xC2B2AE35)) & _LOW
+    return state ^ (state >> uint64(16))
 
 
 @_kernel
-def table_of(utf8: np.ndarray, offsets: np.ndarray, firsts: np.ndarray) -> np.ndarray:
-    """The table of the terms utf8[offsets[i]:offsets[i + 1]], and in `firsts` for each one the first equal to it."""
+def build_table(utf8: np.ndarray, offsets: np.ndarray, firsts: np.ndarray) -> np.ndarray:
+    """Return the table of the terms utf8[offsets[i]:offsets[i + 1]]; write the first equal term of each to `firsts`."""
     terms, slots = len(offsets) - 1, 8
     while slots < 2 * terms:
         slots *= 2
@@ -155,7 +186,8 @@ def table_of(utf8: np.ndarray, offsets: np.ndarray, firsts: np.ndarray) -> np.nd
 
 
 @_kernel
-def doubled(table: np.ndarray) -> np.ndarray:
+def doubled_table(table: np.ndarray) -> np.ndarray:
+    """Return the table with twice as many slots."""
     larger = np.zeros((2 * len(table), 2), np.uint64)
     mask = uint64(len(larger) - 1)
     for place in range(len(table)):
@@ -169,8 +201,8 @@ def doubled(table: np.ndarray) -> np.ndarray:
 
 @_helper
 def _character(address: int) -> Any:
-    """(code point, bytes) of the character at an address of sound UTF-8."""
-    word = np.int64(_word_at(address) & _LOW)
+    """Return (code point, number of bytes) of the character at an address of valid UTF-8."""
+    word = np.int64(eight_bytes(address) & _LOW)
     if word & 0x80 == 0:
         return word & 0x7F, 1
     second = (word >> 8) & 0x3F
@@ -183,28 +215,23 @@ def _character(address: int) -> Any:
 
 
 @_kernel
-def _cut_words(
-    text: np.ndarray,
-    start: int,
-    end: int,
-    kinds: np.ndarray,
-    cases: np.ndarray,
-    plain: np.ndarray,
-    stop_table: np.ndarray,
-    stop_utf8: np.ndarray,
-    stop_offsets: np.ndarray,
-    buffer: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-) -> int:
-    """Write the words of text[start:end], a blank behind each, and where they are; the number of words.
+def _cut_words(text: np.ndarray, start: int, end: int, rules: ItemRules, items: Items) -> int:
+    """Write the words of text[start:end], a blank behind each, and their bounds to `items`. Return their number.
 
-    Scripts that are written without spaces give every two neighbouring characters as a word.
+    In scripts that are written without spaces, every two neighbouring characters are a word.
+
+    This kernel stays whole: it is one state machine, and every part of it reads and writes the same seven variables.
     """
+    # Local names, since numba also counts references to an array that is taken out of a tuple.
+    kinds, cases, plain = rules.kinds, rules.cases, rules.plain
+    buffer, starts, ends, lasts = items
+    slots, utf8, offsets = rules.stop_words
+    stop_words, mask, utf8_at, offsets_at = _address(slots), uint64(len(slots) - 1), _address(utf8), _address(offsets)
+    text_at, buffer_at = _address(text), _address(buffer)
     words, size, begin, latest, characters, inside = 0, 0, 0, 0, 0, OTHER
     place = start
     while place <= end:
-        # most characters by far are in the middle of a word in ASCII
+        # Most characters by far are in the middle of a word in ASCII.
         if inside == WORD:
             before = size
             while plain[text[place]] and place < end:
@@ -213,7 +240,7 @@ def _cut_words(
             characters += size - before
         code, width = _BLANK, 1  # behind the text, so that its last word ends
         if place < end:
-            code, width = _character(_address(text) + place)
+            code, width = _character(text_at + place)
         kind = kinds[code]
         if kind == MARK and inside != OTHER:
             kind = inside
@@ -221,13 +248,8 @@ def _cut_words(
             if inside != OTHER and (kind != inside or (kind == UNSPACED and characters == 2)):
                 after = size
                 kept = characters > 1 or inside == UNSPACED
-                if kept and len(stop_offsets) > 1:
-                    first, last = _address(buffer) + begin, _address(buffer) + size
-                    slot = _find(
-                        first, last, _key(first, last), _address(stop_table), uint64(len(stop_table) - 1),
-                        _address(stop_utf8), _address(stop_offsets),
-                    )  # fmt: skip
-                    kept = stop_table[slot, 1] == 0
+                if kept and len(offsets) > 1:
+                    kept = not _contains(buffer_at + begin, buffer_at + size, stop_words, mask, utf8_at, offsets_at)
                 if kept:
                     starts[words], ends[words] = begin, size
                     words += 1
@@ -249,160 +271,137 @@ def _cut_words(
         else:
             characters = 0
         place += width
-    return words
-
-
-@_kernel
-def _cut_characters(
-    text: np.ndarray,
-    start: int,
-    end: int,
-    kinds: np.ndarray,
-    cases: np.ndarray,
-    buffer: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    lasts: np.ndarray,
-) -> int:
-    """Write the characters of text[start:end] with one blank around each stretch without spaces; their number.
-
-    The blanks count as characters of both stretches beside them. `lasts`: the last character of each one's stretch.
-    """
-    buffer[0] = _BLANK
-    items, size, first = 0, 1, 0
-    place = start
-    while place <= end:
-        code, width = _BLANK, 1
-        if place < end:
-            code, width = _character(_address(text) + place)
-        blank = kinds[code] == SPACE
-        if not blank and items == first:
-            starts[items], ends[items] = size - 1, size
-            items += 1
-        if not blank or items > first:
-            starts[items] = size
-            for nth in range(width if not blank else 1):
-                buffer[size] = cases[text[place + nth]] if not blank else _BLANK
-                size += 1
-            ends[items] = size
-            items += 1
-        if blank:
-            for item in range(first, items):
-                lasts[item] = items - 1
-            first = items
-        place += width
-    return items
-
-
-@_kernel
-def _cut(
-    text: np.ndarray,
-    start: int,
-    end: int,
-    kinds: np.ndarray,
-    cases: np.ndarray,
-    plain: np.ndarray,
-    characters: bool,
-    stop_table: np.ndarray,
-    stop_utf8: np.ndarray,
-    stop_offsets: np.ndarray,
-    buffer: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    lasts: np.ndarray,
-) -> int:
-    if characters:
-        return _cut_characters(text, start, end, kinds, cases, buffer, starts, ends, lasts)
-    words = _cut_words(text, start, end, kinds, cases, plain, stop_table, stop_utf8, stop_offsets, buffer, starts, ends)
     lasts[:words] = words - 1
     return words
 
 
 @_kernel
-def longest_of(bounds: np.ndarray) -> int:
+def _cut_characters(text: np.ndarray, start: int, end: int, rules: ItemRules, items: Items) -> int:
+    """Write the characters of text[start:end] to `items`, one blank around each stretch without spaces.
+
+    The blanks count as characters of both stretches beside them. Return the number of characters.
+    """
+    kinds, cases, text_at = rules.kinds, rules.cases, _address(text)
+    buffer, starts, ends, lasts = items
+    buffer[0] = _BLANK
+    count, size, first = 0, 1, 0
+    place = start
+    while place <= end:
+        code, width = _BLANK, 1
+        if place < end:
+            code, width = _character(text_at + place)
+        blank = kinds[code] == SPACE
+        if not blank and count == first:
+            starts[count], ends[count] = size - 1, size
+            count += 1
+        if not blank or count > first:
+            starts[count] = size
+            for nth in range(width if not blank else 1):
+                buffer[size] = cases[text[place + nth]] if not blank else _BLANK
+                size += 1
+            ends[count] = size
+            count += 1
+        if blank:
+            for item in range(first, count):
+                lasts[item] = count - 1
+            first = count
+        place += width
+    return count
+
+
+@_kernel
+def longest_document(bounds: np.ndarray) -> int:
+    """Return the largest difference between two neighbouring bounds."""
     longest = 0
     for document in range(len(bounds) - 1):
         longest = max(longest, bounds[document + 1] - bounds[document])
     return longest
 
 
+@_inlined
+def _last_item(lasts: np.ndarray, item: int, length: int, short_stretches: bool) -> int:
+    """Return the last item of the term of `length` items that starts with `item`, or −1 if no term does.
+
+    With `short_stretches`, a stretch of fewer items is a term too.
+    """
+    last = item + length - 1
+    if last <= lasts[item]:
+        return last
+    if short_stretches and (item == 0 or lasts[item - 1] != lasts[item]):
+        return lasts[item]
+    return -1
+
+
+@_inlined
+def _room_lacking(offsets: np.ndarray, utf8: np.ndarray, terms: int, size: int) -> int:
+    """Return what a table with `terms` terms has no room for when a term of `size` bytes is added."""
+    if terms + 1 == len(offsets):  # the table, with twice as many slots, is then half full
+        return NEW_TERMS
+    return NEW_BYTES if offsets[terms] + size + PADDING > len(utf8) else NOTHING
+
+
 @_kernel
 def count(
     text: np.ndarray,
     bounds: np.ndarray,
-    kinds: np.ndarray,
-    cases: np.ndarray,
-    plain: np.ndarray,
-    characters: bool,
-    shortest: int,
-    longest: int,
-    stop_table: np.ndarray,
-    stop_utf8: np.ndarray,
-    stop_offsets: np.ndarray,
+    rules: ItemRules,
     buffer: np.ndarray,
     state: np.ndarray,
-    table: np.ndarray,
-    utf8: np.ndarray,
-    offsets: np.ndarray,
-    place_of: np.ndarray,
+    known: TermTable,
     learning: bool,
     buckets: int,
-    sizes: np.ndarray,
-    entries: np.ndarray,
-    counts: np.ndarray,
+    out: TermCounts,
 ) -> None:
-    """Fill `sizes` (entries of each document), `entries` (their terms) and `counts`.
+    """Count the terms of the documents text[bounds[i]:bounds[i + 1]] and fill `out`.
 
-    Documents are text[bounds[i]:bounds[i + 1]]. Their terms are those of the table and, with `learning`, every other
-    one too, numbered as they come. With `buckets`, a term's number is |hash| mod `buckets` instead. `place_of` holds −1
-    at first, or where an entry of the term is. The kernel stops before a new term, or before a document, for which
-    there is no room.
+    Terms are those of the table `known` and, with `learning`, every other one too, numbered in the order in which they
+    come. With `buckets`, the number of a term is |hash| mod `buckets` instead. The kernel stops before a new term, or
+    before a document, for which it has no room; a call with larger arrays continues there.
     """
+    # Local names, since numba also counts references to an array that is taken out of a tuple.
     starts, ends = np.empty(len(buffer), np.int64), np.empty(len(buffer), np.int64)
     lasts = np.empty(len(buffer), np.int64)
-    mask, origin, known = uint64(len(table) - 1), _address(buffer), state[TERMS]
-    table_at, utf8_at, offsets_at = _address(table), _address(utf8), _address(offsets)
+    cut_items = Items(buffer, starts, ends, lasts)
+    sizes, entries, counts, place_of = out
+    slots, utf8, offsets = known
+    shortest = rules.shortest
+    mask, origin, terms = uint64(len(slots) - 1), _address(buffer), state[TERMS]
+    slots_at, utf8_at, offsets_at = _address(slots), _address(utf8), _address(offsets)
     begin, size, length, first = state[BEGIN], state[SIZE], state[LENGTH], state[ITEM]
     document, lacking = state[DOCUMENT], NOTHING
     while document < len(sizes):
-        items = _cut(
-            text, bounds[document], bounds[document + 1], kinds, cases, plain, characters,
-            stop_table, stop_utf8, stop_offsets, buffer, starts, ends, lasts,
-        )  # fmt: skip
-        most = min(longest, max(items, shortest))  # no term has more items than there are
+        if rules.characters:
+            items = _cut_characters(text, bounds[document], bounds[document + 1], rules, cut_items)
+        else:
+            items = _cut_words(text, bounds[document], bounds[document + 1], rules, cut_items)
+        most = min(rules.longest, max(items, shortest))  # no term has more items than the document
         lacking = ENTRIES if size + (most + 1 - length) * items - first > len(entries) else NOTHING
         while length <= most and lacking == NOTHING:
+            short_stretches = rules.characters and length == shortest
             for item in range(first, items):
-                last = item + length - 1
-                if last > lasts[item]:
-                    # of characters, a stretch that is shorter than all terms is one itself
-                    if not characters or length > shortest or (item > 0 and lasts[item - 1] == lasts[item]):
-                        continue
-                    last = lasts[item]
+                last = _last_item(lasts, item, length, short_stretches)
+                if last < 0:
+                    continue
                 here, after = origin + starts[item], origin + ends[last]
                 if buckets:
                     term = abs(np.int64(np.int32(term_hash(here, after)))) % buckets
                 else:
                     key = _key(here, after)
-                    slot = _find(here, after, key, table_at, mask, utf8_at, offsets_at)
-                    term = np.int64(table[slot, 1] & _LOW) - 1
+                    slot = _find(here, after, key, slots_at, mask, utf8_at, offsets_at)
+                    term = np.int64(slots[slot, 1] & _LOW) - 1
                 if term < 0:
                     if not learning:
                         continue
-                    end = offsets[known] + after - here
-                    if known + 1 == len(offsets):  # the table, with twice as many slots, is then half full
-                        lacking = NEW_TERMS
-                    elif end + PADDING > len(utf8):
-                        lacking = NEW_BYTES
+                    lacking = _room_lacking(offsets, utf8, terms, after - here)
                     if lacking != NOTHING:
                         first = item
                         break
                     for nth in range(after - here):
-                        utf8[offsets[known] + nth] = buffer[starts[item] + nth]
-                    term = known
-                    known += 1
-                    offsets[known] = end
-                    table[slot, 0], table[slot, 1] = key, uint64(after - here) << uint64(32) | uint64(known)
+                        utf8[offsets[terms] + nth] = buffer[starts[item] + nth]
+                    term = terms
+                    terms += 1
+                    offsets[terms] = offsets[term] + after - here
+                    slots[slot, 0], slots[slot, 1] = key, uint64(after - here) << uint64(32) | uint64(terms)
                 if place_of[term] < begin:
                     place_of[term] = size
                     entries[size], counts[size] = term, 0
@@ -415,12 +414,12 @@ def count(
         sizes[document] = size - begin
         document, begin, length = document + 1, size, shortest
     state[DOCUMENT], state[LENGTH], state[ITEM] = document, length, first
-    state[BEGIN], state[SIZE], state[TERMS], state[LACKING] = begin, size, known, lacking
+    state[BEGIN], state[SIZE], state[TERMS], state[LACKING] = begin, size, terms, lacking
 
 
 @_kernel
 def totals(entries: np.ndarray, counts: np.ndarray, terms: int) -> tuple[np.ndarray, np.ndarray]:
-    """(documents, occurrences) of each term."""
+    """Return the number of documents and the number of occurrences of each term."""
     documents, occurrences = np.zeros(terms, np.int64), np.zeros(terms, np.int64)
     for place in range(len(entries)):
         documents[entries[place]] += 1
@@ -430,7 +429,7 @@ def totals(entries: np.ndarray, counts: np.ndarray, terms: int) -> tuple[np.ndar
 
 @_kernel
 def kept_sizes(sizes: np.ndarray, entries: np.ndarray, column_of: np.ndarray) -> np.ndarray:
-    """How many entries of each document have a column."""
+    """Return the number of entries of each document that have a column."""
     kept = np.zeros(len(sizes), np.int64)
     place = 0
     for document in range(len(sizes)):
@@ -453,9 +452,10 @@ def weigh(
     columns: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Fill `columns`, rising in each row, and `values`, counts × weights, of rows from pointers[i] to pointers[i + 1].
+    """Fill rows pointers[i] to pointers[i + 1] of `columns`, ascending, and of `values`: counts × weights.
 
-    A row's columns are set as bits, with a second level that says which words of bits are not 0, and read in order.
+    The kernel sets a bit for each column of a row, and a second level of bits for words that are not 0, and reads the
+    columns from them in order.
     """
     first = pointers[0]
     amounts = np.zeros(len(weights), np.int32)
@@ -493,7 +493,7 @@ def weigh(
 
 @_kernel
 def leading_words(utf8: np.ndarray, offsets: np.ndarray, places: np.ndarray, width: int) -> np.ndarray:
-    """The first 8 · `width` bytes of some terms, zeros behind shorter ones: numbers that compare as the bytes do."""
+    """Return the first 8 · `width` bytes of some terms, padded with zeros, as numbers that compare as the bytes do."""
     words = np.zeros((width, len(places)), np.uint64)
     for nth, place in enumerate(places):
         for byte in range(min(8 * width, offsets[place + 1] - offsets[place])):
@@ -502,8 +502,8 @@ def leading_words(utf8: np.ndarray, offsets: np.ndarray, places: np.ndarray, wid
 
 
 @_kernel
-def gathered(utf8: np.ndarray, offsets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(utf8, offsets) of some terms, in this order."""
+def take_terms(utf8: np.ndarray, offsets: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return (utf8, offsets) of some terms, in this order."""
     ends = np.zeros(len(places) + 1, np.int64)
     for nth, place in enumerate(places):
         ends[nth + 1] = ends[nth] + offsets[place + 1] - offsets[place]
