@@ -24,11 +24,11 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
 def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "search",
-        "xmckit_faiss.commands:search",
+        "xmckit_faiss.cli:search",
         summary="Find the labels of a run that are nearest to a text or to a label.",
     )
     yield xmckit.Component(
         "labels.add",
-        "xmckit_faiss.commands:add",
+        "xmckit_faiss.cli:add",
         summary="Give the model of a run new labels, from a few examples or a text each, without training it anew.",
     )

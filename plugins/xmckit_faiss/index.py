@@ -15,7 +15,7 @@ from xmckit import Configured, Context, DataError, Matrix, Params, Split, Storag
 from xmckit.params import PARAMS
 from xmckit_faiss import kinds, library
 from xmckit_faiss.embeddings import Projection, fitted_projection, label_sums
-from xmckit_faiss.kinds import Kind, Searcher, Settings
+from xmckit_faiss.kinds import Kind, Searcher, SearchSettings
 
 FORMAT = 1
 INDEX, ABOUT, PLACES = "index.faiss", "index.json", "labels.npz"
@@ -177,7 +177,7 @@ class FaissIndex:
 
     def _choose(self, embeddings: np.ndarray, queries: np.ndarray, log: Any) -> None:
         labels, kind = len(embeddings), self.params.kind
-        scan = Searcher.made(Settings("flat"), embeddings, self._seed, self._workers)
+        scan = Searcher.build(SearchSettings("flat"), embeddings, self._seed, self._workers)
         _, exact = scan.search(queries, min(labels, kinds.DEEP), self._workers)
         few = labels < (kinds.ENOUGH_TO_TRY if kind == "auto" else kinds.ENOUGH_FOR_CODES)
         if kind == "flat" or few or (kind == "auto" and not len(queries)):
@@ -187,19 +187,19 @@ class FaissIndex:
         elif kind == "auto":
             self._searcher = self._try_all(embeddings, queries, exact) or scan
         else:
-            self._searcher = Searcher.made(self._asked(kind, labels), embeddings, self._seed, self._workers)
-            self._told = {**self._searcher.settings.told(), "because": "as asked for"}
+            self._searcher = Searcher.build(self._asked(kind, labels), embeddings, self._seed, self._workers)
+            self._told = {**self._searcher.settings.as_dict(), "because": "as asked for"}
             if len(queries):
-                self._told |= kinds.tried(self._searcher, queries, exact).told()
+                self._told |= kinds.measure(self._searcher, queries, exact).told()
         log(f"faiss index over {labels:,} labels: {self._searcher.settings} ({self._told['because']})")
 
-    def _asked(self, kind: Kind, labels: int) -> Settings:
+    def _asked(self, kind: Kind, labels: int) -> SearchSettings:
         told = asdict(kinds.default_settings(kind, labels))
         if self.params.probes is not None and told["lists"]:
             told["probes"] = min(self.params.probes, told["lists"])
         if self.params.breadth is not None and told["breadth"]:
             told["breadth"] = self.params.breadth
-        return Settings(**told)
+        return SearchSettings(**told)
 
     def _try_all(self, embeddings: np.ndarray, queries: np.ndarray, exact: np.ndarray) -> Searcher | None:
         """An index with the settings that are worth it and do least work; None if none is."""
@@ -207,14 +207,14 @@ class FaissIndex:
         chosen: Searcher | None = None
         seen = []
         for trial, searcher in kinds.trials(embeddings, queries, exact, self._seed, self._workers):
-            seen.append(trial.told())
+            seen.append(trial.as_dict())
             if trial.worth[0] and (best is None or trial.worth > best.worth):
                 best, chosen = trial, searcher
         if best is None or chosen is None:
             self._told = {"kind": "flat", "because": f"none of {len(seen)} approximate settings is worth it"}
         else:
             chosen.tune(best.settings)
-            self._told = {**best.told(), "because": f"the least work of {len(seen)} settings that were tried"}
+            self._told = {**best.as_dict(), "because": f"the least work of {len(seen)} settings that were tried"}
         self._told["tried"] = seen
         return chosen
 
@@ -245,7 +245,7 @@ class FaissIndex:
         _refuse_zeros(embeddings, labels)
         kept = unit_rows(embeddings) if params.metric == "cosine" else embeddings
         index.label_at, index._alive = labels.astype(np.int32), np.ones(len(labels), dtype=bool)
-        index._searcher = Searcher.made(Settings("flat"), kept, self._seed, self._workers)
+        index._searcher = Searcher.build(SearchSettings("flat"), kept, self._seed, self._workers)
         index._told = {"kind": "flat", "because": "it has only the labels that were added"}
         index._spread()
         return index
@@ -297,7 +297,7 @@ class FaissIndex:
         self.label_at, self._alive = self.label_at[kept], np.ones(len(kept), dtype=bool)
         lists = min(searcher.settings.lists, kinds.lists_for(len(kept)))
         settings = replace(searcher.settings, lists=lists, probes=min(searcher.settings.probes, lists))
-        self._searcher = Searcher.made(settings, embeddings, self._seed, self._workers)
+        self._searcher = Searcher.build(settings, embeddings, self._seed, self._workers)
         self._spread()
 
     # What is known and stored
@@ -341,7 +341,7 @@ class FaissIndex:
 
     def _restore(self, folder: Path, about: dict[str, Any]) -> None:
         index = library.read(folder / INDEX, about["file"])
-        searcher = Searcher(Settings(**about["settings"]), index, about["width"], float(about["radius"]))
+        searcher = Searcher(SearchSettings(**about["settings"]), index, about["width"], float(about["radius"]))
         places = store.read_arrays(folder / PLACES, "label_at", "alive")
         self.label_at, self._alive = places["label_at"], places["alive"]
         if not len(self.label_at) == len(self._alive) == index.ntotal or self._alive.dtype != bool:

@@ -37,7 +37,7 @@ BREADTHS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
-class Settings:
+class SearchSettings:
     """One way to search: `lists` and `probes` of inverted lists, `breadth` of the walk through the graph."""
 
     kind: Kind
@@ -45,18 +45,18 @@ class Settings:
     probes: int = 0
     breadth: int = 0
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" if name != "kind" else value for name, value in self.told().items())
+        return ", ".join(f"{name} {value}" if name != "kind" else value for name, value in self.as_dict().items())
 
 
 @dataclass(frozen=True)
 class Trial:
     """How well some settings find what the exact scan finds, and how much work that is beside it."""
 
-    settings: Settings
+    settings: SearchSettings
     recall: dict[int, float]
     gain: float
 
@@ -68,9 +68,9 @@ class Trial:
             return 2, self.gain
         return int(shallow >= RECALL and self.gain >= SHALLOW_GAIN), self.gain
 
-    def told(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         return {
-            **self.settings.told(),
+            **self.settings.as_dict(),
             **{f"recall@{k}": round(value, 4) for k, value in self.recall.items()},
             "work of the exact scan / its own": round(self.gain, 2),
         }
@@ -81,24 +81,24 @@ def lists_for(labels: int) -> int:
     return max(1, min(round(2 * np.sqrt(labels)), labels // 39))
 
 
-def default_settings(kind: Kind, labels: int) -> Settings:
+def default_settings(kind: Kind, labels: int) -> SearchSettings:
     if kind in ("ivf", "pq"):
         lists = lists_for(labels)
-        return Settings(kind, lists=lists, probes=min(lists, 32))
-    return Settings(kind, breadth=256) if kind == "hnsw" else Settings(kind)
+        return SearchSettings(kind, lists=lists, probes=min(lists, 32))
+    return SearchSettings(kind, breadth=256) if kind == "hnsw" else SearchSettings(kind)
 
 
 @dataclass
 class Searcher:
     """A faiss index over embeddings, by position, for inner products; see the module's text for `radius`."""
 
-    settings: Settings
+    settings: SearchSettings
     index: Any
     width: int
     radius: float
 
     @classmethod
-    def made(cls, settings: Settings, embeddings: np.ndarray, seed: int, workers: int) -> Searcher:
+    def build(cls, settings: SearchSettings, embeddings: np.ndarray, seed: int, workers: int) -> Searcher:
         radius = float(np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings).max()))
         with library.threads(workers):
             searcher = cls(settings, None, embeddings.shape[1], radius)
@@ -147,7 +147,7 @@ class Searcher:
         rows = self.index.reconstruct_n(0, self.index.ntotal)[:, : self.width]
         return np.asarray(rows, dtype=np.float32)
 
-    def tune(self, settings: Settings) -> None:
+    def tune(self, settings: SearchSettings) -> None:
         """Search as the settings say from now on; not all of it is stored in faiss's file."""
         self.settings = settings
         if settings.kind == "ivf":
@@ -189,7 +189,7 @@ class Searcher:
         return float(sizes[lists].sum(axis=1).mean())
 
 
-def _trained(settings: Settings, lifted: np.ndarray, seed: int) -> Any:
+def _trained(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
     """An index of this kind without embeddings, ready for them."""
     width, inner = lifted.shape[1], faiss.METRIC_INNER_PRODUCT
     if settings.kind == "flat":
@@ -228,7 +228,7 @@ def recall_of(found: np.ndarray, exact: np.ndarray, k: int) -> float:
     return hits / max(1, int((wanted >= 0).sum()))
 
 
-def tried(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
+def measure(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
     """Recall and work of an index for queries whose best positions are known."""
     deepest = exact.shape[1]
     compared, found = searcher.compared(queries, deepest)
@@ -237,7 +237,7 @@ def tried(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
     return Trial(searcher.settings, recall, searcher.index.ntotal / searcher.work(compared, deepest))
 
 
-def variants(kind: Kind, labels: int) -> list[Settings]:
+def variants(kind: Kind, labels: int) -> list[SearchSettings]:
     """The settings of a kind that are tried, fastest first; all of them search the same index."""
     start = default_settings(kind, labels)
     if kind == "hnsw":
@@ -255,9 +255,9 @@ def trials(
         if kind == "hnsw" and found == 2:
             return
         settings = variants(kind, len(embeddings))
-        searcher = Searcher.made(settings[0], embeddings, seed, workers)
+        searcher = Searcher.build(settings[0], embeddings, seed, workers)
         for one in settings:
             searcher.tune(one)
-            trial = tried(searcher, queries, exact)
+            trial = measure(searcher, queries, exact)
             found = max(found, trial.worth[0])
             yield trial, searcher

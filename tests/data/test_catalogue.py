@@ -16,10 +16,10 @@ from xmckit.data.catalogue import (
     KnownFile,
     Repository,
     catalogue,
+    download_folder,
     find_entry,
     how_to_get,
     state,
-    unfinished,
 )
 from xmckit.data.download import check_address
 from xmckit.errors import DataError, RecipeError, UsageError
@@ -126,8 +126,8 @@ def test_a_missing_set_says_what_to_do(known):
         load_section("data", values, registry=default_registry())
     assert how_to_get("SMALL", []) == "the name of that set is written 'small'"
     assert "did you mean 'small'" in how_to_get("smal", [])
-    unfinished(folder).mkdir()
-    (unfinished(folder) / "0.part").write_bytes(b"123")
+    download_folder(folder).mkdir()
+    (download_folder(folder) / "0.part").write_bytes(b"123")
     assert "half-downloaded: go on with" in how_to_get("small", [root])
     assert state(entries["small"], folder) == ("half-downloaded", ["3 bytes are there"])
 

@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from xmckit import store
 from xmckit.cli import invocation
 from xmckit.cli import xmckit as program
-from xmckit.data.catalogue import RECORD, Entry, Source, state, unfinished
-from xmckit.data.download import Patience, TransferError, check_address, download
+from xmckit.data.catalogue import RECORD, ArchiveSource, Entry, download_folder, state
+from xmckit.data.download import RetryPolicy, TransferError, check_address, download
 from xmckit.data.fetch import fetch, unpack
 from xmckit.errors import DataError, UsageError
 
-QUICK = Patience(timeout=5.0, tries=3, sleep=lambda seconds: None)
+QUICK = RetryPolicy(timeout=5.0, tries=3, sleep=lambda seconds: None)
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
 
@@ -101,19 +101,19 @@ class Server:
 
 
 def source(server, **facts):
-    return Source(address=server.address, **facts)
+    return ArchiveSource(address=server.address, **facts)
 
 
 def test_a_file_comes_as_it_is(tmp_path):
     with Server() as server:
-        got = download(source(server, bytes=len(CONTENT), md5=MD5), tmp_path, patience=QUICK)
+        got = download(source(server, bytes=len(CONTENT), md5=MD5), tmp_path, retry=QUICK)
     assert got.read_bytes() == CONTENT
     assert [file.name for file in tmp_path.iterdir()] == [got.name]
 
 
 def test_a_download_goes_on_where_it_broke_off(tmp_path):
     with Server(CONTENT, "breaks off", "breaks off", "well") as server:
-        got = download(source(server, md5=MD5), tmp_path, patience=QUICK)
+        got = download(source(server, md5=MD5), tmp_path, retry=QUICK)
     assert got.read_bytes() == CONTENT
     half, quarter = len(CONTENT) // 2, len(CONTENT) // 4
     assert [asked for _, asked, _ in server.requests] == [None, f"bytes={half}-", f"bytes={half + quarter}-"]
@@ -122,39 +122,39 @@ def test_a_download_goes_on_where_it_broke_off(tmp_path):
 def test_a_later_call_goes_on_too(tmp_path):
     with Server(CONTENT, "breaks off", 503) as server:
         with pytest.raises(TransferError, match=r"answered 503.*524,288 bytes are kept for the next time"):
-            download(source(server), tmp_path, patience=QUICK)
+            download(source(server), tmp_path, retry=QUICK)
         server.answers = ["well"]
-        assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
     assert server.requests[-1][1] == f"bytes={len(CONTENT) // 2}-"
 
 
 def test_a_server_that_always_breaks_off_at_once_is_given_up(tmp_path):
     with Server(b"x" * 500, "promises more") as server:
         with pytest.raises(TransferError, match=r"broke off after 500 of 1,500 bytes|another part"):
-            download(source(server), tmp_path, patience=QUICK)
+            download(source(server), tmp_path, retry=QUICK)
         assert len(server.requests) <= 2 * QUICK.tries
 
 
 def test_a_file_that_changes_between_attempts_is_begun_anew(tmp_path):
     with Server(CONTENT, "breaks off", "changes", "well") as server:
-        got = download(source(server), tmp_path, patience=QUICK)
+        got = download(source(server), tmp_path, retry=QUICK)
     assert got.read_bytes() == CONTENT[::-1]
 
 
 def test_a_server_that_ignores_ranges_sends_all_again(tmp_path):
     with Server(CONTENT, "breaks off", "ignores ranges") as server:
-        assert download(source(server, md5=MD5), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server, md5=MD5), tmp_path, retry=QUICK).read_bytes() == CONTENT
 
 
 def test_another_part_than_was_asked_for_is_not_taken(tmp_path):
     with Server(CONTENT, "breaks off", "sends another part", "well") as server:
-        assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
     assert server.requests[-1][1] is None
 
 
 def test_without_a_version_nothing_is_resumed(tmp_path):
     with Server(CONTENT, "breaks off", "well", tag=None) as server:
-        assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
     assert [asked for _, asked, _ in server.requests] == [None, None]
 
 
@@ -163,51 +163,51 @@ def test_a_resumed_file_with_a_wrong_checksum_is_begun_anew_once(tmp_path):
         Server(CONTENT, "breaks off", "well") as server,
         pytest.raises(TransferError, match=r"its MD5 is .* published is 0000"),
     ):
-        download(source(server, md5="0" * 32), tmp_path, patience=QUICK)
+        download(source(server, md5="0" * 32), tmp_path, retry=QUICK)
     assert [asked is None for _, asked, _ in server.requests] == [True, False, True]
     assert not list(tmp_path.iterdir()), "what is wrong is not kept"
 
 
 def test_a_server_that_lies_about_the_size(tmp_path):
     with Server() as server, pytest.raises(TransferError, match=r"the server has 1,048,576 bytes, published are 7"):
-        download(source(server, bytes=7), tmp_path, patience=QUICK)
+        download(source(server, bytes=7), tmp_path, retry=QUICK)
     with (
         Server(CONTENT, "hides the length") as server,
         pytest.raises(TransferError, match="more came than the 7 bytes"),
     ):
-        download(source(server, bytes=7), tmp_path, patience=QUICK)
+        download(source(server, bytes=7), tmp_path, retry=QUICK)
     with Server(CONTENT[:-1], "hides the length") as server, pytest.raises(TransferError, match="1,048,575 bytes came"):
-        download(source(server, bytes=len(CONTENT)), tmp_path, patience=QUICK)
+        download(source(server, bytes=len(CONTENT)), tmp_path, retry=QUICK)
 
 
 @pytest.mark.parametrize("code", [404, 403, 410])
 def test_what_is_not_there_is_not_asked_for_again(tmp_path, code):
     with Server(CONTENT, code) as server, pytest.raises(TransferError, match=f"the server answered {code}"):
-        download(source(server), tmp_path, patience=QUICK)
+        download(source(server), tmp_path, retry=QUICK)
     assert len(server.requests) == 1
 
 
 def test_a_server_in_trouble_is_asked_again(tmp_path):
     with Server(CONTENT, 500, 503, "well") as server:
-        assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
 
 
 def test_a_range_that_the_server_has_not_is_begun_anew(tmp_path):
     with Server(CONTENT, "breaks off", 416, "well") as server:
-        assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
 
 
 def test_a_slow_server_is_given_up(tmp_path):
     with Server(CONTENT, "slow") as server, pytest.raises(TransferError, match="timed out"):
-        download(source(server), tmp_path, patience=Patience(timeout=0.1, tries=2, sleep=lambda seconds: None))
+        download(source(server), tmp_path, retry=RetryPolicy(timeout=0.1, tries=2, sleep=lambda seconds: None))
 
 
 def test_redirects_lead_only_where_one_may_go(tmp_path):
     with Server() as target, Server(CONTENT, f"redirect {target.address}") as server:
-        assert download(source(server), tmp_path, patience=QUICK).read_bytes() == CONTENT
+        assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
     for forbidden in ("file:///etc/passwd", "ftp://example.org/x", "http://example.org/x", "http://[x"):
         with Server(CONTENT, f"redirect {forbidden}") as server, pytest.raises(TransferError):
-            download(source(server), tmp_path, patience=QUICK)
+            download(source(server), tmp_path, retry=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_no_server_at_all(tmp_path):
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}/x"
         with pytest.raises(TransferError, match="no connection"):
-            download(Source(address=address), tmp_path, patience=QUICK)
+            download(ArchiveSource(address=address), tmp_path, retry=QUICK)
 
 
 def test_no_network_is_said_at_once(tmp_path, monkeypatch):
@@ -238,7 +238,7 @@ def test_no_network_is_said_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(TransferError, match="no way to it from here"):
-        download(Source(address="https://example.org/x"), tmp_path, patience=QUICK)
+        download(ArchiveSource(address="https://example.org/x"), tmp_path, retry=QUICK)
 
 
 # -- whole sets ----------------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def entry(*addresses, **changes):
 def test_a_set_is_fetched_and_recorded(tmp_path):
     with Server(zipped(small__in__a="no", small__In__b="no", **{"small/in/A.txt": "text"}), "breaks off") as server:
         small = entry(server.address)
-        done = fetch(small, tmp_path / "new", patience=QUICK)
+        done = fetch(small, tmp_path / "new", retry=QUICK)
         assert (tmp_path / "new/small/a.txt").read_text() == "text"
         record = json.loads((done.folder / RECORD).read_text())
         assert record["files"]["a.txt"] == {"bytes": 4, "sha256": hashlib.sha256(b"text").hexdigest()}
@@ -272,19 +272,17 @@ def test_a_set_is_fetched_and_recorded(tmp_path):
         assert state(small, done.folder) == ("there", [])
         assert [file.name for file in (tmp_path / "new").iterdir()] == ["small"]
         asked = len(server.requests)
-        assert fetch(small, tmp_path / "new", patience=QUICK).address is None
+        assert fetch(small, tmp_path / "new", retry=QUICK).address is None
         assert len(server.requests) == asked, "what is there is not fetched again"
 
 
 def test_the_next_source_is_tried_and_all_failures_are_told(tmp_path):
     with Server(CONTENT, 404) as bad, Server(zipped(In__a="", **{"In/a.txt": "text"})) as good:
         told = []
-        assert (
-            fetch(entry(bad.address, good.address), tmp_path, patience=QUICK, log=told.append).address == good.address
-        )
+        assert fetch(entry(bad.address, good.address), tmp_path, retry=QUICK, log=told.append).address == good.address
         assert "404" in told[0]
     with Server(CONTENT, 404) as bad, pytest.raises(DataError) as caught:
-        fetch(entry(bad.address, f"{bad.address}2"), tmp_path / "other", patience=QUICK)
+        fetch(entry(bad.address, f"{bad.address}2"), tmp_path / "other", retry=QUICK)
     assert str(caught.value).count("404") == 2
     assert not (tmp_path / "other").exists(), "nothing came, and no folder is left for it"
     assert f"By hand: put a.txt into {tmp_path / 'other/small'}. Unpack it." in str(caught.value)
@@ -295,10 +293,10 @@ def test_half_a_download_is_seen_and_gone_on_with(tmp_path):
     with Server(content, "breaks off", 404) as server:
         small = entry(server.address)
         with pytest.raises(DataError, match="could not be fetched"):
-            fetch(small, tmp_path, patience=QUICK)
+            fetch(small, tmp_path, retry=QUICK)
         assert state(small, tmp_path / "small")[0] == "half-downloaded"
         server.answers = ["well"]
-        fetch(small, tmp_path, patience=QUICK)
+        fetch(small, tmp_path, retry=QUICK)
     assert state(small, tmp_path / "small")[0] == "there"
 
 
@@ -316,13 +314,13 @@ PAGE = b"<!DOCTYPE html><html>Sign in"
 @pytest.mark.parametrize("facts", [{}, {"md5": MD5}])
 def test_a_web_page_instead_of_the_archive(tmp_path, facts):
     with Server(PAGE) as server, pytest.raises(DataError, match=r"(?s)The server sent a web page.*By hand: put a\.txt"):
-        fetch(entry(sources=[{"address": server.address, **facts}]), tmp_path, patience=QUICK)
+        fetch(entry(sources=[{"address": server.address, **facts}]), tmp_path, retry=QUICK)
     assert not list(tmp_path.iterdir())
 
 
 def test_an_archive_that_cannot_be_used_is_as_good_as_none(tmp_path):
     with Server(PAGE) as bad, Server(zipped(**{"In/a.txt": "text"})) as good:
-        done = fetch(entry(bad.address, good.address), tmp_path, patience=QUICK)
+        done = fetch(entry(bad.address, good.address), tmp_path, retry=QUICK)
     assert (done.address, [file.name for file in tmp_path.iterdir()]) == (good.address, ["small"])
 
 
@@ -333,10 +331,10 @@ def test_what_was_killed_while_it_unpacked_is_gone_on_with(tmp_path, monkeypatch
     with Server(zipped(**{"In/a.txt": "text"})) as server:
         small = entry(server.address)
         with pytest.raises(ZeroDivisionError):
-            fetch(small, tmp_path, patience=QUICK)
+            fetch(small, tmp_path, retry=QUICK)
         assert state(small, tmp_path / "small")[0] == "half-downloaded"
         monkeypatch.undo()
-        fetch(small, tmp_path, patience=QUICK)
+        fetch(small, tmp_path, retry=QUICK)
     assert len(server.requests) == 1
     assert [file.name for file in tmp_path.iterdir()] == ["small"]
 
@@ -353,18 +351,18 @@ def test_places_where_no_folder_can_be(tmp_path):
 
 def test_two_processes_do_not_fetch_the_same_set(tmp_path):
     fcntl = pytest.importorskip("fcntl")
-    unfinished(tmp_path / "small").mkdir()
-    with open(unfinished(tmp_path / "small") / ".lock", "w") as stream:
+    download_folder(tmp_path / "small").mkdir()
+    with open(download_folder(tmp_path / "small") / ".lock", "w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with pytest.raises(UsageError, match="by another process"):
-            fetch(entry("https://example.org/x"), tmp_path, patience=QUICK)
+            fetch(entry("https://example.org/x"), tmp_path, retry=QUICK)
 
 
 def test_files_that_are_known_are_compared(tmp_path):
     known = {"a.txt": {"bytes": 4, "sha256": "0" * 64}}
     archive = zipped(**{"In/a.txt": "text"})
     with Server(archive) as server, pytest.raises(DataError, match="another file than the one that is known"):
-        fetch(entry(server.address, files=known), tmp_path, patience=QUICK)
+        fetch(entry(server.address, files=known), tmp_path, retry=QUICK)
     assert not list(tmp_path.iterdir()), "it will be another archive the next time"
 
 

@@ -27,7 +27,7 @@ _LARGEST_RATIO = 1040
 _LARGEST_HEADER = 10_000
 
 # Where the values of each format stand.
-_PLACES = {"csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "coo": ("row", "col")}
+_INDEX_ARRAYS = {"csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "coo": ("row", "col")}
 
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
@@ -43,15 +43,17 @@ def read_sparse(path: Path) -> csr_matrix:
         kind = kind.decode("ascii") if isinstance(kind, bytes) else kind
         matrix = _matrix(str(kind), arrays)
     except _DAMAGE as error:
-        raise DataError(f"not a sparse matrix as scipy.sparse.save_npz writes it: {_said(error)}", path=path) from None
+        raise DataError(
+            f"not a sparse matrix as scipy.sparse.save_npz writes it: {_message(error)}", path=path
+        ) from None
     check_values(matrix, path)
     return as_csr(matrix)
 
 
 def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
-    if kind not in _PLACES:
+    if kind not in _INDEX_ARRAYS:
         raise ValueError(f"format {kind!r}, expected csr, csc or coo")
-    for name in ("shape", *_PLACES[kind]):
+    for name in ("shape", *_INDEX_ARRAYS[kind]):
         if arrays[name].dtype.kind not in "iu" or arrays[name].ndim != 1:
             raise ValueError(f"{name} is not a list of whole numbers")
     if arrays["data"].ndim != 1:
@@ -59,7 +61,7 @@ def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
     shape = tuple(arrays["shape"].tolist())
     if len(shape) != 2 or min(shape) < 0:
         raise ValueError(f"shape {shape}, expected rows and columns")
-    places = [arrays[name] for name in _PLACES[kind]]
+    places = [arrays[name] for name in _INDEX_ARRAYS[kind]]
     if kind == "coo":
         return coo_matrix((arrays["data"], tuple(places)), shape=shape).tocsr()
     matrix = (csr_matrix if kind == "csr" else csc_matrix)((arrays["data"], *places), shape=shape)
@@ -77,7 +79,7 @@ def _read_archive(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise DataError("no such file", path=path) from None
     except _DAMAGE as error:
-        raise DataError(f"this npz file is damaged or breaks off: {_said(error)}", path=path) from None
+        raise DataError(f"this npz file is damaged or breaks off: {_message(error)}", path=path) from None
 
 
 def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
@@ -130,7 +132,7 @@ def read_dense(path: Path) -> np.ndarray:
     except FileNotFoundError:
         raise DataError("no such file", path=path) from None
     except _DAMAGE as error:
-        raise DataError(f"this npy file is damaged or breaks off: {_said(error)}", path=path) from None
+        raise DataError(f"this npy file is damaged or breaks off: {_message(error)}", path=path) from None
     if array.ndim != 2:
         raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
     check_values(array, path)
@@ -142,7 +144,7 @@ def map_dense(path: Path) -> np.ndarray:
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except _DAMAGE as error:
-        raise DataError(f"this npy file is damaged or breaks off: {_said(error)}", path=path) from None
+        raise DataError(f"this npy file is damaged or breaks off: {_message(error)}", path=path) from None
     if array.ndim != 2:
         raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
     return array
@@ -165,7 +167,7 @@ def check_values(matrix: csr_matrix | np.ndarray, path: Path, first_row: int = 0
         raise DataError(why, path=path, row=first_row + row)
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 

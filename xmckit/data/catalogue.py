@@ -38,24 +38,24 @@ Md5 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class _Fact(BaseModel):
+class _CatalogueModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class KnownFile(_Fact):
+class KnownFile(_CatalogueModel):
     """What a file must be, where that is known."""
 
     bytes: Size | None = None
     sha256: Sha256 | None = None
 
 
-class _Record(BaseModel):
+class _FetchRecord(BaseModel):
     """What of `fetched.json` is read again."""
 
     files: Mapping[str, KnownFile]
 
 
-class Source(_Fact):
+class ArchiveSource(_CatalogueModel):
     """An archive that is published, with its size and a checksum where they are known."""
 
     address: str
@@ -70,7 +70,7 @@ class Source(_Fact):
         return found[0] if found else None
 
 
-class Entry(_Fact):
+class Entry(_CatalogueModel):
     """A data set as `catalogue.toml` describes it; numbers are those that were published with it."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
@@ -85,7 +85,7 @@ class Entry(_Fact):
     features: int | None = None
     labels: int | None = None
     propensity: str | None = None
-    sources: tuple[Source, ...] = ()
+    sources: tuple[ArchiveSource, ...] = ()
     unpack: Mapping[str, str] = Field(default_factory=dict)
     files: Mapping[str, KnownFile] = Field(default_factory=dict)
 
@@ -111,14 +111,14 @@ def find_entry(name: str) -> Entry:
     return entry
 
 
-def unfinished(folder: Path) -> Path:
+def download_folder(folder: Path) -> Path:
     """Where a download waits, beside the folder that it will become."""
     return folder.with_name(f".{folder.name}.download")
 
 
 def downloaded_bytes(folder: Path) -> int:
     """How much of a download waits for more, or to be unpacked."""
-    waiting = [path for path in unfinished(folder).glob("*") if path.suffix in (".part", ".done")]
+    waiting = [path for path in download_folder(folder).glob("*") if path.suffix in (".part", ".done")]
     return sum(path.stat().st_size for path in waiting)
 
 
@@ -127,7 +127,7 @@ def known_files(entry: Entry, folder: Path) -> dict[str, KnownFile]:
     known = entry.needed
     if (folder / RECORD).is_file():
         try:
-            recorded = _Record.model_validate(store.read_json(folder / RECORD)).files
+            recorded = _FetchRecord.model_validate(store.read_json(folder / RECORD)).files
         except ValueError:
             raise store.damaged(folder / RECORD, "it does not say what was fetched") from None
         for name in known.keys() & recorded.keys():
@@ -162,7 +162,7 @@ def state(entry: Entry, folder: Path) -> tuple[State, list[str]]:
     return "missing", []
 
 
-def by_hand(entry: Entry, folder: Path) -> str:
+def manual_steps(entry: Entry, folder: Path) -> str:
     """What a person does to get the set without `xmckit data fetch`."""
     names = ", ".join(entry.needed)
     if not entry.files:
@@ -179,7 +179,7 @@ def how_to_get(name: str, folders: Sequence[Path]) -> str:
     if name != entry.name:
         return f"the name of that set is written '{entry.name}'"
     root = folders[0] if folders else Path("data")
-    hand = by_hand(entry, root / name)
+    hand = manual_steps(entry, root / name)
     if not entry.sources:
         return f"it cannot be fetched: {hand}"
     command = f"`xmckit data fetch {name} --to {root}`"
@@ -258,7 +258,7 @@ class Repository(Configured):
     def _not_the_set(self, reasons: Sequence[str]) -> DataError:
         name, folder = self.entry.name, self.params.name
         again = f"delete the folder and `xmckit data fetch {name} --to {folder.parent}`" if self.entry.sources else ""
-        way_out = again or by_hand(self.entry, folder)
+        way_out = again or manual_steps(self.entry, folder)
         return DataError(
             f'this is not the set {name}: {"; ".join(reasons)}. To use the files as they are, say use = "files" and '
             f'path = "{folder}"; to have the set, {way_out}',

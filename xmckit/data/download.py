@@ -25,26 +25,26 @@ from typing import Any
 
 from xmckit import __version__, store
 from xmckit.context import Progress, silent
-from xmckit.data.catalogue import Source
+from xmckit.data.catalogue import ArchiveSource
 from xmckit.errors import DataError, UsageError
 
 BLOCK = 1 << 18
-MOST_TRIES = 100
+MAX_ATTEMPTS = 100
 LONGEST_WAIT = 30.0
 # Answers that may be another one later: time-out, too many requests, and whatever is wrong with a server.
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
+_RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
 class TransferError(DataError):
     """A file that could not be had."""
 
 
-class _BrokeOff(Exception):
+class _Interrupted(Exception):
     """The connection ended, or was never made; another try may help."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How many seconds to wait for a server, and how often to try without getting anything new."""
 
     timeout: float = 60.0
@@ -68,27 +68,29 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def download(source: Source, folder: Path, *, progress: Progress = silent, patience: Patience | None = None) -> Path:
+def download(
+    source: ArchiveSource, folder: Path, *, progress: Progress = silent, retry: RetryPolicy | None = None
+) -> Path:
     """The complete file of `source`, in the existing `folder`; it goes on with what an earlier call left there."""
-    patience = patience or Patience()
+    retry = retry or RetryPolicy()
     check_address(source.address, has_checksum=source.checksum is not None)
     part = _Part(folder, source.address)
     if part.done.is_file():
         return part.done
     most, idle = part.size, 0
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_ATTEMPTS):
         try:
-            _attempt(source, part, progress, patience.timeout)
-        except _BrokeOff as error:
+            _attempt(source, part, progress, retry.timeout)
+        except _Interrupted as error:
             idle = 0 if part.size > most else idle + 1
             most = max(most, part.size)
-            if idle >= patience.tries:
-                raise _gave_up(part, str(error)) from None
-            patience.sleep(min(2.0**idle, LONGEST_WAIT))
+            if idle >= retry.tries:
+                raise _failure(part, str(error)) from None
+            retry.sleep(min(2.0**idle, LONGEST_WAIT))
         else:
-            if _is_what_was_published(source, part):
+            if _matches_published(source, part):
                 return part.complete()
-    raise _gave_up(part, f"it broke off {MOST_TRIES} times")
+    raise _failure(part, f"it broke off {MAX_ATTEMPTS} times")
 
 
 class _Part:
@@ -126,21 +128,21 @@ class _Part:
         return self.done
 
 
-def _gave_up(part: _Part, why: str) -> TransferError:
+def _failure(part: _Part, why: str) -> TransferError:
     kept = f". {part.size:,} bytes are kept for the next time" if part.version and part.size else ""
     return TransferError(f"{part.address}: {why}{kept}")
 
 
-def _attempt(source: Source, part: _Part, progress: Progress, timeout: float) -> None:
+def _attempt(source: ArchiveSource, part: _Part, progress: Progress, timeout: float) -> None:
     """Ask for what is missing and write down what comes, until there is no more of it."""
     asked = part.size if part.version else 0
     if asked and asked == part.total:
         return
     wanted = {"Range": f"bytes={asked}-", "If-Range": part.version} if asked and part.version else {}
-    with _opened(source, part, wanted, timeout) as answer:
-        start = _place(source, part, answer, asked)
+    with _open(source, part, wanted, timeout) as answer:
+        start = _begin_or_resume(source, part, answer, asked)
         most = part.total if part.total is not None else source.bytes
-        _refuse_if_full(part, most)
+        _check_disk_space(part, most)
         what = f"fetching from {urllib.parse.urlsplit(source.address).hostname}"
         with open(part.path, "ab") as stream, progress(what, total=most) as bar:
             bar.advance(start)
@@ -150,17 +152,17 @@ def _attempt(source: Source, part: _Part, progress: Progress, timeout: float) ->
                 if most is not None and stream.tell() > most:
                     raise TransferError(f"{source.address}: more came than the {most:,} bytes that were promised")
     if part.total is not None and part.size < part.total:
-        raise _BrokeOff(f"it broke off after {part.size:,} of {part.total:,} bytes")
+        raise _Interrupted(f"it broke off after {part.size:,} of {part.total:,} bytes")
 
 
 def _read(answer: http.client.HTTPResponse) -> bytes:
     try:
         return answer.read1(BLOCK)
     except (http.client.HTTPException, OSError) as error:
-        raise _BrokeOff(f"it broke off: {_reason(error)}") from None
+        raise _Interrupted(f"it broke off: {_reason(error)}") from None
 
 
-def _place(source: Source, part: _Part, answer: http.client.HTTPResponse, asked: int) -> int:
+def _begin_or_resume(source: ArchiveSource, part: _Part, answer: http.client.HTTPResponse, asked: int) -> int:
     """Where in the file the answer begins; a part that it does not continue is forgotten."""
     version = _version(answer.headers)
     if answer.status == 206:
@@ -169,7 +171,7 @@ def _place(source: Source, part: _Part, answer: http.client.HTTPResponse, asked:
             part.resumed = True
             return asked
         part.forget()
-        raise _BrokeOff("the server sent another part of the file than was asked for")
+        raise _Interrupted("the server sent another part of the file than was asked for")
     total = _number(answer.headers.get("Content-Length", ""))
     if source.bytes is not None and total not in (None, source.bytes):
         raise TransferError(f"{source.address}: the server has {total:,} bytes, published are {source.bytes:,}")
@@ -197,13 +199,13 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
-def _refuse_if_full(part: _Part, total: int | None) -> None:
+def _check_disk_space(part: _Part, total: int | None) -> None:
     free = shutil.disk_usage(part.path.parent).free
     if total is not None and total - part.size > free:
         raise DataError(f"{total - part.size:,} bytes are to come and {free:,} are free", path=part.path.parent)
 
 
-def _is_what_was_published(source: Source, part: _Part) -> bool:
+def _matches_published(source: ArchiveSource, part: _Part) -> bool:
     """Whether size and checksum are those that were published; a resumed file of which they are not is begun anew."""
     checksum, wrong = source.checksum, ""
     if source.bytes is not None and part.size != source.bytes:
@@ -212,14 +214,14 @@ def _is_what_was_published(source: Source, part: _Part) -> bool:
         wrong = f"its {checksum[0].upper()} is {found}, published is {checksum[1]}"
     if not wrong:
         return True
-    resumed, why = part.resumed, web_page(part.path) or "It was changed or damaged"
+    resumed, why = part.resumed, web_page_hint(part.path) or "It was changed or damaged"
     part.forget()
     if resumed:
         return False
     raise TransferError(f"{source.address}: {wrong}. {why}, and nothing of it was kept")
 
 
-def web_page(file: Path) -> str:
+def web_page_hint(file: Path) -> str:
     """What to say of a file that is a web page in the place of an archive; nothing of any other."""
     with open(file, "rb") as stream:
         start = stream.read(512).lstrip().lower()
@@ -254,7 +256,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener(source: Source) -> urllib.request.OpenerDirector:
+def _opener(source: ArchiveSource) -> urllib.request.OpenerDirector:
     """Speaks http and https and nothing else; urllib's own would also open files."""
     opener = urllib.request.OpenerDirector()
     host = urllib.parse.urlsplit(source.address).hostname or ""
@@ -270,7 +272,7 @@ def _opener(source: Source) -> urllib.request.OpenerDirector:
     return opener
 
 
-def _opened(source: Source, part: _Part, headers: Mapping[str, str], timeout: float) -> http.client.HTTPResponse:
+def _open(source: ArchiveSource, part: _Part, headers: Mapping[str, str], timeout: float) -> http.client.HTTPResponse:
     agent = {"User-Agent": f"xmckit/{__version__}", "Accept-Encoding": "identity"}
     request = urllib.request.Request(source.address, headers={**agent, **headers})
     try:
@@ -280,13 +282,13 @@ def _opened(source: Source, part: _Part, headers: Mapping[str, str], timeout: fl
         said = f"the server answered {error.code} {error.reason}"
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.forget()
-        elif error.code not in _PASSING:
+        elif error.code not in _RETRY_STATUS:
             raise TransferError(f"{source.address}: {said}") from None
-        raise _BrokeOff(said) from None
+        raise _Interrupted(said) from None
     except (http.client.HTTPException, OSError) as error:
         if isinstance(getattr(error, "reason", error), (socket.gaierror, ssl.SSLCertVerificationError)):
             raise TransferError(f"{source.address}: there is no way to it from here: {_reason(error)}") from None
-        raise _BrokeOff(f"no connection: {_reason(error)}") from None
+        raise _Interrupted(f"no connection: {_reason(error)}") from None
     except ValueError as error:
         raise TransferError(f"{source.address} leads on to what is no address: {error}") from None
     return answer

@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from xmckit import store
 from xmckit.context import Bar, Progress, silent
-from xmckit.data.catalogue import RECORD, Entry, KnownFile, Source, by_hand, faults, unfinished
-from xmckit.data.download import Patience, TransferError, download, web_page
+from xmckit.data.catalogue import RECORD, ArchiveSource, Entry, KnownFile, download_folder, faults, manual_steps
+from xmckit.data.download import RetryPolicy, TransferError, download, web_page_hint
 from xmckit.errors import DataError, UsageError
 
 # An archive may grow to this many times its size, and a little more: text is packed to a tenth, a bomb to a thousandth.
@@ -33,7 +33,7 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOF
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchResult:
     """What `fetch` did. `checked`: the archive was compared with a published checksum; None when nothing was done."""
 
     name: str
@@ -48,9 +48,9 @@ def fetch(
     root: Path,
     *,
     progress: Progress = silent,
-    patience: Patience | None = None,
+    retry: RetryPolicy | None = None,
     log: Callable[[str], None] = lambda message: None,
-) -> Fetched:
+) -> FetchResult:
     """Put the set into `root`, in a folder of its name; one that is there already and whole is left as it is."""
     folder = root / entry.name
     if folder.exists() or folder.is_symlink():
@@ -58,20 +58,20 @@ def fetch(
             raise DataError(
                 f"there is something else than the set, or half of it: {'; '.join(wrong)}. Move it away", path=folder
             )
-        return Fetched(entry.name, folder)
+        return FetchResult(entry.name, folder)
     if not entry.sources:
-        raise DataError(f"{entry.name} cannot be fetched: {by_hand(entry, folder)}")
-    with _waiting_place(folder) as waiting:
+        raise DataError(f"{entry.name} cannot be fetched: {manual_steps(entry, folder)}")
+    with _locked_download_folder(folder) as waiting:
         store.remove_stale(root)
-        source, size = _first_that_works(entry, folder, waiting, progress, patience, log)
+        source, size = _fetch_from_sources(entry, folder, waiting, progress, retry, log)
         shutil.rmtree(waiting)
-    return Fetched(entry.name, folder, source.address, size, source.checksum is not None)
+    return FetchResult(entry.name, folder, source.address, size, source.checksum is not None)
 
 
 @contextlib.contextmanager
-def _waiting_place(folder: Path) -> Iterator[Path]:
+def _locked_download_folder(folder: Path) -> Iterator[Path]:
     """The folder for what is half-downloaded, for one process at a time."""
-    waiting = unfinished(folder)
+    waiting = download_folder(folder)
     made = not folder.parent.exists()
     try:
         waiting.mkdir(parents=True, exist_ok=True)
@@ -95,45 +95,45 @@ def _waiting_place(folder: Path) -> Iterator[Path]:
                     folder.parent.rmdir()
 
 
-def _first_that_works(
+def _fetch_from_sources(
     entry: Entry,
     folder: Path,
     waiting: Path,
     progress: Progress,
-    patience: Patience | None,
+    retry: RetryPolicy | None,
     log: Callable[[str], None],
-) -> tuple[Source, int]:
+) -> tuple[ArchiveSource, int]:
     """Make the folder of the set; the source that it came from, and how many bytes came."""
     failures = []
     for source in entry.sources:
         try:
-            archive = download(source, waiting, progress=progress, patience=patience)
+            archive = download(source, waiting, progress=progress, retry=retry)
             _make_folder(entry, source, archive, folder, progress)
             return source, archive.stat().st_size
         except TransferError as error:
             failures.append(str(error))
             if source is not entry.sources[-1]:
                 log(f"{error}; trying another address")
-    raise DataError(f"{entry.name} could not be fetched.\n{_lines(failures)}\nBy hand: {by_hand(entry, folder)}")
+    raise DataError(f"{entry.name} could not be fetched.\n{_lines(failures)}\nBy hand: {manual_steps(entry, folder)}")
 
 
 def _lines(failures: list[str]) -> str:
     return "\n".join(f"- {failure}" for failure in failures)
 
 
-def _make_folder(entry: Entry, source: Source, archive: Path, folder: Path, progress: Progress) -> None:
+def _make_folder(entry: Entry, source: ArchiveSource, archive: Path, folder: Path, progress: Progress) -> None:
     with store.atomic_folder(folder) as temporary:
         try:
             with progress("unpacking", total=len(entry.unpack)) as bar:
                 files = unpack(archive, entry.unpack, temporary, bar)
-            _compare(entry, files)
+            _check_files(entry, files)
         except DataError as error:
             archive.unlink()  # there is no use in unpacking it again
             raise TransferError(f"{source.address}: {error}") from None
         store.write_json(temporary / RECORD, _record(entry, source, archive, files))
 
 
-def _compare(entry: Entry, files: Mapping[str, KnownFile]) -> None:
+def _check_files(entry: Entry, files: Mapping[str, KnownFile]) -> None:
     """Raise unless the files are those of the catalogue, where it knows them."""
     for name, found in files.items():
         known = entry.needed[name]
@@ -141,7 +141,7 @@ def _compare(entry: Entry, files: Mapping[str, KnownFile]) -> None:
             raise DataError(f"{name} of the archive is another file than the one that is known as {entry.name}'s")
 
 
-def _record(entry: Entry, source: Source, archive: Path, files: Mapping[str, KnownFile]) -> dict[str, Any]:
+def _record(entry: Entry, source: ArchiveSource, archive: Path, files: Mapping[str, KnownFile]) -> dict[str, Any]:
     return {
         "name": entry.name,
         "address": source.address,
@@ -158,20 +158,22 @@ def _record(entry: Entry, source: Source, archive: Path, files: Mapping[str, Kno
 
 def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | None = None) -> dict[str, KnownFile]:
     """Write what `wanted` names (file → the end of its path in the archive) into `folder`, and nothing else."""
-    room = LARGEST_GROWTH * archive.stat().st_size + ALWAYS_ALLOWED
+    limit = LARGEST_GROWTH * archive.stat().st_size + ALWAYS_ALLOWED
     try:
         if zipfile.is_zipfile(archive):
             members = _zip_members(archive, wanted)
         elif tarfile.is_tarfile(archive):
             members = _tar_members(archive, wanted)
         else:
-            raise DataError(f"this is neither a zip nor a tar archive. {web_page(archive)}".rstrip(". "), path=archive)
+            raise DataError(
+                f"this is neither a zip nor a tar archive. {web_page_hint(archive)}".rstrip(". "), path=archive
+            )
         written: dict[str, KnownFile] = {}
         for name, stream in members:
             if name in written:
                 raise DataError(f"the archive has several files {wanted[name]}", path=archive)
-            written[name] = _write(stream, folder / name, room, archive)
-            room -= written[name].bytes or 0
+            written[name] = _write(stream, folder / name, limit, archive)
+            limit -= written[name].bytes or 0
             if bar is not None:
                 bar.advance(1)
     except (*_DAMAGE, OSError) as error:
@@ -183,7 +185,7 @@ def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | No
     return written
 
 
-def _name_of(member: str, wanted: Mapping[str, str]) -> str | None:
+def _wanted_name(member: str, wanted: Mapping[str, str]) -> str | None:
     """Which of the files a path in an archive is, if any; letters may be large or small."""
     parts = PurePosixPath(member.replace("\\", "/").lower()).parts
     for name, end in wanted.items():
@@ -196,7 +198,7 @@ def _name_of(member: str, wanted: Mapping[str, str]) -> str | None:
 def _zip_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive) as content:
         for member in content.infolist():
-            name = None if member.is_dir() else _name_of(member.filename, wanted)
+            name = None if member.is_dir() else _wanted_name(member.filename, wanted)
             if name is None:
                 continue
             if stat.S_ISLNK(member.external_attr >> 16):
@@ -209,7 +211,7 @@ def _tar_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str
     # As a stream: a compressed archive cannot be gone back in.
     with tarfile.open(archive, "r|*") as content:
         for member in content:
-            name = None if member.isdir() else _name_of(member.name, wanted)
+            name = None if member.isdir() else _wanted_name(member.name, wanted)
             if name is None:
                 continue
             stream = content.extractfile(member) if member.isreg() else None
@@ -219,12 +221,12 @@ def _tar_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str
                 yield name, stream
 
 
-def _write(stream: IO[bytes], path: Path, room: int, archive: Path) -> KnownFile:
+def _write(stream: IO[bytes], path: Path, limit: int, archive: Path) -> KnownFile:
     digest, size = hashlib.sha256(), 0
     with open(path, "xb") as target:
         while block := stream.read(1 << 20):
             size += len(block)
-            if size > room:
+            if size > limit:
                 raise DataError(f"it would grow to more than {LARGEST_GROWTH} times its size", path=archive)
             digest.update(block)
             target.write(block)

@@ -33,7 +33,7 @@ def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Da
     if group_labels is None:
         labels = as_csr(membership.T @ (train.Y != 0).astype(np.float32))
     else:
-        if dataset.info.get(reading.LABEL_NAMES) == reading.OF_ROWS:
+        if dataset.info.get(reading.LABEL_NAMES) == reading.FROM_ROWS:
             dataset = _with_labels_of(group_labels, dataset)
         labels = _labels(group_labels, ids, dataset)
     return replace(dataset, train=replace(dataset.train, groups=Groups(membership, labels, list(ids))))
@@ -88,8 +88,8 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
 
 def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
     """The number of each line, the group that it names, and its labels."""
-    for line, content in enumerate(reading.content_lines(path), 1):
-        group, _, rest = reading.decoded(path, content, line).partition("\t")
+    for line, content in enumerate(reading.read_lines(path), 1):
+        group, _, rest = reading.decode_line(path, content, line).partition("\t")
         yield line, group, _words(rest)
 
 

@@ -36,7 +36,7 @@ _STRINGS = re.compile(r"(labels|label_map|Y|trn_X|tst_X|(texts|rows|group_names)
 
 
 @dataclass
-class _Rows:
+class _RowColumns:
     """The fields of the rows, column by column."""
 
     lines: list[int] = field(default_factory=list)
@@ -86,9 +86,9 @@ class JsonLines(Configured):
             train=train,
             test=test,
             label_names=names,
-            info={"format": "jsonl", **({} if names_file else {reading.LABEL_NAMES: reading.OF_ROWS})},
+            info={"format": "jsonl", **({} if names_file else {reading.LABEL_NAMES: reading.FROM_ROWS})},
         )
-        return reading.whole(dataset, files[0], files[-1])
+        return reading.validated(dataset, files[0], files[-1])
 
     def read_file(self, path: Path, *, context: Context) -> tuple[Split, list[str]]:
         """All rows of one file, not cut, and the names of their labels."""
@@ -96,9 +96,9 @@ class JsonLines(Configured):
         names = _label_names(None, [path], [rows])
         return _split(path, rows, {name: label for label, name in enumerate(names)}), names
 
-    def _read_rows(self, path: Path, context: Context) -> _Rows:
-        rows = _Rows()
-        lines = reading.content_lines(path)
+    def _read_rows(self, path: Path, context: Context) -> _RowColumns:
+        rows = _RowColumns()
+        lines = reading.read_lines(path)
         if not lines:
             raise DataError("the file is empty, expected one JSON object a line", path=path)
         with context.progress(f"reading {path.name}", total=len(lines)) as bar:
@@ -116,7 +116,7 @@ class JsonLines(Configured):
             raise DataError(text, path=path, line=rows.unlabelled[0])
         return rows
 
-    def _add_row(self, rows: _Rows, row: Mapping[str, Any], path: Path, line: int) -> None:
+    def _add_row(self, rows: _RowColumns, row: Mapping[str, Any], path: Path, line: int) -> None:
         names = self.params
 
         def wrong(key: str, expected: str) -> DataError:
@@ -127,7 +127,7 @@ class JsonLines(Configured):
         labels: Any = row.get(names.labels, [])
         if not isinstance(text, str):
             raise wrong(names.text, "a string")
-        if not _is_strings(labels):
+        if not _is_string_list(labels):
             raise wrong(names.labels, "a list of strings")
         if len(set(labels)) != len(labels):
             raise wrong(names.labels, "a list without repetitions")
@@ -136,7 +136,7 @@ class JsonLines(Configured):
             raise wrong(names.id, "a string or a whole number")
         group = row.get(names.group)
         groups = [] if group is None else [group] if isinstance(group, str) else group
-        if not _is_strings(groups):
+        if not _is_string_list(groups):
             raise wrong(names.group, "a string or a list of strings")
         part = row.get(names.split)
         if part not in (None, "train", "test"):
@@ -144,13 +144,13 @@ class JsonLines(Configured):
         rows.lines.append(line)
         if names.labels not in row:
             rows.unlabelled.append(line)
-        rows.texts.append(reading.encodable(text, path, line))
-        rows.labels.append([reading.encodable(label, path, line) for label in labels])
-        rows.names.append(None if name is None else reading.encodable(str(name), path, line))
-        rows.groups.append([reading.encodable(group, path, line) for group in dict.fromkeys(groups)])
+        rows.texts.append(reading.check_encodable(text, path, line))
+        rows.labels.append([reading.check_encodable(label, path, line) for label in labels])
+        rows.names.append(None if name is None else reading.check_encodable(str(name), path, line))
+        rows.groups.append([reading.check_encodable(group, path, line) for group in dict.fromkeys(groups)])
         rows.parts.append(part)
 
-    def _cut(self, path: Path, rows: _Rows, split: Split, context: Context) -> tuple[Split, Split]:
+    def _cut(self, path: Path, rows: _RowColumns, split: Split, context: Context) -> tuple[Split, Split]:
         given = [part is not None for part in rows.parts]
         if all(given):
             in_test = np.array([part == "test" for part in rows.parts])
@@ -168,7 +168,7 @@ class JsonLines(Configured):
         if dataset.label_features is not None:
             raise UsageError("JSON lines cannot hold label features: use npz")
         for split in (dataset.train, dataset.test):
-            _refuse_what_json_lines_cannot_hold(split)
+            _check_writable(split)
         for part, split in (("train", dataset.train), ("test", dataset.test)):
             with store.atomic_file(folder / f"{part}.jsonl", "w") as stream:
                 for row in range(split.rows):
@@ -203,10 +203,10 @@ def _data_files(path: Path) -> list[Path]:
     """[train, test], or the single file, or nothing."""
     if not path.is_dir():
         return [path] if path.is_file() and path.name.removesuffix(".gz").endswith(".jsonl") else []
-    pair = [reading.existing(path, f"{part}.jsonl") for part in ("train", "test")]
+    pair = [reading.find_file(path, f"{part}.jsonl") for part in ("train", "test")]
     if all(pair):
         return [file for file in pair if file is not None]
-    single = [name for name in reading.names_in(path) if name.removesuffix(".gz").endswith(".jsonl")]
+    single = [name for name in reading.file_names(path) if name.removesuffix(".gz").endswith(".jsonl")]
     single = [name for name in single if not _STRINGS.match(name)]
     return [path / single[0]] if len(single) == 1 else []
 
@@ -225,23 +225,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def json_object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     """What a line holds, or DataError."""
     try:
-        content = json.loads(reading.decoded(path, line, number), object_pairs_hook=_unique)
+        content = json.loads(reading.decode_line(path, line, number), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not a JSON object: {reading.json_fault(error)}", path=path, line=number) from None
+        raise DataError(f"not a JSON object: {reading.json_error_text(error)}", path=path, line=number) from None
     if not isinstance(content, dict):
         raise DataError(f"expected a JSON object, found {type(content).__name__}", path=path, line=number)
     return content
 
 
-def _is_strings(value: Any) -> bool:
+def _is_string_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[_Rows]) -> list[str]:
+def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[_RowColumns]) -> list[str]:
     seen = {label for part in rows for labels in part.labels for label in labels}
     if names_file is None:
         return sorted(seen)
-    count = len(reading.content_lines(names_file))
+    count = len(reading.read_lines(names_file))
     names = reading.read_strings(names_file, count=count, what="label")
     if len(set(names)) != len(names):
         raise DataError("a label name is there twice", path=names_file)
@@ -263,7 +263,7 @@ def _incidence(lists: Sequence[Sequence[str]], ids: Mapping[str, int]) -> csr_ma
     return matrix
 
 
-def _split(path: Path, rows: _Rows, ids: Mapping[str, int]) -> Split:
+def _split(path: Path, rows: _RowColumns, ids: Mapping[str, int]) -> Split:
     if not ids:
         raise DataError("no row has a label", path=path)
     Y = _incidence(rows.labels, ids)
@@ -290,7 +290,7 @@ def _with_own_labels(split: Split) -> Groups | None:
     return Groups(membership, labels, None if names is None else [names[group] for group in present])
 
 
-def _refuse_what_json_lines_cannot_hold(split: Split) -> None:
+def _check_writable(split: Split) -> None:
     if split.texts is None or split.X is not None:
         raise UsageError("JSON lines hold texts and no feature matrices: use npz")
     for what in ("weights", "filter"):

@@ -48,7 +48,7 @@ class NpzFolder(Configured):
             raise DataError(f"not a folder of npz files: expected {self.looks_for}", path=path)
         strings = [f"{kind}.{part}" for kind in ("texts", "rows", "group_names") for part in PARTS]
         numbers = [f"{kind}.{part}.npz" for kind in _MATRICES for part in PARTS]
-        blocks = [name for name in reading.names_in(path) if _BLOCK.fullmatch(name)]
+        blocks = [name for name in reading.file_names(path) if _BLOCK.fullmatch(name)]
         candidates = [
             *(path / name for name in (*blocks, *NEEDED, *numbers, "info.json")),
             *(path / f"label_features{suffix}" for suffix in (".npz", ".npy")),
@@ -71,7 +71,7 @@ class NpzFolder(Configured):
             propensity=info.get("propensity"),
             info=info.get("info", {"format": "npz"}),
         )
-        return reading.whole(dataset, *(path / name for name in NEEDED))
+        return reading.validated(dataset, *(path / name for name in NEEDED))
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """Everything the data set has, so that reading gives it back."""
@@ -90,7 +90,7 @@ _MATRICES = ("groups", "group_labels", "weights", "filter")
 
 def _read_split(folder: Path, part: str) -> Split:
     labels_file = folder / f"Y.{part}.npz"
-    Y = reading.ones(read_sparse(labels_file), labels_file)
+    Y = reading.check_ones(read_sparse(labels_file), labels_file)
     rows = Y.shape[0]
     texts = reading.optional_strings(folder, [f"texts.{part}"], count=rows, what="row")
     extra = {kind: _sparse(folder / f"{kind}.{part}.npz") for kind in _MATRICES}
@@ -107,7 +107,7 @@ def _read_split(folder: Path, part: str) -> Split:
 
 def _read_blocks(folder: Path, part: str, rows: int, texts: Sequence[str] | None) -> Features | None:
     blocks: dict[str, Matrix] = {}
-    for name in reading.names_in(folder):
+    for name in reading.file_names(folder):
         match = _BLOCK.fullmatch(name)
         if not match or match[2] != part:
             continue

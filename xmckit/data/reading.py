@@ -22,14 +22,14 @@ from xmckit.sparse import parse
 from xmckit.sparse import parse_kernels as kernels
 
 # In `Dataset.info`: the labels are those that rows happen to have, and nothing declares which there are.
-LABEL_NAMES, OF_ROWS = "label_names", "those of the rows"
+LABEL_NAMES, FROM_ROWS = "label_names", "those of the rows"
 _BLOCK = 1 << 22
-_SHOWN = 40
+_QUOTED_BYTES = 40
 _BYTE_ORDER_MARK = "\ufeff"
 # Errors for which the bytes at their position say nothing.
 _UNQUOTED = (kernels.DUPLICATE_LABEL, kernels.DUPLICATE_INDEX, kernels.COLUMNS)
 
-_MEANING = {
+_MESSAGES = {
     kernels.BAD_LABEL: "expected a label number",
     kernels.NEGATIVE_LABEL: "a label number is negative",
     kernels.LABEL_RANGE: "a label number is out of range",
@@ -49,7 +49,7 @@ _MEANING = {
 }
 
 
-def existing(folder: Path, *names: str) -> Path | None:
+def find_file(folder: Path, *names: str) -> Path | None:
     """The first of the names that is a file in `folder`, plain before `.gz`."""
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
@@ -58,16 +58,16 @@ def existing(folder: Path, *names: str) -> Path | None:
     return None
 
 
-def names_in(folder: Path) -> list[str]:
+def file_names(folder: Path) -> list[str]:
     """The names of the files in a folder, sorted; empty when it cannot be listed."""
     try:
         with os.scandir(folder) as entries:
-            return sorted(entry.name for entry in entries if _is_file(entry))
+            return sorted(entry.name for entry in entries if _is_regular(entry))
     except OSError:
         return []
 
 
-def _is_file(entry: os.DirEntry[str]) -> bool:
+def _is_regular(entry: os.DirEntry[str]) -> bool:
     """Not so a pipe or a device, which might never end; but a broken link, so that the error names it."""
     if not entry.is_symlink():
         return entry.is_file()
@@ -103,42 +103,42 @@ def _decompressed(path: Path) -> np.ndarray:
     return text
 
 
-def line_of(text: np.ndarray, position: int) -> int:
+def line_number(text: np.ndarray, position: int) -> int:
     """The number, from 1, of the line that holds the byte at `position`."""
     return 1 + sum(
         int(np.count_nonzero(text[start : min(start + _BLOCK, position)] == 10)) for start in range(0, position, _BLOCK)
     )
 
 
-def line_of_entry(text: np.ndarray, entry: int) -> int:
+def table_line_number(text: np.ndarray, entry: int) -> int:
     """The number, from 1, of the line that holds the given line of a table, blank lines not counted (from 0)."""
     filled = [number for number, line in enumerate(text.tobytes().split(b"\n"), 1) if line.strip()]
     return filled[entry]
 
 
-def shown(text: np.ndarray, position: int, *, whole_line: bool = False) -> str:
+def quote(text: np.ndarray, position: int, *, whole_line: bool = False) -> str:
     """The word or the rest of the line at `position` as an error message quotes it."""
-    line = text[position : position + _SHOWN + 1].tobytes().split(b"\n")[0].removesuffix(b"\r")
+    line = text[position : position + _QUOTED_BYTES + 1].tobytes().split(b"\n")[0].removesuffix(b"\r")
     found = line if whole_line else line.split(b" ")[0]
-    quoted = found[:_SHOWN].decode("utf-8", "backslashreplace")
+    quoted = found[:_QUOTED_BYTES].decode("utf-8", "backslashreplace")
     printable = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in quoted)
-    return f"'{printable}'" + ("…" if len(found) > _SHOWN else "")
+    return f"'{printable}'" + ("…" if len(found) > _QUOTED_BYTES else "")
 
 
-def shown_number(number: int) -> str:
+def number_text(number: int) -> str:
     """A number that `read_integers` gave; it does not tell the largest ones apart."""
     return f"a number above {kernels.LARGEST_INTEGER - 1}" if number == kernels.LARGEST_INTEGER else str(number)
 
 
-def meaning(text: np.ndarray, error: parse.TextError, expected: str = "") -> str:
+def error_text(text: np.ndarray, error: parse.TextError, expected: str = "") -> str:
     """What is wrong at the place of an error, in words."""
-    found = "" if error.code in _UNQUOTED else f", found {shown(text, error.position)}"
+    found = "" if error.code in _UNQUOTED else f", found {quote(text, error.position)}"
     hint = f" ({expected})" if expected else ""
-    return f"{_MEANING[error.code]}{found}{hint}"
+    return f"{_MESSAGES[error.code]}{found}{hint}"
 
 
-def fail(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
-    raise DataError(meaning(text, error, expected), path=path, line=line_of(text, error.position)) from None
+def raise_data_error(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
+    raise DataError(error_text(text, error, expected), path=path, line=line_number(text, error.position)) from None
 
 
 def read_rows(
@@ -166,7 +166,7 @@ def read_rows(
             f"the header promises {rows} rows, found {error.found} lines below it", path=path, line=1
         ) from None
     except parse.TextError as error:
-        fail(path, text, error, expected)
+        raise_data_error(path, text, error, expected)
 
 
 def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -175,10 +175,12 @@ def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, n
     try:
         return parse.parse_integers(text, columns), text
     except parse.TextError as error:
-        fail(path, text, error, f"expected {columns} on every line" if columns else "expected as many on every line")
+        raise_data_error(
+            path, text, error, f"expected {columns} on every line" if columns else "expected as many on every line"
+        )
 
 
-def decoded(path: Path, content: bytes, line: int) -> str:
+def decode_line(path: Path, content: bytes, line: int) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -187,12 +189,12 @@ def decoded(path: Path, content: bytes, line: int) -> str:
         ) from None
 
 
-def json_fault(error: Exception) -> str:
+def json_error_text(error: Exception) -> str:
     """What is wrong with a line of JSON, without the line that Python counts: it is always the first."""
     return f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-def content_lines(path: Path) -> list[bytes]:
+def read_lines(path: Path) -> list[bytes]:
     """The lines of a UTF-8 file without their ends and byte order mark; only a line feed, or both, ends a line."""
     lines = read_bytes(path).tobytes().removeprefix(_BYTE_ORDER_MARK.encode()).split(b"\n")
     if not lines[-1]:
@@ -203,7 +205,7 @@ def content_lines(path: Path) -> list[bytes]:
 def read_strings(path: Path, *, count: int, what: str) -> list[str]:
     """One string a line, `count` of them; in a `.jsonl` file each is a JSON string, so that it may hold line ends."""
     as_json = path.name.removesuffix(".gz").endswith(".jsonl")
-    strings = [decoded(path, line, number) for number, line in enumerate(content_lines(path), 1)]
+    strings = [decode_line(path, line, number) for number, line in enumerate(read_lines(path), 1)]
     if as_json:
         strings = [_json_string(path, line, number) for number, line in enumerate(strings, 1)]
     if len(strings) != count:
@@ -215,13 +217,13 @@ def _json_string(path: Path, line: str, number: int) -> str:
     try:
         string = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {json_fault(error)}", path=path, line=number) from None
+        raise DataError(f"not JSON: {json_error_text(error)}", path=path, line=number) from None
     if not isinstance(string, str):
-        raise DataError(f"expected a JSON string, found {line[:_SHOWN]!r}", path=path, line=number)
-    return encodable(string, path, number)
+        raise DataError(f"expected a JSON string, found {line[:_QUOTED_BYTES]!r}", path=path, line=number)
+    return check_encodable(string, path, number)
 
 
-def encodable(string: str, path: Path, line: int) -> str:
+def check_encodable(string: str, path: Path, line: int) -> str:
     """The string, unless it holds half of a surrogate pair, which no UTF-8 file or terminal can take."""
     if not string.isascii():
         try:
@@ -247,10 +249,10 @@ def optional_strings(folder: Path, stems: Sequence[str], *, count: int, what: st
 
 
 def strings_file(folder: Path, *stems: str) -> Path | None:
-    return existing(folder, *(f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".jsonl")))
+    return find_file(folder, *(f"{stem}{suffix}" for stem in stems for suffix in (".txt", ".jsonl")))
 
 
-def ones(Y: csr_matrix, path: Path) -> csr_matrix:
+def check_ones(Y: csr_matrix, path: Path) -> csr_matrix:
     """Y, whose values must all be 1."""
     if Y.nnz and not (Y.data == 1).all():
         place = int(np.flatnonzero(Y.data != 1)[0])
@@ -259,7 +261,7 @@ def ones(Y: csr_matrix, path: Path) -> csr_matrix:
     return Y
 
 
-def whole(dataset: Dataset, *paths: Path) -> Dataset:
+def validated(dataset: Dataset, *paths: Path) -> Dataset:
     """The data set, once everything in it fits together and there is something to learn from and to score.
 
     Training rows may have no label yet: labels of their groups may come from elsewhere.

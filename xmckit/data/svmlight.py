@@ -59,7 +59,7 @@ class Svmlight(Configured):
         labels = self.params.labels or max(1, *(part.labels_seen for part in parts))
         train, test = (Split(X=part.features(features), Y=part.labels(labels)) for part in parts)
         dataset = Dataset(name=path.resolve().name, train=train, test=test, info={"format": "svmlight"})
-        return reading.whole(dataset, *files)
+        return reading.validated(dataset, *files)
 
     def _parse(self, path: Path, context: Context) -> SparseRows:
         text = reading.read_bytes(path)
@@ -81,8 +81,8 @@ class Svmlight(Configured):
         first_feature = 0 if self.params.zero_based else 1
         splits = {"train": dataset.train, "test": dataset.test}
         for split in splits.values():
-            _refuse_what_svmlight_cannot_hold(dataset, split)
-        _refuse_lost_columns(dataset, {"features": self.params.features, "labels": self.params.labels})
+            _check_writable(dataset, split)
+        _check_column_counts(dataset, {"features": self.params.features, "labels": self.params.labels})
         for part, split in splits.items():
             X = as_csr(split.X)
             with store.atomic_file(folder / f"{part}.svm") as stream:
@@ -95,13 +95,13 @@ def _pairs(path: Path) -> list[tuple[Path, Path]]:
     """(train, test) of every data set in the folder."""
     found: dict[str, dict[str, Path]] = {}
     # Reversed, so that a plain file wins over its compressed copy.
-    for name in reversed(reading.names_in(path)) if path.is_dir() else ():
+    for name in reversed(reading.file_names(path)) if path.is_dir() else ():
         if match := _NAME.fullmatch(name):
             found.setdefault(match[1] or "", {})[match[2]] = path / name
     return [(parts["train"], parts["test"]) for _, parts in sorted(found.items()) if len(parts) == 2]
 
 
-def _refuse_lost_columns(dataset: Dataset, told: Mapping[str, int | None]) -> None:
+def _check_column_counts(dataset: Dataset, told: Mapping[str, int | None]) -> None:
     """Unless the sizes are told, a reader takes the largest numbers that occur: what is empty at the end is lost."""
     splits = (dataset.train, dataset.test)
     matrices = {"features": [as_csr(split.X) for split in splits], "labels": [split.Y for split in splits]}
@@ -114,7 +114,7 @@ def _refuse_lost_columns(dataset: Dataset, told: Mapping[str, int | None]) -> No
             )
 
 
-def _refuse_what_svmlight_cannot_hold(dataset: Dataset, split: Split) -> None:
+def _check_writable(dataset: Dataset, split: Split) -> None:
     if split.X is None or isinstance(split.X, dict):
         raise UsageError("svmlight holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
     for what in ("texts", "weights", "groups", "filter", "names"):

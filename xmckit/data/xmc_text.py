@@ -59,7 +59,7 @@ class XmcText(Configured):
         layout = _layout(path)
         folder = _folder(path)
         beside = [
-            *(reading.existing(folder, name) for name in (*FILTERS.values(), LABEL_FEATURES)),
+            *(reading.find_file(folder, name) for name in (*FILTERS.values(), LABEL_FEATURES)),
             *(reading.strings_file(folder, stem) for stem in TEXTS.values()),
             reading.strings_file(folder, *LABEL_NAMES),
         ]
@@ -77,7 +77,7 @@ class XmcText(Configured):
             train, test = (
                 _with_texts_and_filter(split, folder, part) for split, part in ((train, "train"), (test, "test"))
             )
-        features_file = reading.existing(folder, LABEL_FEATURES)
+        features_file = reading.find_file(folder, LABEL_FEATURES)
         dataset = Dataset(
             name=_name(path, layout),
             train=train,
@@ -86,11 +86,11 @@ class XmcText(Configured):
             label_features=None if features_file is None else _read_matrix(features_file, context),
             info={"format": "xmc"},
         )
-        return reading.whole(dataset, layout.files[0], layout.files[len(layout.files) // 2])
+        return reading.validated(dataset, layout.files[0], layout.files[len(layout.files) // 2])
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """`train.txt`, `test.txt` and what belongs beside them; values with nine digits, which float32 needs."""
-        _refuse_what_text_cannot_hold(dataset)
+        _check_writable(dataset)
         for part, split in (("train", dataset.train), ("test", dataset.test)):
             X = as_csr(split.X)
             header = f"{split.rows} {X.shape[1]} {split.labels}\n"
@@ -121,7 +121,7 @@ def _folder(path: Path) -> Path:
 def _layouts(path: Path) -> list[_Layout]:
     """Every layout that the files at `path` have; a path to a data file means the split files beside it."""
     folder = _folder(path)
-    names = reading.names_in(folder)
+    names = reading.file_names(folder)
 
     def matching(pattern: str) -> dict[str, Path]:
         found = ((re.fullmatch(pattern + r"(\.gz)?", name, re.IGNORECASE), name) for name in reversed(names))
@@ -140,7 +140,7 @@ def _layouts(path: Path) -> list[_Layout]:
             _Layout("pair", (train[stem], test[stem]))
             for stem in sorted(train.keys() & test.keys() - {"filter_labels"})
         ]
-        matrices = [reading.existing(folder, name) for part in MATRICES.values() for name in part]
+        matrices = [reading.find_file(folder, name) for part in MATRICES.values() for name in part]
         if all(matrices):
             layouts.append(_Layout("matrices", tuple(file for file in matrices if file)))
     return layouts
@@ -175,7 +175,7 @@ def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
         or not all(re.fullmatch(rb"[0-9]{1,18}", field) for field in fields)
     ):
         raise DataError(
-            f"expected a first line `{what}` of whole numbers, found {reading.shown(text, 0, whole_line=True)}",
+            f"expected a first line `{what}` of whole numbers, found {reading.quote(text, 0, whole_line=True)}",
             path=path,
             line=1,
         )
@@ -227,7 +227,7 @@ def _read_matrix(path: Path, context: Context) -> csr_matrix:
 
 
 def _read_matrices(features: Path, labels: Path, context: Context) -> Split:
-    X, Y = _read_matrix(features, context), reading.ones(_read_matrix(labels, context), labels)
+    X, Y = _read_matrix(features, context), reading.check_ones(_read_matrix(labels, context), labels)
     if X.shape[0] != Y.shape[0]:
         raise DataError(f"{Y.shape[0]} rows of labels, but {features.name} has {X.shape[0]} rows", path=labels)
     return Split(X=X, Y=Y)
@@ -260,15 +260,15 @@ def _split_column(file: Path, column: int, rows: int) -> np.ndarray:
     chosen = table[:, column]
     wrong = np.flatnonzero((chosen < 1) | (chosen > rows))
     if len(wrong):
-        line = reading.line_of_entry(text, int(wrong[0]))
-        found = reading.shown_number(chosen[wrong[0]])
+        line = reading.table_line_number(text, int(wrong[0]))
+        found = reading.number_text(chosen[wrong[0]])
         raise DataError(f"row numbers go from 1 to {rows}, found {found}", path=file, line=line)
     return chosen - 1
 
 
 def _with_texts_and_filter(split: Split, folder: Path, part: str) -> Split:
     texts = reading.optional_strings(folder, [TEXTS[part]], count=split.rows, what="row")
-    filter_file = reading.existing(folder, FILTERS[part])
+    filter_file = reading.find_file(folder, FILTERS[part])
     pairs = None if filter_file is None else _read_filter(filter_file, split.Y.shape)
     return Split(X=split.X, Y=split.Y, texts=texts, filter=pairs)
 
@@ -277,8 +277,8 @@ def _read_filter(path: Path, shape: tuple[int, int]) -> csr_matrix:
     pairs, text = reading.read_integers(path, 2)
     wrong = np.flatnonzero((pairs >= np.asarray(shape)).any(axis=1))
     if len(wrong):
-        row, label = (reading.shown_number(number) for number in pairs[wrong[0]])
-        line = reading.line_of_entry(text, int(wrong[0]))
+        row, label = (reading.number_text(number) for number in pairs[wrong[0]])
+        line = reading.table_line_number(text, int(wrong[0]))
         raise DataError(
             f"there are {shape[0]} rows and {shape[1]} labels, numbered from 0, found the pair {row} {label}",
             path=path,
@@ -290,7 +290,7 @@ def _read_filter(path: Path, shape: tuple[int, int]) -> csr_matrix:
     return matrix
 
 
-def _refuse_what_text_cannot_hold(dataset: Dataset) -> None:
+def _check_writable(dataset: Dataset) -> None:
     for split in (dataset.train, dataset.test):
         if split.X is None or isinstance(split.X, dict):
             raise UsageError("XMC text holds one feature matrix; this data has blocks or only texts: use npz or jsonl")

@@ -6,7 +6,7 @@ passes on, even to a helper that is inlined.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -126,7 +126,7 @@ def _is_sign(character: int) -> bool:
 
 
 @_inlined
-def _digits_at(at: int) -> tuple[int, int]:
+def _digits_at(at: int) -> Any:
     """Return (the number of digits at `at`, up to 8; their value), without a branch per digit.
 
     A digit is a byte that becomes 0 to 9 by ^ 0x30; adding 0x76 carries into the top bit of every larger one. The

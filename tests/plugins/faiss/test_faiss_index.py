@@ -142,7 +142,7 @@ def test_the_choice_is_worth_it_or_the_exact_scan(monkeypatch):
     [(0.9, 0.5, 3.0, 2), (0.89, 0.9, 8.0, 1), (0.89, 0.9, 7.9, 0), (0.95, 0.99, 2.9, 0)],
 )
 def test_the_rule(deep, shallow, gain, worth):
-    assert kinds.Trial(kinds.Settings("ivf"), {100: deep, 10: shallow}, gain).worth[0] == worth
+    assert kinds.Trial(kinds.SearchSettings("ivf"), {100: deep, 10: shallow}, gain).worth[0] == worth
 
 
 def test_recall_is_stored_with_the_index(tmp_path):

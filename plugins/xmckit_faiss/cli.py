@@ -25,8 +25,8 @@ def search(run: str, query: str, k: int, how: str | None, root: str, as_json: bo
     RUN is a run folder, its name, the name of a recipe for its newest finished run, or a folder that `xmckit labels
     add` wrote. Near is what points in the same direction: scores are cosines, whatever the metric of the run's index.
     """
-    finding = _finding()
-    told = finding.neighbours(finding.Searched.open(run, Path(root)), query, k, how, _say)
+    label_search = _label_search()
+    told = label_search.nearest_labels(label_search.SearchableRun.open(run, Path(root)), query, k, how, _say)
     if as_json:
         click.echo(json.dumps(told, indent=2, ensure_ascii=True))
         return
@@ -49,10 +49,10 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
     `xmckit search` take in the place of a run. What the model says about its other labels does not change, but more of
     them compete.
     """
-    finding = _finding()
-    searched = finding.Searched.open(run, Path(root))
-    output = output or _beside(searched.path)
-    done = finding.added(searched, file, output, _say)
+    label_search = _label_search()
+    target = label_search.SearchableRun.open(run, Path(root))
+    output = output or _beside(target.path)
+    done = label_search.add_labels_to_run(target, file, output, _say)
     extension, refusals = done.extension, done.refusals
     if as_json:
         told = {
@@ -75,14 +75,14 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
     click.echo(f'folder: {extension.path}\ntry: {first} {extension.path} "some text"')
 
 
-def _finding() -> Any:
+def _label_search() -> Any:
     """What the commands do; where faiss is missing, the error says what to install."""
     from xmckit import make_context
 
     make_context().resolve("indexer", "faiss")
-    from xmckit_faiss import finding
+    from xmckit_faiss import label_search
 
-    return finding
+    return label_search
 
 
 def _beside(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Rows from a stream: chunks do not change them, bad lines are told by number, and pipes are answered at once."""
+"""InputRows from a stream: chunks do not change them, bad lines are told by number, and pipes are answered at once."""
 
 import gzip
 import io
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, vstack
 
-from xmckit.data import rows as module
-from xmckit.data.rows import FORMATS, Lines, Skipped, matrix_chunks, read_chunks
+from xmckit.data import row_stream as module
+from xmckit.data.row_stream import FORMATS, Lines, SkippedLines, matrix_chunks, read_chunks
 from xmckit.data.xmc_text import row_text
 from xmckit.errors import DataError, UsageError
 
@@ -128,7 +128,7 @@ def test_a_bad_line_is_an_error_after_the_rows_before_it(form, content, line, wh
 
 @pytest.mark.parametrize(("form", "content", "line", "why"), BAD)
 def test_bad_lines_are_counted(form, content, line, why):
-    skipped = Skipped()
+    skipped = SkippedLines()
     assert texts(content, form, skipped=skipped) == ["a", "b"]
     assert skipped.count == 1
     assert f"line {line}" in skipped.first[0]
@@ -148,25 +148,25 @@ def test_bad_features(form, content, line, why):
     with pytest.raises(DataError, match=f"input, line {line}: .*{why}"):
         before.extend(map(len, read_chunks(Lines(io.BytesIO(content), "input"), form, width=9)))
     assert before == [1]
-    skipped = Skipped()
+    skipped = SkippedLines()
     read = chunks(content, form, width=9, skipped=skipped)
     assert (sum(map(len, read)), skipped.count) == (2, 1)
 
 
 def test_what_is_wrong_with_the_whole_input_is_never_skipped():
     with pytest.raises(DataError, match=r"the file has 7 features, the model takes 9"):
-        chunks(b"1 7 2\n0:1\n", "xmc", width=9, skipped=Skipped())
+        chunks(b"1 7 2\n0:1\n", "xmc", width=9, skipped=SkippedLines())
     with pytest.raises(DataError, match=r"no column 'text', only body, id"):
-        chunks(b"body,id\na,1\n", "csv", skipped=Skipped())
+        chunks(b"body,id\na,1\n", "csv", skipped=SkippedLines())
     with pytest.raises(UsageError, match="takes texts"):
         chunks(b"", "xmc")
     packed = gzip.compress(os.urandom(1 << 16).hex().encode())[:-4000]
     with gzip.open(io.BytesIO(packed)) as stream, pytest.raises(DataError, match="gzip file is damaged"):
-        list(read_chunks(Lines(stream, "input"), "text", skipped=Skipped()))
+        list(read_chunks(Lines(stream, "input"), "text", skipped=SkippedLines()))
 
 
 def test_many_bad_lines_are_all_counted_and_few_are_kept():
-    skipped = Skipped()
+    skipped = SkippedLines()
     assert texts(b"\xff\n" * 5000 + b"a\n", skipped=skipped) == ["a"]
     assert (skipped.count, len(skipped.first)) == (5000, 5)
 
@@ -209,7 +209,7 @@ def test_a_pipe_is_answered_without_waiting_for_more(form, first, then):
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(FORMATS))
 def test_any_bytes_are_rows_or_errors(content, form):
-    skipped = Skipped()
+    skipped = SkippedLines()
     try:
         read = chunks(content, form, width=5, skipped=skipped)
     except DataError:

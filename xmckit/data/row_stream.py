@@ -29,7 +29,7 @@ from xmckit.sparse.parse import Grammar, SparseRows, TextError, parse_rows
 
 Format = Literal["text", "jsonl", "csv", "tsv", "xmc", "svmlight"]
 FORMATS: tuple[str, ...] = get_args(Format)
-OF_FEATURES = ("xmc", "svmlight")
+FEATURE_FORMATS = ("xmc", "svmlight")
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".svm": "svmlight", ".svmlight": "svmlight",
 }  # fmt: skip
@@ -43,8 +43,8 @@ _HEADER = re.compile(rb"\s*\d+\s+(\d{1,18})(?:\s+\d+)?\s*")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows that are predicted together: texts or features, with the line that each came from and the id it has."""
+class InputRows:
+    """InputRows that are predicted together: texts or features, with the line that each came from and the id it has."""
 
     lines: Sequence[int]
     ids: Sequence[str | None]
@@ -61,7 +61,7 @@ class Rows:
 
 
 class Lines:
-    """The numbered lines of a stream of bytes. `dry`: no further line has come yet."""
+    """The numbered lines of a stream of bytes. `waiting`: no further line has come yet."""
 
     def __init__(self, stream: IO[bytes], name: str, advance: Callable[[float], None] = lambda bytes_: None):
         self.name, self._stream, self._advance = name, stream, advance
@@ -69,7 +69,7 @@ class Lines:
         self._parts: list[bytes] = []
 
     @property
-    def dry(self) -> bool:
+    def waiting(self) -> bool:
         return not self._ready
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
@@ -106,7 +106,7 @@ class Lines:
 
 
 @dataclass
-class Skipped:
+class SkippedLines:
     """Lines that could not be used: how many, and the first few reasons."""
 
     count: int = 0
@@ -119,18 +119,18 @@ class Skipped:
 
 
 def read_chunks(
-    lines: Lines, form: Format, *, width: int | None = None, column: str = "text", skipped: Skipped | None = None
-) -> Iterator[Rows]:
+    lines: Lines, form: Format, *, width: int | None = None, column: str = "text", skipped: SkippedLines | None = None
+) -> Iterator[InputRows]:
     """The rows in chunks. A bad line is an error once the rows before it were given, or, with `skipped`, counted there.
 
     `width` is how many features the model takes; `column` is the field, or the column, with the text.
     """
-    if form in OF_FEATURES and width is None:
+    if form in FEATURE_FORMATS and width is None:
         raise UsageError("this model takes texts, not features")
-    chunk: list[_Record] = []
+    chunk: list[_Row] = []
     size, wrong = 0, None
-    for record in _with_the_end(_records(lines, form, column, width)):
-        if isinstance(record, _Record):
+    for record in _with_stream_error(_line_results(lines, form, column, width)):
+        if isinstance(record, _Row):
             chunk.append(record)
             size += len(record.content)
         elif record is not None:
@@ -138,27 +138,27 @@ def read_chunks(
                 wrong = record
                 break
             skipped.add(record)
-        if chunk and (lines.dry or len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
-            yield from _rows(chunk, form, width, lines.name, skipped)
+        if chunk and (lines.waiting or len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
+            yield from _input_rows(chunk, form, width, lines.name, skipped)
             chunk, size = [], 0
     if chunk:
-        yield from _rows(chunk, form, width, lines.name, skipped)
+        yield from _input_rows(chunk, form, width, lines.name, skipped)
     if wrong is not None:
         raise wrong
 
 
 @dataclass(frozen=True)
-class _Record:
+class _Row:
     line: int
     content: Any  # str for texts, bytes for features
     id: str | None = None
 
 
 # What a line is: a row, what is wrong with it, or None. None too is told, for the rows before it need not wait.
-_Found: TypeAlias = "_Record | DataError | None"
+_LineResult: TypeAlias = "_Row | DataError | None"
 
 
-def _with_the_end(records: Iterator[_Found]) -> Iterator[_Found]:
+def _with_stream_error(records: Iterator[_LineResult]) -> Iterator[_LineResult]:
     """The records, and at their end the error of the stream itself, which has no line."""
     try:
         yield from records
@@ -166,24 +166,24 @@ def _with_the_end(records: Iterator[_Found]) -> Iterator[_Found]:
         yield DataError(str(error))
 
 
-def _records(lines: Lines, form: Format, column: str, width: int | None) -> Iterator[_Found]:
+def _line_results(lines: Lines, form: Format, column: str, width: int | None) -> Iterator[_LineResult]:
     if form == "text":
-        return (_text_record(lines.name, number, line) for number, line in lines)
+        return (_text_row(lines.name, number, line) for number, line in lines)
     if form == "jsonl":
-        return (_json_record(lines.name, number, line, column) for number, line in lines)
+        return (_json_row(lines.name, number, line, column) for number, line in lines)
     if form in ("csv", "tsv"):
-        return _table_records(lines, form, column)
-    return _feature_records(lines, form, width)
+        return _table_rows(lines, form, column)
+    return _feature_rows(lines, form, width)
 
 
-def _text_record(name: str, number: int, line: bytes) -> _Record | DataError:
+def _text_row(name: str, number: int, line: bytes) -> _Row | DataError:
     try:
-        return _Record(number, reading.decoded(Path(name), line, number))
+        return _Row(number, reading.decode_line(Path(name), line, number))
     except DataError as error:
         return error
 
 
-def _json_record(name: str, number: int, line: bytes, column: str) -> _Found:
+def _json_row(name: str, number: int, line: bytes, column: str) -> _LineResult:
     if not line.strip():
         return None
 
@@ -191,11 +191,11 @@ def _json_record(name: str, number: int, line: bytes, column: str) -> _Found:
         return DataError(why, path=name, line=number)
 
     try:
-        content = json.loads(reading.decoded(Path(name), line, number))
+        content = json.loads(reading.decode_line(Path(name), line, number))
     except DataError as error:
         return error
     except (ValueError, RecursionError) as error:
-        return wrong(f"not JSON: {reading.json_fault(error)}")
+        return wrong(f"not JSON: {reading.json_error_text(error)}")
     identity = content.get("id") if isinstance(content, dict) else None
     text = content.get(column) if isinstance(content, dict) else content
     if isinstance(content, dict) and column not in content:
@@ -207,13 +207,13 @@ def _json_record(name: str, number: int, line: bytes, column: str) -> _Found:
         return wrong("an id must be a string or a whole number")
     identity = None if identity is None else str(identity)
     try:
-        reading.encodable(f"{text}{identity}", Path(name), number)
+        reading.check_encodable(f"{text}{identity}", Path(name), number)
     except DataError as error:
         return error
-    return _Record(number, text, identity)
+    return _Row(number, text, identity)
 
 
-def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Found]:
+def _table_rows(lines: Lines, form: Format, column: str) -> Iterator[_LineResult]:
     csv.field_size_limit(LONGEST_LINE)
     # Bytes that are no text go through the csv reader, which cannot go on after an error below it.
     texts = (line.decode("utf-8", "surrogateescape") + "\n" for _, line in lines)
@@ -241,10 +241,10 @@ def _table_records(lines: Lines, form: Format, column: str) -> Iterator[_Found]:
                     line=begin,
                 )
             continue
-        yield _table_record(lines.name, begin, fields, columns, column)
+        yield _table_row(lines.name, begin, fields, columns, column)
 
 
-def _table_record(name: str, number: int, fields: list[str], columns: list[str], column: str) -> _Record | DataError:
+def _table_row(name: str, number: int, fields: list[str], columns: list[str], column: str) -> _Row | DataError:
     if len(fields) != len(columns):
         return DataError(f"expected {len(columns)} columns, found {len(fields)}", path=name, line=number)
     values = dict(zip(columns, fields, strict=True))
@@ -253,46 +253,46 @@ def _table_record(name: str, number: int, fields: list[str], columns: list[str],
         f"{text}{identity}".encode()
     except UnicodeEncodeError:
         return DataError("not UTF-8", path=name, line=number)
-    return _Record(number, text, identity)
+    return _Row(number, text, identity)
 
 
-def _feature_records(lines: Lines, form: Format, width: int | None) -> Iterator[_Found]:
+def _feature_rows(lines: Lines, form: Format, width: int | None) -> Iterator[_LineResult]:
     for number, line in lines:
         if form == "xmc" and number == 1 and (header := _HEADER.fullmatch(line)):
             if int(header[1]) != width:
                 raise DataError(f"the file has {int(header[1])} features, the model takes {width}", path=lines.name)
             continue
         no_row = form == "svmlight" and not line.partition(b"#")[0].strip()
-        yield None if no_row else _Record(number, line)
+        yield None if no_row else _Row(number, line)
 
 
-def _rows(
-    chunk: Sequence[_Record], form: Format, width: int | None, name: str, skipped: Skipped | None
-) -> Iterator[Rows]:
-    if form not in OF_FEATURES:
-        yield Rows([row.line for row in chunk], [row.id for row in chunk], texts=[row.content for row in chunk])
+def _input_rows(
+    chunk: Sequence[_Row], form: Format, width: int | None, name: str, skipped: SkippedLines | None
+) -> Iterator[InputRows]:
+    if form not in FEATURE_FORMATS:
+        yield InputRows([row.line for row in chunk], [row.id for row in chunk], texts=[row.content for row in chunk])
         return
     assert width is not None
     grammar = Grammar(features=width, first_feature=1 if form == "svmlight" else 0, annotated=form == "svmlight")
     good, wrong = chunk, None
     try:
-        parsed = _parsed(chunk, grammar)
+        parsed = _parse(chunk, grammar)
     except TextError:
-        good, wrong = _sifted(chunk, grammar, width, name, skipped)
-        parsed = _parsed(good, grammar)
+        good, wrong = _valid_rows(chunk, grammar, width, name, skipped)
+        parsed = _parse(good, grammar)
     if good:
-        yield Rows([row.line for row in good], [row.id for row in good], X=parsed.features(width))
+        yield InputRows([row.line for row in good], [row.id for row in good], X=parsed.features(width))
     if wrong is not None:
         raise wrong
 
 
-def _sifted(
-    chunk: Sequence[_Record], grammar: Grammar, width: int, name: str, skipped: Skipped | None
-) -> tuple[list[_Record], DataError | None]:
+def _valid_rows(
+    chunk: Sequence[_Row], grammar: Grammar, width: int, name: str, skipped: SkippedLines | None
+) -> tuple[list[_Row], DataError | None]:
     """The lines that can be read, up to the first that cannot, which is the error; with `skipped`, all that can."""
     good = []
     for record in chunk:
-        wrong = _fault(record, grammar, width, name)
+        wrong = _row_error(record, grammar, width, name)
         if wrong is None:
             good.append(record)
         elif skipped is None:
@@ -302,24 +302,24 @@ def _sifted(
     return good, None
 
 
-def _parsed(chunk: Sequence[_Record], grammar: Grammar) -> SparseRows:
+def _parse(chunk: Sequence[_Row], grammar: Grammar) -> SparseRows:
     return parse_rows(_bytes(chunk), 0, grammar, rows=None if grammar.annotated else len(chunk))
 
 
-def _bytes(chunk: Sequence[_Record]) -> np.ndarray:
+def _bytes(chunk: Sequence[_Row]) -> np.ndarray:
     return np.frombuffer(b"".join(record.content + b"\n" for record in chunk), dtype=np.uint8)
 
 
-def _fault(record: _Record, grammar: Grammar, width: int, name: str) -> DataError | None:
+def _row_error(record: _Row, grammar: Grammar, width: int, name: str) -> DataError | None:
     try:
-        _parsed([record], grammar)
+        _parse([record], grammar)
     except TextError as error:
         expected = f"features are numbered from {grammar.first_feature} and there are {width}"
-        return DataError(reading.meaning(_bytes([record]), error, expected), path=name, line=record.line)
+        return DataError(reading.error_text(_bytes([record]), error, expected), path=name, line=record.line)
     return None
 
 
-def matrix_chunks(X: Matrix, path: Path) -> Iterator[Rows]:
+def matrix_chunks(X: Matrix, path: Path) -> Iterator[InputRows]:
     """The rows of a matrix in chunks; those that are dense may be on disk still."""
     for start in range(0, int(X.shape[0]), ROWS_AT_ONCE):
         block = X[start : start + ROWS_AT_ONCE]
@@ -327,4 +327,4 @@ def matrix_chunks(X: Matrix, path: Path) -> Iterator[Rows]:
             check_values(block, path, start)
             block = np.ascontiguousarray(block, dtype=np.float32)
         count = int(block.shape[0])
-        yield Rows(range(start + 1, start + count + 1), [None] * count, X=block)
+        yield InputRows(range(start + 1, start + count + 1), [None] * count, X=block)

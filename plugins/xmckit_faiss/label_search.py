@@ -17,7 +17,6 @@ from xmckit.data import reading
 from xmckit.data.jsonl import json_object
 from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
-from xmckit.protocols import ExtensibleHead, IndexedHead
 from xmckit.runs.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
@@ -31,7 +30,7 @@ USE = "faiss"
 
 
 @dataclass
-class Searched:
+class SearchableRun:
     """A run, or a run with added labels, and what a search in it needs."""
 
     run: Run
@@ -39,11 +38,11 @@ class Searched:
     context: Context
 
     @classmethod
-    def open(cls, name: str, root: Path) -> Searched:
+    def open(cls, name: str, root: Path) -> SearchableRun:
         path = Path(name)
         extension = read_extension(path) if is_extension(path) else None
         run = extension.run if extension is not None else find_run(name, root)
-        return cls(run, extension, run.explain_missing(make_context()))
+        return cls(run, extension, run.explaining(make_context()))
 
     @property
     def path(self) -> Path:
@@ -63,9 +62,10 @@ class Searched:
     def index_names(self) -> list[str]:
         """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
         names = []
-        for stage in self.run.index_stages:
-            if stage.use == USE and stage.identity["params"]["embeddings"] != "head":
-                names.append(stage.section)
+        for stage in self.run.manifest["stages"]:
+            name, identity = stage["name"], stage["identity"]
+            if name.startswith("index-") and identity["use"] == USE and identity["params"]["embeddings"] != "head":
+                names.append(name.removeprefix("index-"))
         return names
 
     @property
@@ -76,7 +76,7 @@ class Searched:
 
     def features(self, texts: Sequence[str]) -> Matrix:
         """Texts as the index sees them."""
-        featurizer = self.run.load_featurizer(self.run.features_stage(self.index_stage), self.context)
+        featurizer = self.run.load_featurizer(self.index_stage, self.context)
         try:
             return featurizer.transform(Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts), context=self.context)
         except DataError as error:
@@ -87,7 +87,7 @@ class Searched:
         if self.extension is not None and self.extension.indexes:
             return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
         if names := self.index_names():
-            return self._loaded(self.run.index_folder(names[0]))
+            return self._loaded(self.run.stage_folder(f"index-{names[0]}") / "index")
         X, Y = self.run.training_rows()
         entries = X.nnz if hasattr(X, "nnz") else X.size
         if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:
@@ -109,12 +109,12 @@ class Searched:
         raise UsageError(f"{self.path} has no label '{name}'{nearest(name, self.label_names)}")
 
 
-def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any) -> dict[str, Any]:
+def nearest_labels(target: SearchableRun, query: str, k: int, how: str | None, say: Any) -> dict[str, Any]:
     """The labels nearest to `query`: the name of a label, unless none has it or a text is asked for."""
-    as_label = how == "label" or (how is None and query in searched.label_names)
+    as_label = how == "label" or (how is None and query in target.label_names)
     if as_label:
-        label = searched.label(query)
-        index = searched.index(say)
+        label = target.label(query)
+        index = target.index(say)
         embedding = index.embedding(label)
         if embedding is None:
             raise UsageError(f"label '{query}' has no embedding in the index: search for a text instead")
@@ -122,35 +122,35 @@ def neighbours(searched: Searched, query: str, k: int, how: str | None, say: Any
         kept = found != label
         found, scores = found[kept][:k], scores[kept][:k]
     else:
-        X = _text_features(searched, query, how)
+        X = _text_features(target, query, how)
         if not (X.nnz if hasattr(X, "nnz") else np.any(X)):
             raise UsageError(
                 f"no word of {query!r} is known to the run's features, nor is it a label"
-                f"{nearest(query, searched.label_names)}"
+                f"{nearest(query, target.label_names)}"
             )
-        index = searched.index(say)
+        index = target.index(say)
         found, scores = index.alike(index.embed(X)[0], k)
-    names = searched.label_names
+    names = target.label_names
     told = [
         {"label": names[label], "cosine": round(float(score), 4)}
         for label, score in zip(found.tolist(), scores.tolist(), strict=True)
     ]
     return {
-        "run": str(searched.path),
+        "run": str(target.path),
         "query": query,
         "as": "label" if as_label else "text",
         "labels": told,
     }
 
 
-def _text_features(searched: Searched, query: str, how: str | None) -> Matrix:
+def _text_features(target: SearchableRun, query: str, how: str | None) -> Matrix:
     try:
-        return searched.features([query])
+        return target.features([query])
     except UsageError as error:
         if how == "text":
             raise
-        close = nearest(query, searched.label_names)
-        raise UsageError(f"{searched.path} has no label '{query}'{close}; for a search by text: {error}") from None
+        close = nearest(query, target.label_names)
+        raise UsageError(f"{target.path} has no label '{query}'{close}; for a search by text: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class NewLabels:
         texts: list[str] = []
         columns: list[int] = []
         taken = set(known)
-        for number, line in enumerate(reading.content_lines(path), start=1):
+        for number, line in enumerate(reading.read_lines(path), start=1):
             if not line.strip():
                 continue
-            name, examples = _parsed(line, path, number)
+            name, examples = _parse_line(line, path, number)
             if name in taken:
                 raise DataError(
                     f"label {name!r} is there already: labels that are added must be new", path=path, line=number
@@ -187,7 +187,7 @@ class NewLabels:
         return cls(names, texts, of)
 
 
-def _parsed(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
+def _parse_line(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
     """(name, texts) of a line, or DataError."""
     entry = json_object(path, number, line)
     name, examples = entry.get("label"), entry.get("examples", [])
@@ -201,12 +201,12 @@ def _parsed(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
     if not texts or not all(isinstance(text, str) for text in texts):
         raise DataError('expected "examples", a list of texts, or a "text"', path=path, line=number)
     for string in (name, *texts):
-        reading.encodable(string, path, number)
+        reading.check_encodable(string, path, number)
     return name, texts
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedLabels:
     """What was written, why some heads could not take the labels, and what the indexes of those that could know."""
 
     extension: Extension
@@ -214,27 +214,26 @@ class Added:
     indexes: Sequence[dict[str, Any]]
 
 
-def added(searched: Searched, path: Path, output: Path, say: Any) -> Added:
+def add_labels_to_run(target: SearchableRun, path: Path, output: Path, say: Any) -> AddedLabels:
     """Write a folder with the run's heads and its index, each with the labels of the file `path`."""
-    if searched.extension is not None:
-        raise UsageError(f"{searched.path} has added labels already: add all of them to {searched.run.path} at once")
-    labels = NewLabels.read(path, searched.label_names)
-    X, of_heads = searched.features(labels.texts), searched.model.all_features(labels.texts)
+    if target.extension is not None:
+        raise UsageError(f"{target.path} has added labels already: add all of them to {target.run.path} at once")
+    labels = NewLabels.read(path, target.label_names)
+    X, of_heads = target.features(labels.texts), target.model.all_features(labels.texts)
     for seen in (X, *of_heads):
         _check_known_words(seen, labels, path)
-    index = searched.index(say)
-    heads, refusals = _extended_heads(searched, X, of_heads, labels, index)
-    names = searched.index_names()
+    index = target.index(say)
+    heads, refusals = _extend_heads(target, X, of_heads, labels, index)
+    names = target.index_names()
     index.add_labels(X, labels.of)
-    count = len(searched.label_names) + len(labels.names)
+    count = len(target.label_names) + len(labels.names)
     told = [
-        {"head": searched.run.head_names[position], "index": name, "labels": known, "new": known == count}
+        {"head": target.run.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
-        if isinstance(head, IndexedHead)
-        for name, known in head.index_labels()
+        for name, known in getattr(head, "index_labels", list)()
     ]
     indexes = {names[0] if names else USE: index}
-    return Added(write_extension(output, searched.run, labels.names, heads, indexes), refusals, told)
+    return AddedLabels(write_extension(output, target.run, labels.names, heads, indexes), refusals, told)
 
 
 def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
@@ -249,31 +248,31 @@ def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
         )
 
 
-def _extended_heads(
-    searched: Searched, X: Matrix, of_heads: Sequence[Matrix], labels: NewLabels, index: FaissIndex
+def _extend_heads(
+    target: SearchableRun, X: Matrix, of_heads: Sequence[Matrix], labels: NewLabels, index: FaissIndex
 ) -> tuple[dict[int, Any], list[str]]:
     """(heads with the new labels, by position; why others cannot take them). All heads take them or none.
 
     A head whose own indexes cannot take the labels gets one of them alone, beside: what it says about others stays.
     """
-    run = searched.run
-    names = searched.run.head_names
+    run = target.run
+    names = target.run.head_names
     seen = [run.features_folder(f"head-{name}") for name in names]
     sees = dict(zip(seen, names, strict=True))
-    trains = {place: _background(run, f"head-{name}", searched.context) for place, name in sees.items()}
+    trains = {place: _background(run, f"head-{name}", target.context) for place, name in sees.items()}
     heads, refusals = {}, []
 
     def alone(place: Path) -> FaissIndex:
-        if place != run.features_folder(searched.index_stage):
+        if place != run.features_folder(target.index_stage):
             raise UsageError(
-                "its indexes cannot take new labels, and labels are searched by other features than this head sees: an "
+                "its indexes cannot take new labels, and labels are target by other features than this head sees: an "
                 '[[index]] with use = "faiss" and its features would take them'
             )
         found: FaissIndex = named_index(index.of_new_labels(X, labels.of), USE)
         return found
 
-    for position, (name, place, head) in enumerate(zip(names, seen, searched.model.heads, strict=True)):
-        if not isinstance(head, ExtensibleHead):
+    for position, (name, place, head) in enumerate(zip(names, seen, target.model.heads, strict=True)):
+        if not hasattr(head, "add_labels"):
             refusals.append(f"head {name} cannot take new labels: train it anew with them")
             continue
         try:
