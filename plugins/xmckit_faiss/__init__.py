@@ -1,4 +1,8 @@
-"""Search among label embeddings with faiss: shortlists, nearest labels, and new labels without training anew."""
+"""Label search with faiss: shortlists for heads, nearest labels, and new labels for trained runs.
+
+`index` and `kinds` hold the index, `embeddings` the label vectors, `library` all calls that need care with faiss,
+`label_search` and `cli` the commands. Imports only public names of xmckit; exports its hooks alone.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterator
 
 import xmckit
 
-# one of the two forms of faiss, which exclude each other: [gpu] is the other one
+# [cpu] and [gpu] install two builds of faiss that exclude each other.
 FAISS = "xmckit[cpu]"
 
 
@@ -15,7 +19,7 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "faiss",
         "xmckit_faiss.index:FaissIndexer",
-        summary="The labels whose embeddings are nearest to a row, by faiss: exact or approximate.",
+        summary="List the labels with the nearest embeddings to a row, by exact or approximate faiss search.",
         requires=FAISS,
     )
 
@@ -30,5 +34,5 @@ def xmckit_commands() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "labels.add",
         "xmckit_faiss.cli:add",
-        summary="Give the model of a run new labels, from a few examples or a text each, without training it anew.",
+        summary="Add labels to the model of a run, from a few examples or a text each, without retraining.",
     )

@@ -1,8 +1,8 @@
-"""Label embeddings: the sums of the rows that have a label, seen in a few dense dimensions.
+"""Label embeddings: the sum of the rows that have a label, projected to a few dense dimensions.
 
-A label's embedding is Σx / √n over its n training rows: a frequent label is longer, but not n times as long. The
-dimensions are the leading right singular vectors of these sums for a sample of labels. Nothing is ever labels ×
-features and dense.
+The embedding of a label is Σx / √n over its n training rows: a frequent label is longer, but not n times as long. The
+projection consists of the leading right singular vectors of these sums for a sample of labels. No dense labels ×
+features matrix is ever built.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ITERATIONS = 2  # power iterations of the singular value decomposition
 
 @dataclass(frozen=True)
 class Projection:
-    """Features × d; None where rows are taken as they are."""
+    """A features × d matrix; `columns` is None if rows are used unchanged."""
 
     columns: np.ndarray | None
     inputs: int
@@ -35,7 +35,7 @@ class Projection:
         return self.inputs if self.columns is None else int(self.columns.shape[1])
 
     def rows(self, X: Matrix) -> np.ndarray:
-        """The rows of X, dense, in the dimensions of the embeddings."""
+        """Return the rows of X as dense vectors in the space of the embeddings."""
         if X.shape[1] != self.inputs:
             raise DataError(f"the rows have {X.shape[1]} features, this index was built for {self.inputs}")
         values: Any = X if self.columns is None else X @ self.columns
@@ -58,7 +58,7 @@ class Projection:
 
 
 def fitted_projection(X: Matrix, Y: csr_matrix, width: int, context: Context) -> Projection:
-    """Leading right singular vectors of the labels' sums; none where the rows already are that narrow."""
+    """Fit a projection to `width` dimensions; rows that are not wider stay unchanged."""
     inputs = int(X.shape[1])
     seen = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]))
     if inputs <= width:
@@ -73,14 +73,14 @@ def _singular_vectors(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
     from sklearn.utils.extmath import randomized_svd
     from threadpoolctl import threadpool_limits
 
-    # sums that BLAS spreads over threads differ in their last bits with the number of threads
+    # The last bits of BLAS sums depend on the number of threads.
     with threadpool_limits(1):
         _, _, rows = randomized_svd(matrix, rank, n_iter=ITERATIONS, random_state=seed)
     return np.ascontiguousarray(rows.T, dtype=np.float32)
 
 
 def label_sums(X: Matrix, Y: csr_matrix, projection: Projection) -> np.ndarray:
-    """Labels × d: Σx / √n of each label, zeros for a label on no row."""
+    """Return labels × d: Σx / √n of each label, zeros for a label without rows."""
     scaled = _scaled(csr_matrix(Y, dtype=np.float32))
     sums = np.zeros((Y.shape[1], projection.width), dtype=np.float32)
     for start in range(0, X.shape[0], ROWS_AT_ONCE):
@@ -90,7 +90,7 @@ def label_sums(X: Matrix, Y: csr_matrix, projection: Projection) -> np.ndarray:
 
 
 def _scaled(Y: csr_matrix) -> csr_matrix:
-    """Each stored label of a row as 1 / √n, n the rows that have it."""
+    """Return Y with the value 1 / √n for a label that n rows have."""
     counts = np.bincount(Y.indices, minlength=Y.shape[1])
     return csr_matrix(((1 / np.sqrt(counts[Y.indices])).astype(np.float32), Y.indices, Y.indptr), shape=Y.shape)
 

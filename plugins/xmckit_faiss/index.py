@@ -1,4 +1,4 @@
-"""Indexer `faiss`: the labels whose embeddings have the largest inner product with a row, or the largest cosine."""
+"""The indexer `faiss`: it lists the labels with the largest inner product, or cosine, of embedding and row."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from xmckit_faiss.kinds import Kind, Searcher, SearchSettings
 
 FORMAT = 1
 INDEX, ABOUT, PLACES = "index.faiss", "index.json", "labels.npz"
-SAMPLE = 1000  # rows whose exact neighbours are compared with those found
+SAMPLE = 1000  # rows for which exact and approximate neighbours are compared
 QUERIES_AT_ONCE = 1 << 14
-MOST_REMOVED = 0.25  # share of removed labels at which an index is built anew
-_WITHOUT = {
+MOST_REMOVED = 0.25  # share of removed labels above which the index is rebuilt
+_WHY_NO_EMBEDDING = {
     "pifa": "no training row has them",
-    "text": "no word of theirs is known",
+    "text": "the features know none of their words",
     "head": "their rows are zeros",
 }
 
@@ -32,25 +32,25 @@ _WITHOUT = {
 class FaissParams(Params):
     embeddings: Literal["pifa", "text", "head"] = Field(
         "pifa",
-        description='What a label is: "pifa" the sum of its training rows, "text" its name or text as the featurizer '
-        'sees it, "head" its row in the head, which the head hands over while it trains.',
+        description='What represents a label: "pifa" the sum of its training rows, "text" its name or text as '
+        'featurized, "head" its row in the head, which the head provides while it trains.',
     )
-    dim: int = Field(128, ge=1, le=4096, description="Dimensions that wider rows are projected to.")
+    dim: int = Field(128, ge=1, le=4096, description="Number of dimensions to which wider rows are projected.")
     kind: Literal["auto", "flat", "ivf", "hnsw", "pq"] = Field(
         "auto",
-        description='"flat" compares with all labels, "ivf" with those in the nearest lists, "hnsw" walks a graph, '
-        '"pq" compares short codes in the nearest lists first; "auto" tries them where there are many labels.',
+        description='"flat" compares with all labels, "ivf" with the labels in the nearest lists, "hnsw" walks a '
+        'graph, "pq" first compares short codes in the nearest lists; "auto" tries them if there are many labels.',
     )
-    metric: Literal["inner", "cosine"] = Field("inner", description="What makes a label near.")
-    probes: int | None = Field(None, ge=1, description='Lists that are looked into, of "ivf" and "pq".')
-    breadth: int | None = Field(None, ge=1, description='Labels that are kept in sight on the walk, of "hnsw".')
+    metric: Literal["inner", "cosine"] = Field("inner", description="The measure of nearness.")
+    probes: int | None = Field(None, ge=1, description='Number of lists that "ivf" and "pq" search.')
+    breadth: int | None = Field(None, ge=1, description='Number of candidates that "hnsw" keeps on its walk.')
 
 
 class FaissIndex:
-    """Label embeddings in a faiss index, by position; `label_at` says which label stands at a position.
+    """Label embeddings in a faiss index, by position; `label_at` holds the label at each position.
 
-    Labels without an embedding, that is with zeros only, are left out: no query is nearer to them than to others.
-    In head space it is empty until `rebuild` has been called.
+    Labels without an embedding (all zeros) are left out, because no query prefers them to other labels. An index in the
+    head's space is empty until `rebuild` is called.
     """
 
     def __init__(self, params: FaissParams, projection: Projection | None, labels: int, workers: int, seed: int):
@@ -60,28 +60,29 @@ class FaissIndex:
         self._searcher: Searcher | None = None
         self._on_gpus: Any = None
         self._alive = np.empty(0, dtype=bool)
-        self._told: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
         self._workers, self._seed = workers, seed
 
     # Searching
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
-        """The `k` nearest labels of each row, or all there are, with their inner products or cosines."""
-        found, scores = self.nearest(self._queries(Q), k)
-        rows, places = np.nonzero(found >= 0)
+        """Return up to `k` nearest labels of each row with their inner products or cosines."""
+        labels, scores = self.nearest(self._queries(Q), k)
+        rows, places = np.nonzero(labels >= 0)
         shape = (Q.shape[0], self.labels)
         indptr = np.searchsorted(rows, np.arange(Q.shape[0] + 1))
-        return csr_matrix((scores[rows, places], found[rows, places], indptr), shape=shape).sorted_indices()
+        return csr_matrix((scores[rows, places], labels[rows, places], indptr), shape=shape).sorted_indices()
 
     def nearest(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(labels, scores) of vectors in the space of the embeddings, best first, the lower label among equal ones.
+        """Return (labels, scores) for vectors in the space of the embeddings, best first, ties by label.
 
-        Padded with −1 and −inf. Which of equal labels are the last to be found is up to faiss, but always the same.
+        Rows are padded with −1 and −inf. faiss decides, deterministically, which of several tied labels at the end of a
+        row are left out.
         """
         if k < 1:
             raise UsageError(f"a shortlist needs k of at least 1, not {k}")
-        self._filled()
-        vectors = self._checked(vectors, "a query")
+        self._require_searcher()
+        vectors = self._check_vectors(vectors, "a query")
         if self.params.metric == "cosine":
             vectors = unit_rows(vectors)
         k = min(k, self.count)
@@ -89,14 +90,14 @@ class FaissIndex:
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
         for start in range(0, len(vectors), QUERIES_AT_ONCE):
             part = slice(start, start + QUERIES_AT_ONCE)
-            labels[part], scores[part] = self._found(vectors[part], k)
+            labels[part], scores[part] = self._search(vectors[part], k)
         return labels, scores
 
-    def _found(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         removed = len(self._alive) - self.count
         deep = k + removed
         on = self._on_gpus if deep <= library.DEEPEST_ON_GPU else None
-        scores, positions = self._filled().search(vectors, deep, self._workers, on)
+        scores, positions = self._require_searcher().search(vectors, deep, self._workers, on)
         gone = (positions < 0) | ~self._alive[np.maximum(positions, 0)]
         labels = np.where(gone, self.labels, self.label_at[np.maximum(positions, 0)])
         scores = np.where(gone, -np.inf, scores).astype(np.float32)
@@ -111,40 +112,40 @@ class FaissIndex:
         return np.asarray(rows.toarray() if issparse(Q) else rows, dtype=np.float32)
 
     def embed(self, X: Matrix) -> np.ndarray:
-        """Feature rows in the space of the embeddings."""
+        """Project feature rows to the space of the embeddings."""
         if self.projection is None:
             raise UsageError("this index is in the head's space: features have to pass the head first")
         return self.projection.rows(X)
 
     def embedding(self, label: int) -> np.ndarray | None:
-        """The embedding of a label as it is stored; None for a label that is not in the index."""
+        """Return the stored embedding of a label, or None if the label is not in the index."""
         places = np.flatnonzero((self.label_at == label) & self._alive)
-        return None if not len(places) else self._filled().rows(places)[0]
+        return None if not len(places) else self._require_searcher().rows(places)[0]
 
-    def alike(self, vector: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """(labels, cosines) of the `k` labels whose embeddings point most in the direction of one vector, exactly."""
-        (vector,) = unit_rows(self._checked(vector[None], "a query"))
-        cosines = unit_rows(self._filled().all_rows()) @ vector
+    def most_similar(self, vector: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return (labels, cosines) of the `k` labels with the largest cosine to one vector, by exact search."""
+        (vector,) = unit_rows(self._check_vectors(vector[None], "a query"))
+        cosines = unit_rows(self._require_searcher().all_rows()) @ vector
         places = np.flatnonzero(self._alive)
         best = places[np.lexsort((self.label_at[places], -cosines[places]))[:k]]
         return self.label_at[best], cosines[best]
 
-    def _filled(self) -> Searcher:
+    def _require_searcher(self) -> Searcher:
         if self._searcher is None:
-            raise UsageError("this index is in the head's space and has no labels yet: hand its rows to `rebuild`")
+            raise UsageError("this index is in the head's space and has no labels yet: pass its rows to `rebuild`")
         return self._searcher
 
     @property
     def count(self) -> int:
-        """Labels that can be found."""
+        """The number of labels that a search can return."""
         return int(self._alive.sum())
 
     @property
     def width(self) -> int:
-        """Numbers in an embedding."""
+        """The number of dimensions of an embedding."""
         return 0 if self._searcher is None else self._searcher.width
 
-    def _checked(self, vectors: np.ndarray, what: str) -> np.ndarray:
+    def _check_vectors(self, vectors: np.ndarray, what: str) -> np.ndarray:
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or (self._searcher is not None and vectors.shape[1] != self.width):
             raise DataError(f"{what} needs {self.width} numbers, found an array of size {vectors.shape}")
@@ -156,11 +157,11 @@ class FaissIndex:
     # Building and changing
 
     def fill(self, embeddings: np.ndarray, queries: np.ndarray, log: Any = lambda message: None) -> None:
-        """Build the index over one embedding per label; `queries` are vectors to choose and to measure it by."""
+        """Build the index over one embedding per label; `queries` serve to choose and to measure its kind."""
         if embeddings.shape[0] != self.labels:
             raise DataError(f"expected the embeddings of {self.labels} labels, found {embeddings.shape[0]}")
         self._searcher = None
-        embeddings = self._checked(embeddings, "a label embedding")
+        embeddings = self._check_vectors(embeddings, "a label embedding")
         present = np.flatnonzero(embeddings.any(axis=1))
         if not len(present):
             raise DataError("no label has an embedding: no training row has both a label and a feature")
@@ -168,14 +169,14 @@ class FaissIndex:
         if self.params.metric == "cosine":
             kept, queries = unit_rows(kept), unit_rows(queries)
         self.label_at, self._alive = present.astype(np.int32), np.ones(len(present), dtype=bool)
-        self._choose(kept, queries[queries.any(axis=1)], log)
-        self._spread()
+        self._choose_kind(kept, queries[queries.any(axis=1)], log)
+        self._copy_to_gpus()
         if missing := self.labels - len(present):
-            self._told["labels left out"] = missing
-            why = _WITHOUT[self.params.embeddings]
-            log(f"{missing:,} of {self.labels:,} labels have no embedding, as {why}: they are never found")
+            self._facts["labels left out"] = missing
+            why = _WHY_NO_EMBEDDING[self.params.embeddings]
+            log(f"{missing:,} of {self.labels:,} labels have no embedding, because {why}: no search returns them")
 
-    def _choose(self, embeddings: np.ndarray, queries: np.ndarray, log: Any) -> None:
+    def _choose_kind(self, embeddings: np.ndarray, queries: np.ndarray, log: Any) -> None:
         labels, kind = len(embeddings), self.params.kind
         scan = Searcher.build(SearchSettings("flat"), embeddings, self._seed, self._workers)
         _, exact = scan.search(queries, min(labels, kinds.DEEP), self._workers)
@@ -183,26 +184,26 @@ class FaissIndex:
         if kind == "flat" or few or (kind == "auto" and not len(queries)):
             self._searcher = scan
             why = "as asked for" if kind == "flat" else f"with {labels:,} labels the exact scan is fast enough"
-            self._told = {"kind": "flat", "because": why}
+            self._facts = {"kind": "flat", "because": why}
         elif kind == "auto":
             self._searcher = self._try_all(embeddings, queries, exact) or scan
         else:
-            self._searcher = Searcher.build(self._asked(kind, labels), embeddings, self._seed, self._workers)
-            self._told = {**self._searcher.settings.as_dict(), "because": "as asked for"}
+            self._searcher = Searcher.build(self._settings(kind, labels), embeddings, self._seed, self._workers)
+            self._facts = {**self._searcher.settings.as_dict(), "because": "as asked for"}
             if len(queries):
-                self._told |= kinds.measure(self._searcher, queries, exact).told()
-        log(f"faiss index over {labels:,} labels: {self._searcher.settings} ({self._told['because']})")
+                self._facts |= kinds.measure(self._searcher, queries, exact).as_dict()
+        log(f"faiss index over {labels:,} labels: {self._searcher.settings} ({self._facts['because']})")
 
-    def _asked(self, kind: Kind, labels: int) -> SearchSettings:
-        told = asdict(kinds.default_settings(kind, labels))
-        if self.params.probes is not None and told["lists"]:
-            told["probes"] = min(self.params.probes, told["lists"])
-        if self.params.breadth is not None and told["breadth"]:
-            told["breadth"] = self.params.breadth
-        return SearchSettings(**told)
+    def _settings(self, kind: Kind, labels: int) -> SearchSettings:
+        settings = kinds.default_settings(kind, labels)
+        if self.params.probes is not None and settings.lists:
+            settings = replace(settings, probes=min(self.params.probes, settings.lists))
+        if self.params.breadth is not None and settings.breadth:
+            settings = replace(settings, breadth=self.params.breadth)
+        return settings
 
     def _try_all(self, embeddings: np.ndarray, queries: np.ndarray, exact: np.ndarray) -> Searcher | None:
-        """An index with the settings that are worth it and do least work; None if none is."""
+        """Return the index with the settings that pay off most, or None if none pays off."""
         best: kinds.Trial | None = None
         chosen: Searcher | None = None
         seen = []
@@ -211,61 +212,61 @@ class FaissIndex:
             if trial.worth[0] and (best is None or trial.worth > best.worth):
                 best, chosen = trial, searcher
         if best is None or chosen is None:
-            self._told = {"kind": "flat", "because": f"none of {len(seen)} approximate settings is worth it"}
+            self._facts = {"kind": "flat", "because": f"none of {len(seen)} approximate settings is worth it"}
         else:
             chosen.tune(best.settings)
-            self._told = {**best.as_dict(), "because": f"the least work of {len(seen)} settings that were tried"}
-        self._told["tried"] = seen
+            self._facts = {**best.as_dict(), "because": f"the least work of {len(seen)} settings that were tried"}
+        self._facts["tried"] = seen
         return chosen
 
-    def _spread(self) -> None:
+    def _copy_to_gpus(self) -> None:
         self._on_gpus = None
-        searcher = self._filled()
+        searcher = self._require_searcher()
         if library.gpus() and searcher.settings.kind in library.ON_GPU:
-            self._on_gpus = library.explained(lambda: library.on_all_gpus(searcher.index), "copying to GPUs")
+            self._on_gpus = library.call(lambda: library.on_all_gpus(searcher.index), "copying to GPUs")
 
     def rebuild(self, label_vectors: np.ndarray) -> None:
-        """Take the rows of a head (labels × d) for embeddings, in place of what was there."""
+        """Replace all embeddings by the rows of a head (labels × d)."""
         if self.query_space != "head":
-            raise UsageError('only an index over the rows of a head is rebuilt: [index] embeddings = "head"')
+            raise UsageError('only an index over the rows of a head can be rebuilt: [index] embeddings = "head"')
         rows = np.asarray(label_vectors, dtype=np.float32)
         self.labels = len(rows)
-        self.fill(rows, sample(rows, self._seed))
+        self.fill(rows, sample_rows(rows, self._seed))
 
     def add_labels(self, X: Matrix, Y: csr_matrix) -> None:
-        """Put in labels behind the last one, from feature rows that have them (`Y`: rows × new labels)."""
+        """Append labels, computed from feature rows that have them (`Y`: rows × new labels)."""
         first = self.labels
-        self.add(self._sums(X, Y), np.arange(first, first + Y.shape[1]))
+        self.add(self._embeddings_from_rows(X, Y), np.arange(first, first + Y.shape[1]))
 
     def of_new_labels(self, X: Matrix, Y: csr_matrix) -> FaissIndex:
-        """An index that has none of these labels but those behind the last one, which come as in `add_labels`."""
+        """Return an index with only the labels that `add_labels` would append."""
         params = self.params.model_copy(update={"kind": "flat"})
         index = FaissIndex(params, self.projection, self.labels + Y.shape[1], self._workers, self._seed)
-        embeddings, labels = self._sums(X, Y), np.arange(self.labels, index.labels)
-        _refuse_zeros(embeddings, labels)
+        embeddings, labels = self._embeddings_from_rows(X, Y), np.arange(self.labels, index.labels)
+        _check_not_zero(embeddings, labels)
         kept = unit_rows(embeddings) if params.metric == "cosine" else embeddings
         index.label_at, index._alive = labels.astype(np.int32), np.ones(len(labels), dtype=bool)
         index._searcher = Searcher.build(SearchSettings("flat"), kept, self._seed, self._workers)
-        index._told = {"kind": "flat", "because": "it has only the labels that were added"}
-        index._spread()
+        index._facts = {"kind": "flat", "because": "it has only the labels that were added"}
+        index._copy_to_gpus()
         return index
 
-    def _sums(self, X: Matrix, Y: csr_matrix) -> np.ndarray:
+    def _embeddings_from_rows(self, X: Matrix, Y: csr_matrix) -> np.ndarray:
         if self.projection is None:
             raise UsageError("an index over the rows of a head takes new labels from the head: see `rebuild`")
         return label_sums(X, csr_matrix(Y, dtype=np.float32), self.projection)
 
     def add(self, embeddings: np.ndarray, labels: Sequence[int] | np.ndarray) -> None:
-        """Put labels into the index without building it anew. They must not be in it; new ones raise the count."""
+        """Add labels that are not in the index, without rebuilding it; numbers above the last one raise the count."""
         labels = np.asarray(labels, dtype=np.int64)
-        searcher = self._filled()
-        embeddings = self._checked(embeddings, "a label embedding")
+        searcher = self._require_searcher()
+        embeddings = self._check_vectors(embeddings, "a label embedding")
         if len(labels) != len(embeddings) or (labels < 0).any() or len(np.unique(labels)) < len(labels):
             raise DataError(f"expected one label number for each of {len(embeddings)} embeddings, each number once")
         present = np.intersect1d(self.label_at[self._alive], labels)
         if len(present):
             raise DataError(f"label {int(present[0])} is in the index already: remove it first")
-        _refuse_zeros(embeddings, labels)
+        _check_not_zero(embeddings, labels)
         if not len(labels):
             return
         if self.params.metric == "cosine":
@@ -275,42 +276,42 @@ class FaissIndex:
         self.label_at = np.concatenate([self.label_at, labels]).astype(np.int32)
         self._alive = np.concatenate([self._alive, np.ones(len(labels), dtype=bool)])
         self.labels = max(self.labels, int(labels.max()) + 1)
-        self._spread()
+        self._copy_to_gpus()
 
     def remove(self, labels: Sequence[int] | np.ndarray) -> None:
-        """Take labels out: they are not found any more. Only when a quarter is gone the index is built anew."""
+        """Remove labels. The index is rebuilt only when more than a quarter of its labels is removed."""
         labels = np.unique(np.asarray(labels, dtype=np.int64))
         doomed = self._alive & np.isin(self.label_at, labels)
         if doomed.sum() < len(labels):
             missing = np.setdiff1d(labels, self.label_at[self._alive])
             raise DataError(f"label {int(missing[0])} is not in the index")
         if doomed.sum() == self.count:
-            raise UsageError("an index without any label finds nothing: keep one at least")
+            raise UsageError("an index needs at least one label")
         self._alive = self._alive & ~doomed
         if 1 - self.count / len(self._alive) > MOST_REMOVED:
             self._compact()
 
     def _compact(self) -> None:
         kept = np.flatnonzero(self._alive)
-        searcher = self._filled()
+        searcher = self._require_searcher()
         embeddings = searcher.rows(kept)
         self.label_at, self._alive = self.label_at[kept], np.ones(len(kept), dtype=bool)
         lists = min(searcher.settings.lists, kinds.lists_for(len(kept)))
         settings = replace(searcher.settings, lists=lists, probes=min(searcher.settings.probes, lists))
         self._searcher = Searcher.build(settings, embeddings, self._seed, self._workers)
-        self._spread()
+        self._copy_to_gpus()
 
-    # What is known and stored
+    # Facts and storage
 
     def facts(self) -> dict[str, Any]:
-        """What a report says about how the index was made, by name."""
+        """Return what a report says about the index, by name."""
         where = f"{library.gpus()} GPUs" if self._on_gpus is not None else "CPU"
-        told = {name: value for name, value in self._told.items() if name != "tried"}
-        return {"labels": self.count, "dimensions": self.width, "searched on": where, **told}
+        facts = {name: value for name, value in self._facts.items() if name != "tried"}
+        return {"labels": self.count, "dimensions": self.width, "searched on": where, **facts}
 
-    def note(self, name: str, value: Any) -> None:
-        """One more fact, stored with the index."""
-        self._told[name] = value
+    def add_fact(self, name: str, value: Any) -> None:
+        """Add a fact that is stored with the index."""
+        self._facts[name] = value
 
     def save(self, folder: Path) -> None:
         store.write_json(folder / PARAMS, self.params.model_dump(mode="json"))
@@ -320,7 +321,7 @@ class FaissIndex:
             "format": FORMAT,
             "labels": self.labels,
             "seed": self._seed,
-            "told": self._told,
+            "told": self._facts,
         }
         if self._searcher is not None:
             store.write_arrays(folder / PLACES, {"label_at": self.label_at, "alive": self._alive})
@@ -334,7 +335,7 @@ class FaissIndex:
         about = _read_about(folder / ABOUT)
         projection = None if params.embeddings == "head" else Projection.load(folder)
         index = cls(params, projection, about["labels"], workers, about["seed"])
-        index._told = about["told"]
+        index._facts = about["told"]
         if "file" in about:
             index._restore(folder, about)
         return index
@@ -353,11 +354,11 @@ class FaissIndex:
             raise store.damaged(folder / INDEX, f"expected embeddings of {wanted} numbers")
         searcher.tune(searcher.settings)
         self._searcher = searcher
-        self._spread()
+        self._copy_to_gpus()
 
 
 class FaissIndexer(Configured):
-    """Embeds the labels and puts them into a faiss index."""
+    """Build a faiss index over label embeddings."""
 
     Params: ClassVar[type[Params]] = FaissParams
     provides: ClassVar[frozenset[str]] = frozenset({"shortlist", "rebuild"})
@@ -377,7 +378,7 @@ class FaissIndexer(Configured):
             index.fill(embeddings, projection.rows(held.matrix[rows]), context.log)
         if context.validation is not None:
             share = true_labels_found(index, held.matrix[rows], held.Y[rows])
-            index.note(f"true labels of validation rows among the first {kinds.DEEP}", share)
+            index.add_fact(f"true labels of validation rows among the first {kinds.DEEP}", share)
         return index
 
     def _embeddings(self, X: Matrix, Y: csr_matrix, projection: Projection, context: Context) -> np.ndarray:
@@ -387,7 +388,7 @@ class FaissIndexer(Configured):
         if rows is None:
             raise DataError(
                 'embeddings = "text" needs labels with names and a featurizer of texts, or label features as wide as '
-                'the rows\': take embeddings = "pifa", or give the data these'
+                'the rows\': use embeddings = "pifa", or add these to the data'
             )
         return projection.rows(rows)
 
@@ -398,25 +399,25 @@ class FaissIndexer(Configured):
 
 
 def true_labels_found(index: FaissIndex, X: Matrix, Y: csr_matrix) -> float:
-    """The share of the rows' labels that are on shortlists of 100."""
-    found = index.shortlist(X, kinds.DEEP)
-    found.data = np.ones_like(found.data)
-    return round(float(found.multiply(Y != 0).sum() / max(1, Y.nnz)), 4)
+    """Return the share of the rows' labels that are on shortlists of 100."""
+    shortlists = index.shortlist(X, kinds.DEEP)
+    shortlists.data = np.ones_like(shortlists.data)
+    return round(float(shortlists.multiply(Y != 0).sum() / max(1, Y.nnz)), 4)
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows of length 1; zeros stay."""
+    """Scale rows to length 1; rows of zeros stay."""
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], dtype=np.float32)
 
 
-def _refuse_zeros(embeddings: np.ndarray, labels: np.ndarray) -> None:
+def _check_not_zero(embeddings: np.ndarray, labels: np.ndarray) -> None:
     if len(zero := np.flatnonzero(~embeddings.any(axis=1))):
-        raise DataError(f"the embedding of label {int(labels[zero[0]])} has only zeros: it could never be found")
+        raise DataError(f"the embedding of label {int(labels[zero[0]])} has only zeros, so no search would find it")
 
 
-def sample(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Some of the rows, in their order."""
+def sample_rows(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Return a random sample of the rows, in their order."""
     return rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:SAMPLE])]
 
 

@@ -1,14 +1,14 @@
-"""The kinds of index, what they cost, and which one is worth it.
+"""The kinds of index, their costs, and the choice between them.
 
-An approximate index is chosen where it does a third of the work of the exact scan or less and still finds 90 % of its
-first 100 labels, or an eighth and 90 % of the first 10. Work is counted, not timed, so that the choice is the same
-whenever it is made: embeddings that are compared with a query, each weighted by what such a comparison costs beside
-one of the exact scan, as benchmarks/label_search.py measures it.
+An approximate index pays off if it finds 90 % of the first 100 labels of the exact scan with at most a third of its
+work, or 90 % of the first 10 with at most an eighth. Work is counted, not timed, so that the choice is reproducible: it
+is the number of embeddings that are compared with a query, weighted by the cost of a comparison relative to the exact
+scan, as measured by benchmarks/label_search.py.
 
-Approximate kinds look for neighbours, but the largest inner product is often that of a long embedding far away. So they
-hold each embedding with one number more, √(r² − |x|²) with r the length of the longest, to which a query has 0: inner
-products stay as they are, and all embeddings are equally long, so that the nearest is the one with the largest inner
-product.
+Approximate kinds search for neighbours, but a long embedding far away often has the largest inner product. They
+therefore extend each embedding by one number, √(r² − |x|²), where r is the length of the longest embedding; a query is
+extended by 0. Inner products do not change and all embeddings have the same length, so the nearest embedding is the one
+with the largest inner product.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from xmckit_faiss.library import faiss
 
 Kind = Literal["flat", "ivf", "hnsw", "pq"]
 ENOUGH_TO_TRY = 50_000  # labels below which the exact scan is fast enough
-ENOUGH_FOR_CODES = 16  # labels that the codes of "pq" need at least
+ENOUGH_FOR_CODES = 16  # fewest labels for the codes of "pq"
 DEEP, SHALLOW = 100, 10
 RECALL, DEEP_GAIN, SHALLOW_GAIN = 0.90, 3.0, 8.0
-# What a comparison costs, beside one of the exact scan, which is a matrix product.
+# The cost of a comparison relative to one of the exact scan, which is a matrix product.
 COSTS: dict[str, float] = {"flat": 1.0, "ivf": 9.0, "hnsw": 100.0, "pq": 5.0}
-KEPT = 60.0  # what it costs to keep one label among the best, likewise
-LINKS, EFFORT = 16, 64  # of the graph: neighbours of a label, and labels looked at to find them
-REFINED = 16  # labels that are compared exactly for one that is asked for, of coarse codes
+KEPT = 60.0  # the relative cost of keeping one label among the best
+LINKS, EFFORT = 16, 64  # in the graph: neighbours of a label, and candidates examined to find them
+REFINED = 16  # labels that "pq" compares exactly for each label that it returns
 PROBES = (4, 8, 16, 32, 64, 128)
 BREADTHS = (64, 128, 256, 512)
 
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """One way to search: `lists` and `probes` of inverted lists, `breadth` of the walk through the graph."""
+    """A kind of index with its number of inverted lists, of lists that a query probes, and breadth of a graph walk."""
 
     kind: Kind
     lists: int = 0
@@ -54,7 +54,7 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class Trial:
-    """How well some settings find what the exact scan finds, and how much work that is beside it."""
+    """The recall of settings against the exact scan, and `gain`: the work of the exact scan over their work."""
 
     settings: SearchSettings
     recall: dict[int, float]
@@ -62,7 +62,7 @@ class Trial:
 
     @property
     def worth(self) -> tuple[int, float]:
-        """(2 where long lists are found well, 1 where only short ones are, 0 where it is not worth it; gain)."""
+        """Return (2 if long shortlists pay off, 1 if only short ones do, otherwise 0; gain)."""
         deep, shallow = self.recall.get(DEEP, 0.0), self.recall.get(SHALLOW, 0.0)
         if deep >= RECALL and self.gain >= DEEP_GAIN:
             return 2, self.gain
@@ -77,7 +77,7 @@ class Trial:
 
 
 def lists_for(labels: int) -> int:
-    """Inverted lists for so many labels: about 2 √labels, and 39 labels in each at least, as k-means wants."""
+    """Return the number of inverted lists: about 2 √labels, with at least 39 labels each, as k-means requires."""
     return max(1, min(round(2 * np.sqrt(labels)), labels // 39))
 
 
@@ -90,7 +90,7 @@ def default_settings(kind: Kind, labels: int) -> SearchSettings:
 
 @dataclass
 class Searcher:
-    """A faiss index over embeddings, by position, for inner products; see the module's text for `radius`."""
+    """A faiss index over embeddings, by position, for inner products; the module docstring explains `radius`."""
 
     settings: SearchSettings
     index: Any
@@ -104,13 +104,13 @@ class Searcher:
             searcher = cls(settings, None, embeddings.shape[1], radius)
             lifted = searcher._lifted(embeddings)
             what = f"building a {settings.kind} index"
-            searcher.index = library.explained(lambda: _trained(settings, lifted, seed), what)
+            searcher.index = library.call(lambda: _trained(settings, lifted, seed), what)
             searcher._add(lifted)
             searcher.tune(settings)
         return searcher
 
     def search(self, queries: np.ndarray, k: int, workers: int, on: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """(scores, positions) of the `k` best of each query, −1 where there are fewer; `on`: a copy on GPUs."""
+        """Return (scores, positions) of the `k` best of each query, padded with −1; `on` is a copy on GPUs."""
         if self.settings.kind != "flat":
             queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
         if on is not None:
@@ -118,19 +118,19 @@ class Searcher:
         return library.search(self.index, queries, k, workers)
 
     def add(self, embeddings: np.ndarray) -> None:
-        """More embeddings, at the positions that follow."""
-        library.explained(lambda: self._add(self._lifted(embeddings)), "adding labels")
+        """Append embeddings at the next positions."""
+        library.call(lambda: self._add(self._lifted(embeddings)), "adding labels")
 
     def _add(self, lifted: np.ndarray) -> None:
         if self.settings.kind == "hnsw":
-            # links depend on who is there first: with several threads on chance
+            # Links depend on the order of insertion, which is random with several threads.
             with library.threads(1):
                 self.index.add(lifted)
         else:
             self.index.add(lifted)
 
     def _lifted(self, embeddings: np.ndarray) -> np.ndarray:
-        """The embeddings as the index holds them, with an even number of numbers, as codes want it."""
+        """Extend embeddings as the module docstring says, to an even width, which codes require."""
         if self.settings.kind == "flat":
             return embeddings
         room = self.radius**2 - np.einsum("ij,ij->i", embeddings, embeddings)
@@ -139,20 +139,20 @@ class Searcher:
         return np.hstack([embeddings, more])
 
     def rows(self, positions: np.ndarray) -> np.ndarray:
-        """The embeddings at these positions."""
+        """Return the embeddings at these positions."""
         return np.stack([self.index.reconstruct(int(position))[: self.width] for position in positions])
 
     def all_rows(self) -> np.ndarray:
-        """All embeddings, by position."""
+        """Return all embeddings, by position."""
         rows = self.index.reconstruct_n(0, self.index.ntotal)[:, : self.width]
         return np.asarray(rows, dtype=np.float32)
 
     def tune(self, settings: SearchSettings) -> None:
-        """Search as the settings say from now on; not all of it is stored in faiss's file."""
+        """Apply settings to later searches; faiss's file does not store all of them."""
         self.settings = settings
         if settings.kind == "ivf":
             self.index.nprobe = settings.probes
-            self.index.make_direct_map()  # so that embeddings can be read again
+            self.index.make_direct_map()  # needed to read embeddings back
         elif settings.kind == "pq":
             self.coarse.nprobe = settings.probes
         elif settings.kind == "hnsw":
@@ -160,29 +160,29 @@ class Searcher:
 
     @property
     def coarse(self) -> Any:
-        """The index over codes, of kind "pq"."""
+        """The index over codes of an index of kind "pq"."""
         return faiss.downcast_index(self.index.base_index)
 
     def compared(self, queries: np.ndarray, k: int) -> tuple[float, np.ndarray]:
-        """(embeddings that one query is compared with, on average, and the positions found)."""
+        """Return (average number of embeddings compared with a query, positions found)."""
         kind = self.settings.kind
         statistics = faiss.cvar.hnsw_stats if kind == "hnsw" else faiss.cvar.indexIVF_stats
         statistics.reset()
-        _, positions = self.search(queries, k, 1)  # threads would count at the same time
+        _, positions = self.search(queries, k, 1)  # the counters are not thread-safe
         if kind == "flat":
             return float(self.index.ntotal), positions
-        # the scan of codes keeps no statistics
+        # The scan of codes keeps no statistics.
         return (self._codes(queries) if kind == "pq" else statistics.ndis / len(queries)), positions
 
     def work(self, compared: float, k: int) -> float:
-        """What so many comparisons cost, and all else, in comparisons of the exact scan."""
+        """Return the cost of a search with `compared` comparisons, in comparisons of the exact scan."""
         kind = self.settings.kind
         if kind == "flat":
             return compared
         return compared * COSTS[kind] + self.settings.lists + KEPT * k * (REFINED if kind == "pq" else 1)
 
     def _codes(self, queries: np.ndarray) -> float:
-        """Embeddings in the lists that a query looks into, on average."""
+        """Return the average number of embeddings in the lists that a query probes."""
         queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
         _, lists = self.coarse.quantizer.search(queries, self.coarse.nprobe)
         sizes = np.array([self.coarse.invlists.list_size(number) for number in range(self.coarse.nlist)] + [0])
@@ -190,7 +190,7 @@ class Searcher:
 
 
 def _trained(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
-    """An index of this kind without embeddings, ready for them."""
+    """Return a trained index of this kind without embeddings."""
     width, inner = lifted.shape[1], faiss.METRIC_INNER_PRODUCT
     if settings.kind == "flat":
         return faiss.IndexFlatIP(width)
@@ -211,10 +211,10 @@ def _trained(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
 
 
 def _train_lists(index: Any, lifted: np.ndarray, seed: int) -> None:
-    """Lay out inverted lists by k-means; faiss lets GPUs find the nearest centroids where there are some."""
+    """Train inverted lists by k-means, on GPUs if there are any."""
     index.cp.seed = seed % 2**31
     index.cp.spherical = False
-    index.cp.min_points_per_centroid = 1  # few labels make poor lists, which is no reason to print a warning
+    index.cp.min_points_per_centroid = 1  # no warning about few labels per list
     helper = faiss.index_cpu_to_all_gpus(faiss.IndexFlatL2(index.d)) if library.gpus() else None
     index.clustering_index = helper
     index.train(lifted)
@@ -222,14 +222,14 @@ def _train_lists(index: Any, lifted: np.ndarray, seed: int) -> None:
 
 
 def recall_of(found: np.ndarray, exact: np.ndarray, k: int) -> float:
-    """The share of the exact scan's first `k` that are among the first `k` found."""
+    """Return the share of the exact scan's first `k` that are among the first `k` found."""
     wanted, got = exact[:, :k], found[:, :k]
     hits = sum(len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(wanted, got, strict=True))
     return hits / max(1, int((wanted >= 0).sum()))
 
 
 def measure(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
-    """Recall and work of an index for queries whose best positions are known."""
+    """Measure recall and work of an index for queries with known best positions."""
     deepest = exact.shape[1]
     compared, found = searcher.compared(queries, deepest)
     depths = [k for k in (SHALLOW, DEEP) if k <= deepest] or [deepest]
@@ -238,7 +238,7 @@ def measure(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial
 
 
 def variants(kind: Kind, labels: int) -> list[SearchSettings]:
-    """The settings of a kind that are tried, fastest first; all of them search the same index."""
+    """Return the settings of a kind to try, fastest first; all of them search the same index."""
     start = default_settings(kind, labels)
     if kind == "hnsw":
         return [replace(start, breadth=breadth) for breadth in BREADTHS]
@@ -248,7 +248,7 @@ def variants(kind: Kind, labels: int) -> list[SearchSettings]:
 def trials(
     embeddings: np.ndarray, queries: np.ndarray, exact: np.ndarray, seed: int, workers: int
 ) -> Iterator[tuple[Trial, Searcher]]:
-    """Kinds at several settings, each with its index. A graph takes long to build: only if nothing else is worth it."""
+    """Yield trials with their indexes. A graph takes long to build and comes only if nothing else pays off."""
     kinds: tuple[Kind, ...] = ("ivf", "pq", "hnsw")
     found = 0
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""The labels of a run that are nearest to a text or to another label, and new labels for a run."""
+"""Search the labels of a run by text or label, and add new labels to a run."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from xmckit_faiss.index import FaissIndex, FaissIndexer
 if TYPE_CHECKING:
     from xmckit.runs import Run
 
-# A run without an index is given one on the spot up to this size: some ten seconds.
+# Up to this size, a run without an index gets one on the fly, in about ten seconds.
 MOST_ENTRIES, MOST_LABELS = 30_000_000, 200_000
-BACKGROUND = 4000  # training rows that a head sees beside the examples of new labels
+BACKGROUND = 4000  # training rows that a head gets together with the examples of new labels
 USE = "faiss"
 
 
 @dataclass
 class SearchableRun:
-    """A run, or a run with added labels, and what a search in it needs."""
+    """A run, or a run with added labels, with everything that a search needs."""
 
     run: Run
     extension: Extension | None
@@ -60,7 +60,7 @@ class SearchableRun:
         return model
 
     def index_names(self) -> list[str]:
-        """The faiss indexes of the run over input features; one over a head's rows is empty without the head."""
+        """Return the faiss indexes over input features; an index over a head's rows is empty without the head."""
         names = []
         for stage in self.run.manifest["stages"]:
             name, identity = stage["name"], stage["identity"]
@@ -70,12 +70,12 @@ class SearchableRun:
 
     @property
     def index_stage(self) -> str:
-        """The stage whose features the index sees."""
+        """The stage that defines the features of the index."""
         names = self.index_names()
         return f"index-{names[0]}" if names else "labels"
 
     def features(self, texts: Sequence[str]) -> Matrix:
-        """Texts as the index sees them."""
+        """Return the features of texts, as the index takes them."""
         featurizer = self.run.load_featurizer(self.index_stage, self.context)
         try:
             return featurizer.transform(Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts), context=self.context)
@@ -83,7 +83,7 @@ class SearchableRun:
             raise UsageError(f"this model cannot take texts: {error}") from None
 
     def index(self, say: Any) -> FaissIndex:
-        """The run's index, or one that is made now from its training rows."""
+        """Load the index of the run, or build one from its training rows."""
         if self.extension is not None and self.extension.indexes:
             return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
         if names := self.index_names():
@@ -93,7 +93,7 @@ class SearchableRun:
         if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:
             raise UsageError(
                 f"{self.run.path} has no faiss index, and its {X.shape[0]:,} training rows and {Y.shape[1]:,} labels "
-                'are too many to make one now. Add to the recipe, and run it:\n\n[[index]]\nuse = "faiss"'
+                'are too many to build one now. Add this to the recipe and run it:\n\n[[index]]\nuse = "faiss"'
             )
         say('this run has no faiss index: embedding its labels now ([[index]] use = "faiss" keeps them)')
         return FaissIndexer(kind="flat").build(Split(X, Y), context=self.context)
@@ -110,7 +110,7 @@ class SearchableRun:
 
 
 def nearest_labels(target: SearchableRun, query: str, k: int, how: str | None, say: Any) -> dict[str, Any]:
-    """The labels nearest to `query`: the name of a label, unless none has it or a text is asked for."""
+    """Return the labels nearest to `query`, which is a label if one has this name and `how` is not "text"."""
     as_label = how == "label" or (how is None and query in target.label_names)
     if as_label:
         label = target.label(query)
@@ -118,28 +118,28 @@ def nearest_labels(target: SearchableRun, query: str, k: int, how: str | None, s
         embedding = index.embedding(label)
         if embedding is None:
             raise UsageError(f"label '{query}' has no embedding in the index: search for a text instead")
-        found, scores = index.alike(embedding, k + 1)
-        kept = found != label
-        found, scores = found[kept][:k], scores[kept][:k]
+        labels, scores = index.most_similar(embedding, k + 1)
+        others = labels != label
+        labels, scores = labels[others][:k], scores[others][:k]
     else:
         X = _text_features(target, query, how)
         if not (X.nnz if hasattr(X, "nnz") else np.any(X)):
             raise UsageError(
-                f"no word of {query!r} is known to the run's features, nor is it a label"
+                f"the run's features know no word of {query!r}, and no label has this name"
                 f"{nearest(query, target.label_names)}"
             )
         index = target.index(say)
-        found, scores = index.alike(index.embed(X)[0], k)
+        labels, scores = index.most_similar(index.embed(X)[0], k)
     names = target.label_names
-    told = [
+    entries = [
         {"label": names[label], "cosine": round(float(score), 4)}
-        for label, score in zip(found.tolist(), scores.tolist(), strict=True)
+        for label, score in zip(labels.tolist(), scores.tolist(), strict=True)
     ]
     return {
         "run": str(target.path),
         "query": query,
         "as": "label" if as_label else "text",
-        "labels": told,
+        "labels": entries,
     }
 
 
@@ -155,11 +155,11 @@ def _text_features(target: SearchableRun, query: str, how: str | None) -> Matrix
 
 @dataclass(frozen=True)
 class NewLabels:
-    """Names, and the texts of each: examples, or the one text that describes it."""
+    """Names of new labels, and texts; `Y` (texts × labels) says which label a text describes or exemplifies."""
 
     names: Sequence[str]
     texts: Sequence[str]
-    of: csr_matrix
+    Y: csr_matrix
 
     @classmethod
     def read(cls, path: Path, known: Sequence[str]) -> NewLabels:
@@ -172,9 +172,7 @@ class NewLabels:
                 continue
             name, examples = _parse_line(line, path, number)
             if name in taken:
-                raise DataError(
-                    f"label {name!r} is there already: labels that are added must be new", path=path, line=number
-                )
+                raise DataError(f"label {name!r} exists already: only new labels can be added", path=path, line=number)
             taken.add(name)
             columns += [len(names)] * len(examples)
             names.append(name)
@@ -183,19 +181,19 @@ class NewLabels:
             raise DataError(
                 'no label in this file: expected lines like {"label": "name", "examples": ["text"]}', path=path
             )
-        of = csr_matrix((np.ones(len(texts), np.float32), (np.arange(len(texts)), columns)), (len(texts), len(names)))
-        return cls(names, texts, of)
+        Y = csr_matrix((np.ones(len(texts), np.float32), (np.arange(len(texts)), columns)), (len(texts), len(names)))
+        return cls(names, texts, Y)
 
 
 def _parse_line(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
-    """(name, texts) of a line, or DataError."""
+    """Return (name, texts) of a line, or raise DataError."""
     entry = json_object(path, number, line)
     name, examples = entry.get("label"), entry.get("examples", [])
     if not isinstance(name, str) or not name.strip():
         raise DataError('expected a "label" with a name', path=path, line=number)
     if unknown := entry.keys() - {"label", "examples", "text"}:
         raise DataError(
-            f"unknown key {sorted(unknown)[0]!r}: there are label, examples and text", path=path, line=number
+            f"unknown key {sorted(unknown)[0]!r}: expected label, examples and text", path=path, line=number
         )
     texts = [*examples, *([entry["text"]] if "text" in entry else [])] if isinstance(examples, list) else None
     if not texts or not all(isinstance(text, str) for text in texts):
@@ -207,7 +205,7 @@ def _parse_line(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
 
 @dataclass(frozen=True)
 class AddedLabels:
-    """What was written, why some heads could not take the labels, and what the indexes of those that could know."""
+    """The folder that was written, why heads refused the labels, and the label counts of the heads' indexes."""
 
     extension: Extension
     refusals: Sequence[str]
@@ -215,69 +213,71 @@ class AddedLabels:
 
 
 def add_labels_to_run(target: SearchableRun, path: Path, output: Path, say: Any) -> AddedLabels:
-    """Write a folder with the run's heads and its index, each with the labels of the file `path`."""
+    """Write a folder with the heads and the index of a run, extended by the labels of the file `path`."""
     if target.extension is not None:
-        raise UsageError(f"{target.path} has added labels already: add all of them to {target.run.path} at once")
+        raise UsageError(f"{target.path} has added labels already: add all labels to {target.run.path} at once")
     labels = NewLabels.read(path, target.label_names)
-    X, of_heads = target.features(labels.texts), target.model.all_features(labels.texts)
-    for seen in (X, *of_heads):
-        _check_known_words(seen, labels, path)
+    X, head_features = target.features(labels.texts), target.model.all_features(labels.texts)
+    for features in (X, *head_features):
+        _check_known_words(features, labels, path)
     index = target.index(say)
-    heads, refusals = _extend_heads(target, X, of_heads, labels, index)
+    heads, refusals = _extend_heads(target, X, head_features, labels, index)
     names = target.index_names()
-    index.add_labels(X, labels.of)
+    index.add_labels(X, labels.Y)
     count = len(target.label_names) + len(labels.names)
-    told = [
+    head_indexes = [
         {"head": target.run.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
         for name, known in getattr(head, "index_labels", list)()
     ]
     indexes = {names[0] if names else USE: index}
-    return AddedLabels(write_extension(output, target.run, labels.names, heads, indexes), refusals, told)
+    return AddedLabels(write_extension(output, target.run, labels.names, heads, indexes), refusals, head_indexes)
 
 
 def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
-    """Every label needs a text with a word that the features know."""
+    """Raise DataError if the features know no word of the texts of a label."""
     filled = np.asarray(abs(X).sum(axis=1)).ravel() > 0
-    texts = np.asarray(labels.of.T @ filled.astype(np.float32)).ravel()
+    texts = np.asarray(labels.Y.T @ filled.astype(np.float32)).ravel()
     if len(empty := np.flatnonzero(texts == 0)):
         raise DataError(
-            f"label {labels.names[empty[0]]!r} has no text with a word that the run's features know: it could never "
-            "be found. Give it other examples",
+            f"label {labels.names[empty[0]]!r} has no text with a word that the run's features know, so no search "
+            "would find it. Give it other examples",
             path=path,
         )
 
 
 def _extend_heads(
-    target: SearchableRun, X: Matrix, of_heads: Sequence[Matrix], labels: NewLabels, index: FaissIndex
+    target: SearchableRun, X: Matrix, head_features: Sequence[Matrix], labels: NewLabels, index: FaissIndex
 ) -> tuple[dict[int, Any], list[str]]:
-    """(heads with the new labels, by position; why others cannot take them). All heads take them or none.
+    """Return (heads with the new labels, by position; why heads refuse the labels). All heads take them or none.
 
-    A head whose own indexes cannot take the labels gets one of them alone, beside: what it says about others stays.
+    A head with indexes that cannot take the labels gets a further index with the new labels alone.
     """
     run = target.run
-    names = target.run.head_names
-    seen = [run.features_folder(f"head-{name}") for name in names]
-    sees = dict(zip(seen, names, strict=True))
-    trains = {place: _background(run, f"head-{name}", target.context) for place, name in sees.items()}
+    names = run.head_names
+    folders = [run.features_folder(f"head-{name}") for name in names]
+    backgrounds = {
+        folder: _background(run, f"head-{name}", target.context)
+        for folder, name in dict(zip(folders, names, strict=True)).items()
+    }
     heads, refusals = {}, []
 
-    def alone(place: Path) -> FaissIndex:
-        if place != run.features_folder(target.index_stage):
+    def index_of_new_labels(folder: Path) -> FaissIndex:
+        if folder != run.features_folder(target.index_stage):
             raise UsageError(
-                "its indexes cannot take new labels, and labels are target by other features than this head sees: an "
+                "its indexes cannot take new labels, and labels are searched by other features than this head sees: an "
                 '[[index]] with use = "faiss" and its features would take them'
             )
-        found: FaissIndex = named_index(index.of_new_labels(X, labels.of), USE)
-        return found
+        new_index: FaissIndex = named_index(index.of_new_labels(X, labels.Y), USE)
+        return new_index
 
-    for position, (name, place, head) in enumerate(zip(names, seen, target.model.heads, strict=True)):
+    for position, (name, folder, head) in enumerate(zip(names, folders, target.model.heads, strict=True)):
         if not hasattr(head, "add_labels"):
-            refusals.append(f"head {name} cannot take new labels: train it anew with them")
+            refusals.append(f"head {name} cannot take new labels: train it again with them")
             continue
         try:
-            listed_by = functools.partial(alone, place)
-            head.add_labels(of_heads[position], labels.of, trains[place], listed_by=listed_by)
+            listed_by = functools.partial(index_of_new_labels, folder)
+            head.add_labels(head_features[position], labels.Y, backgrounds[folder], listed_by=listed_by)
         except UsageError as error:
             refusals.append(f"head {name}: {error}")
             continue
@@ -286,7 +286,7 @@ def _extend_heads(
 
 
 def _background(run: Run, stage: str, context: Context) -> Split:
-    """Some training rows as a head saw them."""
+    """Return a sample of training rows with the features of a head."""
     rows, Y = run.training_rows(stage)
     chosen = np.sort(context.rng("rows beside new labels").permutation(Y.shape[0])[:BACKGROUND])
     return Split(rows[chosen], Y[chosen])

@@ -1,8 +1,7 @@
-"""The one place that knows faiss's quirks: threads, GPUs, stored indexes.
+"""Wrappers around faiss for threads, GPUs and stored indexes.
 
-faiss reads a damaged file without defending itself, so a file is compared with its checksum before faiss sees it. And
-`index_cpu_to_all_gpus` gives an index without any vector where there is no GPU, silently; it is asked only where there
-is one, and what it gives is counted.
+faiss does not detect damaged files, so `read` compares a checksum first. Without a GPU, `index_cpu_to_all_gpus`
+silently returns an empty index; `on_all_gpus` must be called only if there is a GPU, and checks the number of vectors.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from threadpoolctl import threadpool_limits
 
 from xmckit import PluginError, StorageError, store
 
-# not all of what faiss offers is in the types that it comes with
+# The types that come with faiss are incomplete.
 faiss: Any = importlib.import_module("faiss")
 
 ON_GPU = frozenset({"flat", "ivf"})  # kinds that faiss can copy to GPUs
-DEEPEST_ON_GPU = 2048  # neighbours that a GPU gives, at most
+DEEPEST_ON_GPU = 2048  # most neighbours that a GPU returns
 BLOCK = 256  # queries that a thread searches at once
-BATCH = 8  # queries from which on a matrix product is faster than comparisons; faiss waits for 128,000 numbers
+BATCH = 8  # from so many queries on, a matrix product is the faster way; the default of faiss is 128,000 numbers
 
 
 @contextlib.contextmanager
 def threads(workers: int) -> Iterator[None]:
-    """Let faiss and its BLAS library use so many threads for the time of a `with` block."""
+    """Limit the threads of faiss and its BLAS library inside a `with` block."""
     with threadpool_limits(workers):
         yield
 
@@ -40,7 +39,7 @@ def gpus() -> int:
 
 
 def on_all_gpus(index: Any) -> Any:
-    """A copy of `index` on every GPU. PluginError if the copy does not hold what the index does."""
+    """Copy `index` to every GPU; raise PluginError if the copy is incomplete."""
     copied = faiss.index_cpu_to_all_gpus(index)
     if copied.ntotal != index.ntotal:
         raise PluginError(
@@ -52,11 +51,11 @@ def on_all_gpus(index: Any) -> Any:
 
 
 def search(index: Any, queries: np.ndarray, k: int, workers: int) -> tuple[np.ndarray, np.ndarray]:
-    """(scores, positions) of the `k` best of each query, position −1 where there are fewer.
+    """Return (scores, positions) of the `k` best of each query, padded with position −1.
 
-    Blocks of queries go to threads of this process, in each of which faiss has one: its own wait for each other by
-    spinning, and beside other work two of them take longer than one. Blocks are the same whatever the number of
-    threads, and so is every bit of a matrix product.
+    Blocks of queries go to threads of this process, with one faiss thread each: faiss's own threads spin while they
+    wait, so that on a busy machine two of them take longer than one. Blocks do not depend on the number of threads, so
+    results have the same bits.
     """
     queries = np.ascontiguousarray(queries, dtype=np.float32)
     faiss.cvar.distance_compute_blas_threshold = BATCH * index.d
@@ -70,13 +69,13 @@ def search(index: Any, queries: np.ndarray, k: int, workers: int) -> tuple[np.nd
 
 
 def search_on_gpus(index: Any, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """`search` on a copy that `on_all_gpus` made."""
+    """Search a copy made by `on_all_gpus`."""
     scores, positions = index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
     return scores, positions
 
 
 def write(path: Path, index: Any) -> dict[str, Any]:
-    """Store `index` in faiss's own format; what `read` needs to trust it."""
+    """Store `index` in faiss's format. Return the record that `read` needs."""
     content = faiss.serialize_index(index)
     with store.atomic_file(path) as stream:
         stream.write(content.data)
@@ -84,7 +83,7 @@ def write(path: Path, index: Any) -> dict[str, Any]:
 
 
 def read(path: Path, about: dict[str, Any]) -> Any:
-    """The index that `write` stored, or StorageError."""
+    """Read the index that `write` stored, or raise StorageError."""
     if not path.is_file():
         raise StorageError(f"{path}: no such file")
     if store.file_sha256(path) != about.get("sha256"):
@@ -98,8 +97,8 @@ def read(path: Path, about: dict[str, Any]) -> Any:
         ) from None
 
 
-def explained(action: Callable[[], Any], what: str) -> Any:
-    """The result of `action`; what faiss raises, a RuntimeError with its source lines, becomes a PluginError."""
+def call(action: Callable[[], Any], what: str) -> Any:
+    """Run `action`; turn the RuntimeError of faiss, which quotes source lines, into a PluginError."""
     try:
         return action()
     except RuntimeError as error:
@@ -107,5 +106,5 @@ def explained(action: Callable[[], Any], what: str) -> Any:
 
 
 def _reason(error: RuntimeError) -> str:
-    """The last part of faiss's message, behind the place in its source."""
+    """Return the last part of faiss's message, without the location in its source."""
     return str(error).rsplit(": ", 1)[-1].strip()

@@ -121,7 +121,7 @@ def test_a_label_finds_others_but_not_itself(indexed):
 def test_what_is_not_there_is_said(indexed):
     with pytest.raises(xmckit.UsageError, match="did you mean 'fruit'"):
         call("search", str(indexed), "friut", "--label")
-    with pytest.raises(xmckit.UsageError, match="no word of 'qqq' is known"):
+    with pytest.raises(xmckit.UsageError, match="know no word of 'qqq'"):
         call("search", str(indexed), "qqq", "--text")
 
 
@@ -176,7 +176,7 @@ def test_the_indexes_with_new_labels_are_named(which, first, heads, new, tmp_pat
         (head, *line) for head in heads for line in expected
     ]
     said = call("labels", "add", str(run), str(new), "--output", str(tmp_path / "again"))
-    assert f"head {heads[0]}: index {first} goes on listing the first 4 labels" in said
+    assert f"head {heads[0]}: index {first} still lists only the first 4 labels" in said
     assert f"head {heads[-1]}: index faiss lists the new labels" in said
 
 
@@ -309,8 +309,8 @@ def test_a_head_that_cannot_take_labels_says_so(made, new, tmp_path):
         ('{"label": "a", "text": 3}', 'expected "examples"'),
         ('{"label": "a", "examples": []}', 'expected "examples"'),
         ('{"label": "a", "exmples": ["x"]}', "unknown key 'exmples'"),
-        ('{"label": "fruit", "text": "apple"}', "'fruit' is there already"),
-        ('{"label": "a", "text": "boat"}\n{"label": "a", "text": "boat"}', "line 2: label 'a' is there already"),
+        ('{"label": "fruit", "text": "apple"}', "'fruit' exists already"),
+        ('{"label": "a", "text": "boat"}\n{"label": "a", "text": "boat"}', "line 2: label 'a' exists already"),
         ('{"label": "a", "text": "qqq"}', "new.jsonl: label 'a' has no text with a word that the run's features know"),
         ("\n", "no label in this file"),
     ],

@@ -195,7 +195,7 @@ def test_what_cannot_be_added_or_removed_is_said():
             index.add(embeddings, labels)
     with pytest.raises(DataError, match="label 77 is not in the index"):
         index.remove([77])
-    with pytest.raises(UsageError, match="keep one"):
+    with pytest.raises(UsageError, match="at least one label"):
         index.remove(np.arange(20))
     assert index.count == 20
 
