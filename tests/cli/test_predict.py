@@ -180,7 +180,7 @@ def test_chunks_change_nothing(of_texts, tmp_path, monkeypatch):
 
 def test_bad_lines(of_texts, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'"drum"\n{"txt": 1}\n\xff\n"cloud"\n')
-    with pytest.raises(DataError, match=r"a\.jsonl, line 2: there is no field .text., only txt"):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: no field .text., only txt"):
         call(of_texts, tmp_path / "a.jsonl")
     with pytest.raises(DataError, match="standard input, line 1: not UTF-8"):
         call(of_texts, "-", stdin=b"\xff")

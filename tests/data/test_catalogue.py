@@ -128,7 +128,7 @@ def test_a_missing_set_says_what_to_do(known):
     assert "did you mean 'small'" in how_to_get("smal", [])
     download_folder(folder).mkdir()
     (download_folder(folder) / "0.part").write_bytes(b"123")
-    assert "half-downloaded: go on with" in how_to_get("small", [root])
+    assert "half-downloaded: resume with" in how_to_get("small", [root])
     assert state(entries["small"], folder) == ("half-downloaded", ["3 bytes are there"])
 
 

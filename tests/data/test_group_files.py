@@ -74,7 +74,7 @@ def test_rows_without_a_label_learn_from_their_groups(folder):
     groups = read(folder, groups="a\nb\nb\n", group_labels="a\t0\nb\t1\t1\n")
     assert groups.labels.toarray().tolist() == [[1, 0], [0, 2]]
     for files in ({}, {"groups": "a\na\na\n"}, {"groups": "a\na\na\n", "group_labels": "a\n"}):
-        with pytest.raises(DataError, match="no training row has a label, nor has a group"):
+        with pytest.raises(DataError, match="neither a training row nor a group has a label"):
             read(folder, **files)
 
 
@@ -96,7 +96,7 @@ def test_groups_may_have_labels_that_no_row_has_where_nothing_declares_them(tmp_
 
 
 def test_labels_of_groups_need_groups(folder):
-    with pytest.raises(UsageError, match="also say with groups"):
+    with pytest.raises(UsageError, match="group_labels needs groups"):
         read(folder, group_labels="a\t0\n")
 
 

@@ -143,7 +143,7 @@ def test_rows_with_and_without_split(tmp_path):
 
 def test_one_row_cannot_be_cut(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines({"text": "", "labels": ["a"]}))
-    with pytest.raises(DataError, match="1 rows cannot be cut"):
+    with pytest.raises(DataError, match="1 rows cannot be split"):
         read(tmp_path)
 
 

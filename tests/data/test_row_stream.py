@@ -105,7 +105,7 @@ def test_features(found, with_header, data):
 BAD = [
     ("text", b"a\n\xff\nb\n", 2, "not UTF-8"),
     ("jsonl", b'{"text": "a"}\n\n{"text": 3}\n"b"\n', 3, "an object with a string 'text'"),
-    ("jsonl", b'"a"\n{"txet": "x", "id": 3}\n"b"\n', 2, "there is no field 'text', only txet, id; name the one"),
+    ("jsonl", b'"a"\n{"txet": "x", "id": 3}\n"b"\n', 2, "no field 'text', only txet, id; choose the field"),
     ("jsonl", b'"a"\n{"text"\n"b"\n', 2, "not JSON: Expecting ':' delimiter at character 8"),
     ("jsonl", b'"a"\n"\\ud800"\n"b"\n', 2, "half of a surrogate pair"),
     ("jsonl", b'"a"\n{"text": "x", "id": [1]}\n"b"\n', 2, "an id must be"),

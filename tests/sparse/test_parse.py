@@ -133,7 +133,7 @@ def test_comments_and_blank_lines_are_no_rows_when_annotated():
 def test_the_number_of_rows_is_checked_first():
     with pytest.raises(WrongRows) as caught:
         parse_rows(bytes_of(b"garbage\n\n"), 0, Grammar(), rows=10**15)
-    assert caught.value.found == 2
+    assert caught.value.rows == 2
 
 
 def test_zeros_are_not_stored():

@@ -1,7 +1,7 @@
-"""scipy's sparse `.npz` and numpy's `.npy`, read so that a damaged file is an error and nothing is unpickled.
+"""Read and write scipy's sparse `.npz` and numpy's `.npy`; a damaged file is an error, and nothing is unpickled.
 
-Members of an npz are read to their end before they are looked at, so that the archive's checksums vouch for them;
-the size of an npy must be what its header says.
+Members of an npz are read completely before they are used, so that the checksums of the archive apply. The size of an
+npy must match its header.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from xmckit import store
 from xmckit.data.model import as_csr
 from xmckit.errors import DataError
 
-# The most that deflate can compress; a member that claims more is not what it says.
+# The best ratio of deflate; a member that claims more is damaged.
 _LARGEST_RATIO = 1040
 _LARGEST_HEADER = 10_000
 
-# Where the values of each format stand.
+# The arrays that hold the positions of the values in each format.
 _INDEX_ARRAYS = {"csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "coo": ("row", "col")}
 
 _DAMAGE = (
@@ -36,7 +36,7 @@ _DAMAGE = (
 
 
 def read_sparse(path: Path) -> csr_matrix:
-    """A CSR, CSC or COO matrix of finite numbers as canonical float32 CSR."""
+    """Read a CSR, CSC or COO matrix of finite numbers as canonical float32 CSR."""
     arrays = _read_archive(path)
     try:
         kind = arrays["format"].item()
@@ -108,7 +108,7 @@ def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     if version not in readers:
         raise ValueError(f"version {version} of the npy format is not known")
     with warnings.catch_warnings():
-        # numpy wants a header in Python 2's spelling to be saved again; it reads it all the same.
+        # numpy reads headers in the style of Python 2 with a warning.
         warnings.simplefilter("ignore", UserWarning)
         shape, fortran, dtype = readers[version](stream)
     if dtype.hasobject:
@@ -117,7 +117,7 @@ def _array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def read_dense(path: Path) -> np.ndarray:
-    """A rows × columns `.npy` of finite numbers as float32."""
+    """Read a rows × columns `.npy` of finite numbers as float32."""
     try:
         with open(path, "rb") as stream:
             shape, fortran, dtype = _array_header(stream)
@@ -140,7 +140,7 @@ def read_dense(path: Path) -> np.ndarray:
 
 
 def map_dense(path: Path) -> np.ndarray:
-    """A rows × columns `.npy` that stays on disk; its values are to be checked when they are read."""
+    """Map a rows × columns `.npy`, which stays on disk; the caller checks values when it reads them."""
     try:
         array = np.lib.format.open_memmap(path, mode="r")
     except _DAMAGE as error:
@@ -151,7 +151,7 @@ def map_dense(path: Path) -> np.ndarray:
 
 
 def check_values(matrix: csr_matrix | np.ndarray, path: Path, first_row: int = 0) -> None:
-    """DataError unless the values are real numbers that are finite in float32."""
+    """Raise DataError unless the values are real numbers that are finite in float32."""
     values = matrix if isinstance(matrix, np.ndarray) else matrix.data
     if values.dtype.kind not in "biuf":
         raise DataError(f"expected numbers, found {values.dtype}", path=path)

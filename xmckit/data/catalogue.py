@@ -1,7 +1,8 @@
-"""Data sets by name: what is published about them, what of them is there, and the data set `repository`.
+"""The catalogue of published data sets, the state of local copies, and the data set `repository`.
 
-`catalogue.toml` says what is known. A set lives in a folder of its name; `xmckit data fetch` makes that folder, with
-`fetched.json` in it: size and checksum of every file, so that a change is noticed even where none are published.
+`catalogue.toml` holds the published facts. A local copy is a folder with the name of the set. `xmckit data fetch` makes
+this folder and records size and checksum of every file in `fetched.json`, so that later changes are noticed even if no
+checksum is published.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ class _CatalogueModel(BaseModel):
 
 
 class KnownFile(_CatalogueModel):
-    """What a file must be, where that is known."""
+    """The size and checksum of a file, if known."""
 
     bytes: Size | None = None
     sha256: Sha256 | None = None
 
 
 class _FetchRecord(BaseModel):
-    """What of `fetched.json` is read again."""
+    """The part of `fetched.json` that is read back."""
 
     files: Mapping[str, KnownFile]
 
 
 class ArchiveSource(_CatalogueModel):
-    """An archive that is published, with its size and a checksum where they are known."""
+    """A published archive, with its size and checksum if known."""
 
     address: str
     bytes: Size | None = None
@@ -65,13 +66,13 @@ class ArchiveSource(_CatalogueModel):
 
     @property
     def checksum(self) -> tuple[str, str] | None:
-        """The algorithm and its result; the stronger one of several."""
-        found = [(kind, value) for kind, value in (("sha256", self.sha256), ("md5", self.md5)) if value]
-        return found[0] if found else None
+        """The strongest known checksum: algorithm and value."""
+        checksums = (("sha256", self.sha256), ("md5", self.md5))
+        return next(((algorithm, value) for algorithm, value in checksums if value), None)
 
 
 class Entry(_CatalogueModel):
-    """A data set as `catalogue.toml` describes it; numbers are those that were published with it."""
+    """A data set in `catalogue.toml`; all numbers are the published ones."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     title: str
@@ -91,19 +92,19 @@ class Entry(_CatalogueModel):
 
     @property
     def needed(self) -> dict[str, KnownFile]:
-        """The files of the set's folder, and what is known of each."""
+        """The files of the set's folder, with their known sizes and checksums."""
         return {**{name: KnownFile() for name in self.unpack}, **self.files}
 
 
 @functools.cache
 def catalogue() -> Mapping[str, Entry]:
-    """All sets that are known by name."""
+    """Return all sets of the catalogue by name."""
     content = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text("utf-8"))
     return {name: Entry(name=name, **facts) for name, facts in content.items()}
 
 
 def find_entry(name: str) -> Entry:
-    """The set of this name, however its letters are written."""
+    """Return the set of this name, in upper or lower case."""
     known = catalogue()
     entry = known.get(name.lower())
     if entry is None:
@@ -112,24 +113,24 @@ def find_entry(name: str) -> Entry:
 
 
 def download_folder(folder: Path) -> Path:
-    """Where a download waits, beside the folder that it will become."""
+    """Return the folder of an unfinished download, beside the folder of the set."""
     return folder.with_name(f".{folder.name}.download")
 
 
 def downloaded_bytes(folder: Path) -> int:
-    """How much of a download waits for more, or to be unpacked."""
+    """Return the size of an unfinished download."""
     waiting = [path for path in download_folder(folder).glob("*") if path.suffix in (".part", ".done")]
     return sum(path.stat().st_size for path in waiting)
 
 
 def known_files(entry: Entry, folder: Path) -> dict[str, KnownFile]:
-    """What each file must be: as published, or else as it was when it was fetched."""
+    """Return size and checksum of each file: as published, otherwise as recorded when it was fetched."""
     known = entry.needed
     if (folder / RECORD).is_file():
         try:
             recorded = _FetchRecord.model_validate(store.read_json(folder / RECORD)).files
         except ValueError:
-            raise store.damaged(folder / RECORD, "it does not say what was fetched") from None
+            raise store.damaged(folder / RECORD, "it has no record of the fetched files") from None
         for name in known.keys() & recorded.keys():
             if known[name] == KnownFile():
                 known[name] = recorded[name]
@@ -137,20 +138,20 @@ def known_files(entry: Entry, folder: Path) -> dict[str, KnownFile]:
 
 
 def faults(entry: Entry, folder: Path) -> list[str]:
-    """What is wrong with the set's files, as far as names and sizes tell."""
-    found = []
+    """Return the missing files and the files of wrong size."""
+    problems = []
     for name, known in known_files(entry, folder).items():
         if not (folder / name).is_file():
-            found.append(f"{name} is missing")
+            problems.append(f"{name} is missing")
             continue
         size = (folder / name).stat().st_size
         if known.bytes is not None and size != known.bytes:
-            found.append(f"{name} has {size:,} bytes, expected {known.bytes:,}")
-    return found
+            problems.append(f"{name} has {size:,} bytes, expected {known.bytes:,}")
+    return problems
 
 
 def state(entry: Entry, folder: Path) -> tuple[State, list[str]]:
-    """Whether the set is in `folder`, and what is wrong with it if not; checksums are not compared."""
+    """Return the state of the set in `folder`, and what is wrong; checksums are not compared."""
     if folder.is_dir():
         try:
             wrong = faults(entry, folder)
@@ -163,16 +164,16 @@ def state(entry: Entry, folder: Path) -> tuple[State, list[str]]:
 
 
 def manual_steps(entry: Entry, folder: Path) -> str:
-    """What a person does to get the set without `xmckit data fetch`."""
+    """Describe how to get the set without `xmckit data fetch`."""
     names = ", ".join(entry.needed)
     if not entry.files:
         return f"put {names} into {folder}. {entry.by_hand} See {entry.page}"
-    # Files of the same content, made again, have other bytes.
-    return f"copy {names} into {folder}, or make such files and read them as `files`. {entry.by_hand} See {entry.page}"
+    # Recreated files have the same content, but other bytes and checksums.
+    return f"copy {names} into {folder}, or recreate them and read them as `files`. {entry.by_hand} See {entry.page}"
 
 
 def how_to_get(name: str, folders: Sequence[Path]) -> str:
-    """What to do about a set that was found in none of the data folders."""
+    """Describe how to get a set that no data folder has."""
     entry = catalogue().get(name.lower())
     if entry is None:
         return f"no data set has that name{nearest(name.lower(), catalogue())} (`xmckit data ls` lists them)"
@@ -185,16 +186,16 @@ def how_to_get(name: str, folders: Sequence[Path]) -> str:
     command = f"`xmckit data fetch {name} --to {root}`"
     half = [folder for folder in folders if downloaded_bytes(folder / name)]
     if half:
-        return f"it is half-downloaded: go on with `xmckit data fetch {name} --to {half[0]}`"
+        return f"it is half-downloaded: resume with `xmckit data fetch {name} --to {half[0]}`"
     return f"fetch it with {command}, or {hand}"
 
 
 class Repository(Configured):
     class Params(Params):
         name: Annotated[Path, InputPath(missing=how_to_get)] = Field(
-            description="The set's name, as `xmckit data ls` lists it; its folder is looked for in the data folders.",
+            description="The name of the set, as `xmckit data ls` lists it: a folder in one of the data folders.",
         )
-        split: int = Field(0, ge=0, description="Which of the set's random splits to use, where it has several.")
+        split: int = Field(0, ge=0, description="The random split to use, if the set has several.")
 
     def __init__(self, **params: Any):
         super().__init__(**params)
@@ -205,7 +206,7 @@ class Repository(Configured):
         return find_entry(self.params.name.name)
 
     def fingerprint(self, *, context: Context) -> Mapping[str, str]:
-        """The checksum of every file that would be read, once all are those that they must be."""
+        """Check all files of the set. Return the checksum of every input file."""
         folder = self.params.name
         wrong = faults(self.entry, folder) if folder.is_dir() else [how_to_get(folder.name, [folder.parent])]
         if wrong:
@@ -227,16 +228,16 @@ class Repository(Configured):
             self.fingerprint(context=context)
         dataset, entry = self._files.read(context=context), self.entry
         published = {name: getattr(entry, name) for name in ("rows", "test_rows", "features", "labels")}
-        found = {
+        actual = {
             "rows": dataset.train.rows,
             "test_rows": dataset.test.rows,
             "features": sum(int(block.shape[1]) for block in dataset.train.blocks.values()),
             "labels": dataset.labels,
         }
         wrong = [
-            f"{found[name]:,} {name.replace('_', ' ')}, published are {published[name]:,}"
-            for name in found
-            if published[name] not in (None, found[name])
+            f"{actual[name]:,} {name.replace('_', ' ')}, published are {published[name]:,}"
+            for name in actual
+            if published[name] not in (None, actual[name])
         ]
         if wrong:
             raise self._not_the_set(wrong)
@@ -260,7 +261,7 @@ class Repository(Configured):
         again = f"delete the folder and `xmckit data fetch {name} --to {folder.parent}`" if self.entry.sources else ""
         way_out = again or manual_steps(self.entry, folder)
         return DataError(
-            f'this is not the set {name}: {"; ".join(reasons)}. To use the files as they are, say use = "files" and '
-            f'path = "{folder}"; to have the set, {way_out}',
+            f'this is not the set {name}: {"; ".join(reasons)}. To use the files as they are, set use = "files" and '
+            f'path = "{folder}"; to get the set, {way_out}',
             path=folder,
         )

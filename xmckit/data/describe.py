@@ -1,4 +1,4 @@
-"""Facts about a data set that tell whether it is what one thinks it is, as values that JSON can hold."""
+"""Describe a data set: sizes, label frequencies, duplicates and groups, as JSON values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ _NOTHING = np.uint64(0)
 
 
 def describe(dataset: Dataset) -> dict[str, Any]:
-    """Sizes, label frequencies, the tail, empty rows, duplicates and groups.
+    """Return sizes, label frequencies, the tail, empty rows, duplicates and groups.
 
-    A label is in the tail when at most 5 train rows have it; `test_occurrences_on_tail` is the share of (test row,
-    label) pairs that fall on such labels. Two rows are duplicates when all their features, or their texts where
-    there are no features, are the same; rows with nothing in them are counted apart. Duplicates are found by 64-bit
-    hashes.
+    A label is in the tail if at most 5 train rows have it; `test_occurrences_on_tail` is the share of (test row, label)
+    pairs with such labels. Two rows are duplicates if all their features are equal, or their texts if there are no
+    features; empty rows are counted separately. Duplicates are found by 64-bit hashes.
     """
     train_hashes, test_hashes = (_row_hashes(split) for split in (dataset.train, dataset.test))
     train_counts = np.bincount(dataset.train.Y.indices, minlength=dataset.labels)
@@ -110,14 +109,14 @@ def _share(part: int, whole: int) -> float:
 
 
 def _row_hashes(split: Split) -> np.ndarray:
-    """One uint64 per row, equal for equal rows, 0 for a row with nothing in it."""
+    """Return one uint64 per row, equal for equal rows, 0 for an empty row."""
     blocks = split.blocks
     if not blocks:
         return _text_hashes(split)
     hashes = np.zeros(split.rows, dtype=np.uint64)
     offset = 0
     for block in blocks.values():
-        # A dense block is made sparse piece by piece: as a whole it may not fit into memory twice.
+        # Convert a dense block to sparse in pieces, because it may not fit into memory twice.
         step = _DENSE_ROWS if isinstance(block, np.ndarray) else max(1, split.rows)
         for start in range(0, split.rows, step):
             piece = block if step >= split.rows else block[start : start + step]
@@ -144,7 +143,7 @@ def _text_hashes(split: Split) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _add_row_hashes(indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, offset: int, hashes: np.ndarray) -> None:
-    """Add a mixed (splitmix64) word per non-zero; a sum, so that blocks can follow each other."""
+    """Add a mixed (splitmix64) word per non-zero; a sum, so that blocks can be added one by one."""
     for row in range(len(indptr) - 1):
         total = hashes[row]
         for entry in range(indptr[row], indptr[row + 1]):

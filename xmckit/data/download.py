@@ -1,7 +1,7 @@
-"""One file from the network: resumed where it broke off, and kept only when it is the file that was asked for.
+"""Download one file: resume interrupted downloads, and keep only a file that matches its published checksum.
 
-What has come waits in a `.part` file beside a note of which version of the file it belongs to (ETag or Last-Modified),
-so that a file that changes between two attempts is begun anew and two versions are never mixed.
+Received bytes are stored in a `.part` file, beside a note with the version of the file (ETag or Last-Modified). If the
+file changes between two attempts, the download restarts, so that two versions are never mixed.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from xmckit.errors import DataError, UsageError
 BLOCK = 1 << 18
 MAX_ATTEMPTS = 100
 LONGEST_WAIT = 30.0
-# Answers that may be another one later: time-out, too many requests, and whatever is wrong with a server.
+# Status codes after which another attempt may succeed: time-out, too many requests, server errors.
 _RETRY_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
 class TransferError(DataError):
-    """A file that could not be had."""
+    """The download failed."""
 
 
 class _Interrupted(Exception):
-    """The connection ended, or was never made; another try may help."""
+    """The connection failed or ended early; another attempt may succeed."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How many seconds to wait for a server, and how often to try without getting anything new."""
+    """Seconds to wait for a server, and the number of attempts without new bytes."""
 
     timeout: float = 60.0
     tries: int = 5
@@ -53,7 +53,7 @@ class RetryPolicy:
 
 
 def check_address(address: str, *, has_checksum: bool) -> None:
-    """Refuse what is not https; http is for this machine itself, or where a checksum tells a changed file."""
+    """Raise UsageError unless the address is https; http is allowed on this machine or with a known checksum."""
     parts = urllib.parse.urlsplit(address)
     if not parts.hostname or parts.scheme not in ("http", "https"):
         raise UsageError(f"{address}: only https addresses are fetched")
@@ -71,7 +71,7 @@ def _is_loopback(host: str) -> bool:
 def download(
     source: ArchiveSource, folder: Path, *, progress: Progress = silent, retry: RetryPolicy | None = None
 ) -> Path:
-    """The complete file of `source`, in the existing `folder`; it goes on with what an earlier call left there."""
+    """Download the file of `source` into the existing `folder`; resume what an earlier call left there."""
     retry = retry or RetryPolicy()
     check_address(source.address, has_checksum=source.checksum is not None)
     part = _Part(folder, source.address)
@@ -90,11 +90,11 @@ def download(
         else:
             if _matches_published(source, part):
                 return part.complete()
-    raise _failure(part, f"it broke off {MAX_ATTEMPTS} times")
+    raise _failure(part, f"the connection broke off {MAX_ATTEMPTS} times")
 
 
 class _Part:
-    """What has come of a file, and of which version of it. Without a version it cannot be gone on with."""
+    """The received part of a file, and the version of the file. Without a version it cannot be resumed."""
 
     def __init__(self, folder: Path, address: str):
         name = hashlib.sha256(address.encode()).hexdigest()[:16]
@@ -112,7 +112,7 @@ class _Part:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def begin(self, version: str | None, total: int | None) -> None:
-        """Forget what has come; the file that comes now is this version."""
+        """Discard the received part and start with this version."""
         self.forget()
         self.version, self.total = version, total
         store.write_json(self._note, {"address": self.address, "version": version, "total": total})
@@ -134,53 +134,53 @@ def _failure(part: _Part, why: str) -> TransferError:
 
 
 def _attempt(source: ArchiveSource, part: _Part, progress: Progress, timeout: float) -> None:
-    """Ask for what is missing and write down what comes, until there is no more of it."""
-    asked = part.size if part.version else 0
-    if asked and asked == part.total:
+    """Request the missing bytes and write what arrives, until the response ends."""
+    received = part.size if part.version else 0
+    if received and received == part.total:
         return
-    wanted = {"Range": f"bytes={asked}-", "If-Range": part.version} if asked and part.version else {}
-    with _open(source, part, wanted, timeout) as answer:
-        start = _begin_or_resume(source, part, answer, asked)
+    headers = {"Range": f"bytes={received}-", "If-Range": part.version} if received and part.version else {}
+    with _open(source, part, headers, timeout) as response:
+        start = _begin_or_resume(source, part, response, received)
         most = part.total if part.total is not None else source.bytes
         _check_disk_space(part, most)
         what = f"fetching from {urllib.parse.urlsplit(source.address).hostname}"
         with open(part.path, "ab") as stream, progress(what, total=most) as bar:
             bar.advance(start)
-            while block := _read(answer):
+            while block := _read(response):
                 stream.write(block)
                 bar.advance(len(block))
                 if most is not None and stream.tell() > most:
-                    raise TransferError(f"{source.address}: more came than the {most:,} bytes that were promised")
+                    raise TransferError(f"{source.address}: the server sent more than the expected {most:,} bytes")
     if part.total is not None and part.size < part.total:
         raise _Interrupted(f"it broke off after {part.size:,} of {part.total:,} bytes")
 
 
-def _read(answer: http.client.HTTPResponse) -> bytes:
+def _read(response: http.client.HTTPResponse) -> bytes:
     try:
-        return answer.read1(BLOCK)
+        return response.read1(BLOCK)
     except (http.client.HTTPException, OSError) as error:
         raise _Interrupted(f"it broke off: {_reason(error)}") from None
 
 
-def _begin_or_resume(source: ArchiveSource, part: _Part, answer: http.client.HTTPResponse, asked: int) -> int:
-    """Where in the file the answer begins; a part that it does not continue is forgotten."""
-    version = _version(answer.headers)
-    if answer.status == 206:
-        begin, total = _content_range(answer.headers)
-        if asked and begin == asked and part.total in (None, total) and version in (None, part.version):
+def _begin_or_resume(source: ArchiveSource, part: _Part, response: http.client.HTTPResponse, received: int) -> int:
+    """Return the position in the file where the response starts; discard a part that it does not continue."""
+    version = _version(response.headers)
+    if response.status == 206:
+        begin, total = _content_range(response.headers)
+        if received and begin == received and part.total in (None, total) and version in (None, part.version):
             part.resumed = True
-            return asked
+            return received
         part.forget()
-        raise _Interrupted("the server sent another part of the file than was asked for")
-    total = _number(answer.headers.get("Content-Length", ""))
+        raise _Interrupted("the server sent another part of the file than requested")
+    total = _number(response.headers.get("Content-Length", ""))
     if source.bytes is not None and total not in (None, source.bytes):
-        raise TransferError(f"{source.address}: the server has {total:,} bytes, published are {source.bytes:,}")
+        raise TransferError(f"{source.address}: the server has {total:,} bytes, expected {source.bytes:,}")
     part.begin(version, total)
     return 0
 
 
 def _version(headers: Message) -> str | None:
-    """What tells this version of the file from any other, as If-Range takes it."""
+    """Return the version of the file, in a form that If-Range accepts."""
     tag = headers.get("ETag")
     if tag and not tag.startswith("W/"):
         return str(tag)
@@ -189,7 +189,7 @@ def _version(headers: Message) -> str | None:
 
 
 def _content_range(headers: Message) -> tuple[int | None, int | None]:
-    """(first byte, bytes of the whole file) of an answer that is a part."""
+    """Return (first byte, size of the whole file) of a partial response."""
     unit, _, rest = headers.get("Content-Range", "").partition(" ")
     span, _, total = rest.partition("/")
     return (_number(span.partition("-")[0]), _number(total)) if unit == "bytes" else (None, None)
@@ -202,31 +202,31 @@ def _number(text: str) -> int | None:
 def _check_disk_space(part: _Part, total: int | None) -> None:
     free = shutil.disk_usage(part.path.parent).free
     if total is not None and total - part.size > free:
-        raise DataError(f"{total - part.size:,} bytes are to come and {free:,} are free", path=part.path.parent)
+        raise DataError(f"{total - part.size:,} bytes are missing and only {free:,} are free", path=part.path.parent)
 
 
 def _matches_published(source: ArchiveSource, part: _Part) -> bool:
-    """Whether size and checksum are those that were published; a resumed file of which they are not is begun anew."""
+    """Compare size and checksum with the published ones; discard a file that differs, and retry if it was resumed."""
     checksum, wrong = source.checksum, ""
     if source.bytes is not None and part.size != source.bytes:
-        wrong = f"{part.size:,} bytes came, published are {source.bytes:,}"
-    elif checksum is not None and (found := _digest(part.path, checksum[0])) != checksum[1]:
-        wrong = f"its {checksum[0].upper()} is {found}, published is {checksum[1]}"
+        wrong = f"received {part.size:,} bytes, expected {source.bytes:,}"
+    elif checksum is not None and (digest := _digest(part.path, checksum[0])) != checksum[1]:
+        wrong = f"its {checksum[0].upper()} is {digest}, expected {checksum[1]}"
     if not wrong:
         return True
-    resumed, why = part.resumed, web_page_hint(part.path) or "It was changed or damaged"
+    resumed, why = part.resumed, web_page_hint(part.path) or "The file was changed or damaged"
     part.forget()
     if resumed:
         return False
-    raise TransferError(f"{source.address}: {wrong}. {why}, and nothing of it was kept")
+    raise TransferError(f"{source.address}: {wrong}. {why}; it was deleted")
 
 
 def web_page_hint(file: Path) -> str:
-    """What to say of a file that is a web page in the place of an archive; nothing of any other."""
+    """Return a hint if the file is a web page instead of an archive, otherwise an empty text."""
     with open(file, "rb") as stream:
         start = stream.read(512).lstrip().lower()
     page = start.startswith((b"<!doctype html", b"<html"))
-    return "The server sent a web page, perhaps one that asks for something" if page else ""
+    return "The server sent a web page, perhaps one that asks for confirmation" if page else ""
 
 
 def _digest(path: Path, algorithm: str) -> str:
@@ -241,7 +241,7 @@ def _digest(path: Path, algorithm: str) -> str:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows only to addresses that could have been asked for in the first place."""
+    """Follow redirects only to addresses that `check_address` accepts."""
 
     def __init__(self, has_checksum: bool):
         self.has_checksum = has_checksum
@@ -252,12 +252,12 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         try:
             check_address(newurl, has_checksum=self.has_checksum)
         except UsageError as error:
-            raise TransferError(f"{req.full_url} leads on to {error}") from None
+            raise TransferError(f"{req.full_url} redirects to {error}") from None
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _opener(source: ArchiveSource) -> urllib.request.OpenerDirector:
-    """Speaks http and https and nothing else; urllib's own would also open files."""
+    """Return an opener for http and https only; urllib's default one would also open files."""
     opener = urllib.request.OpenerDirector()
     host = urllib.parse.urlsplit(source.address).hostname or ""
     for handler in (
@@ -276,22 +276,22 @@ def _open(source: ArchiveSource, part: _Part, headers: Mapping[str, str], timeou
     agent = {"User-Agent": f"xmckit/{__version__}", "Accept-Encoding": "identity"}
     request = urllib.request.Request(source.address, headers={**agent, **headers})
     try:
-        answer: http.client.HTTPResponse = _opener(source).open(request, timeout=timeout)
+        response: http.client.HTTPResponse = _opener(source).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        said = f"the server answered {error.code} {error.reason}"
+        status = f"the server answered {error.code} {error.reason}"
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             part.forget()
         elif error.code not in _RETRY_STATUS:
-            raise TransferError(f"{source.address}: {said}") from None
-        raise _Interrupted(said) from None
+            raise TransferError(f"{source.address}: {status}") from None
+        raise _Interrupted(status) from None
     except (http.client.HTTPException, OSError) as error:
         if isinstance(getattr(error, "reason", error), (socket.gaierror, ssl.SSLCertVerificationError)):
-            raise TransferError(f"{source.address}: there is no way to it from here: {_reason(error)}") from None
+            raise TransferError(f"cannot connect to {source.address}: {_reason(error)}") from None
         raise _Interrupted(f"no connection: {_reason(error)}") from None
     except ValueError as error:
-        raise TransferError(f"{source.address} leads on to what is no address: {error}") from None
-    return answer
+        raise TransferError(f"{source.address} redirects to an invalid address: {error}") from None
+    return response
 
 
 def _reason(error: BaseException) -> str:

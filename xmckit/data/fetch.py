@@ -1,7 +1,7 @@
-"""`fetch`: a set of the catalogue, downloaded and unpacked into the folder of its name.
+"""Fetch a data set of the catalogue: download it and unpack it into a folder with its name.
 
-An archive is not trusted: nothing in it decides where a file is written, links are refused, and what it may grow to is
-bounded. The folder appears when it is complete.
+Archives are not trusted: their paths never decide where a file is written, links are refused, and the unpacked size is
+limited. The folder appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xmckit.data.catalogue import RECORD, ArchiveSource, Entry, KnownFile, downl
 from xmckit.data.download import RetryPolicy, TransferError, download, web_page_hint
 from xmckit.errors import DataError, UsageError
 
-# An archive may grow to this many times its size, and a little more: text is packed to a tenth, a bomb to a thousandth.
+# Unpacked files may have this many times the size of the archive: text compresses to a tenth, a bomb to a thousandth.
 LARGEST_GROWTH = 100
 ALWAYS_ALLOWED = 1 << 26
 _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
@@ -34,7 +34,7 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOF
 
 @dataclass(frozen=True)
 class FetchResult:
-    """What `fetch` did. `checked`: the archive was compared with a published checksum; None when nothing was done."""
+    """The result of `fetch`. `checked`: whether a published checksum was compared; None if the set existed."""
 
     name: str
     folder: Path
@@ -51,13 +51,11 @@ def fetch(
     retry: RetryPolicy | None = None,
     log: Callable[[str], None] = lambda message: None,
 ) -> FetchResult:
-    """Put the set into `root`, in a folder of its name; one that is there already and whole is left as it is."""
+    """Put the set into a folder with its name in `root`, unless a complete folder exists."""
     folder = root / entry.name
     if folder.exists() or folder.is_symlink():
         if wrong := faults(entry, folder):
-            raise DataError(
-                f"there is something else than the set, or half of it: {'; '.join(wrong)}. Move it away", path=folder
-            )
+            raise DataError(f"this folder is not the complete set: {'; '.join(wrong)}. Move it away", path=folder)
         return FetchResult(entry.name, folder)
     if not entry.sources:
         raise DataError(f"{entry.name} cannot be fetched: {manual_steps(entry, folder)}")
@@ -70,13 +68,13 @@ def fetch(
 
 @contextlib.contextmanager
 def _locked_download_folder(folder: Path) -> Iterator[Path]:
-    """The folder for what is half-downloaded, for one process at a time."""
+    """Lock and return the folder for unfinished downloads; remove it if it stays empty."""
     waiting = download_folder(folder)
-    made = not folder.parent.exists()
+    created_parent = not folder.parent.exists()
     try:
         waiting.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise UsageError(f"{folder.parent} cannot be a folder: a file is in its place") from None
+        raise UsageError(f"{folder.parent} cannot be a folder: a file has this name") from None
     with open(waiting / ".lock", "w") as stream:
         try:
             import fcntl
@@ -90,8 +88,8 @@ def _locked_download_folder(folder: Path) -> Iterator[Path]:
             yield waiting
         finally:
             if waiting.is_dir() and [entry.name for entry in waiting.iterdir()] == [".lock"]:
-                shutil.rmtree(waiting)  # nothing came
-                if made and not any(folder.parent.iterdir()):
+                shutil.rmtree(waiting)  # nothing was received
+                if created_parent and not any(folder.parent.iterdir()):
                     folder.parent.rmdir()
 
 
@@ -103,7 +101,7 @@ def _fetch_from_sources(
     retry: RetryPolicy | None,
     log: Callable[[str], None],
 ) -> tuple[ArchiveSource, int]:
-    """Make the folder of the set; the source that it came from, and how many bytes came."""
+    """Make the folder of the set from the first source that works. Return the source and the size of its archive."""
     failures = []
     for source in entry.sources:
         try:
@@ -114,7 +112,7 @@ def _fetch_from_sources(
             failures.append(str(error))
             if source is not entry.sources[-1]:
                 log(f"{error}; trying another address")
-    raise DataError(f"{entry.name} could not be fetched.\n{_lines(failures)}\nBy hand: {manual_steps(entry, folder)}")
+    raise DataError(f"could not fetch {entry.name}.\n{_lines(failures)}\nBy hand: {manual_steps(entry, folder)}")
 
 
 def _lines(failures: list[str]) -> str:
@@ -128,17 +126,17 @@ def _make_folder(entry: Entry, source: ArchiveSource, archive: Path, folder: Pat
                 files = unpack(archive, entry.unpack, temporary, bar)
             _check_files(entry, files)
         except DataError as error:
-            archive.unlink()  # there is no use in unpacking it again
+            archive.unlink()  # unpacking it again would fail again
             raise TransferError(f"{source.address}: {error}") from None
         store.write_json(temporary / RECORD, _record(entry, source, archive, files))
 
 
 def _check_files(entry: Entry, files: Mapping[str, KnownFile]) -> None:
-    """Raise unless the files are those of the catalogue, where it knows them."""
-    for name, found in files.items():
+    """Raise DataError if a file differs from the size or checksum in the catalogue."""
+    for name, actual in files.items():
         known = entry.needed[name]
-        if known.bytes not in (None, found.bytes) or known.sha256 not in (None, found.sha256):
-            raise DataError(f"{name} of the archive is another file than the one that is known as {entry.name}'s")
+        if known.bytes not in (None, actual.bytes) or known.sha256 not in (None, actual.sha256):
+            raise DataError(f"{name} in the archive is not the file that the catalogue describes for {entry.name}")
 
 
 def _record(entry: Entry, source: ArchiveSource, archive: Path, files: Mapping[str, KnownFile]) -> dict[str, Any]:
@@ -157,7 +155,7 @@ def _record(entry: Entry, source: ArchiveSource, archive: Path, files: Mapping[s
 
 
 def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | None = None) -> dict[str, KnownFile]:
-    """Write what `wanted` names (file → the end of its path in the archive) into `folder`, and nothing else."""
+    """Write only the files in `wanted` (file → the end of its path in the archive) into `folder`."""
     limit = LARGEST_GROWTH * archive.stat().st_size + ALWAYS_ALLOWED
     try:
         if zipfile.is_zipfile(archive):
@@ -178,7 +176,7 @@ def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | No
                 bar.advance(1)
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # of the disk; EINVAL is a place before the beginning, as a damaged archive may name it
+            raise  # an error of the disk; EINVAL comes from an invalid position in a damaged archive
         raise DataError(f"the archive is damaged: {error}", path=archive) from None
     if missing := [path for name, path in wanted.items() if name not in written]:
         raise DataError(f"the archive has no file {', '.join(missing)}", path=archive)
@@ -186,7 +184,7 @@ def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | No
 
 
 def _wanted_name(member: str, wanted: Mapping[str, str]) -> str | None:
-    """Which of the files a path in an archive is, if any; letters may be large or small."""
+    """Return the wanted file that a path in an archive matches, ignoring case, or None."""
     parts = PurePosixPath(member.replace("\\", "/").lower()).parts
     for name, end in wanted.items():
         tail = PurePosixPath(end.lower()).parts
@@ -208,7 +206,7 @@ def _zip_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _tar_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, IO[bytes]]]:
-    # As a stream: a compressed archive cannot be gone back in.
+    # As a stream, because a compressed archive can only be read forwards.
     with tarfile.open(archive, "r|*") as content:
         for member in content:
             name = None if member.isdir() else _wanted_name(member.name, wanted)
@@ -227,7 +225,7 @@ def _write(stream: IO[bytes], path: Path, limit: int, archive: Path) -> KnownFil
         while block := stream.read(1 << 20):
             size += len(block)
             if size > limit:
-                raise DataError(f"it would grow to more than {LARGEST_GROWTH} times its size", path=archive)
+                raise DataError(f"its files are larger than {LARGEST_GROWTH} times its size", path=archive)
             digest.update(block)
             target.write(block)
     return KnownFile(bytes=size, sha256=digest.hexdigest())

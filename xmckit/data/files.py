@@ -1,4 +1,4 @@
-"""The data set `files`: a file or folder in any format that a reader knows."""
+"""The data set `files`: a file or folder in any format that has a reader."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Files(Configured):
         path: DataPath = Field(description="The file or folder.")
         reader: Literal["auto"] | ReaderSpec = Field(
             AUTO,
-            description='The format: a reader, alone or with its parameters; "auto": the one that fits.',
+            description='The format: a reader, alone or with its parameters; "auto" finds the reader that fits.',
         )
 
         groups: DataPath | None = Field(
             None,
-            description="A text file with the group of each training row, a line each; several are separated by tabs.",
+            description="A text file with a line for each training row: its group, or groups separated by tabs.",
         )
         group_labels: DataPath | None = Field(
             None,
-            description="A text file with a group's name and its labels in each line, separated by tabs; without it "
-            "a group has the labels of its rows.",
+            description="A text file with a line for each group: its name and its labels, separated by tabs; without "
+            "it a group has the labels of its rows.",
         )
 
         @field_validator("reader", mode="before")
@@ -44,7 +44,7 @@ class Files(Configured):
             return {"use": value} if isinstance(value, str) and value != AUTO else value
 
     def fingerprint(self, *, context: Context) -> Mapping[str, str]:
-        """The checksum of every file that would be read, by its name below `path`, or by its parameter."""
+        """Return the checksum of every input file, by its name below `path`, or by its parameter."""
         path = self.params.path
         folder = path if path.is_dir() else path.parent
         files = {file.relative_to(folder).as_posix(): file for file in sorted(self._reader(context).files(path))}
@@ -61,15 +61,15 @@ class Files(Configured):
 
         groups, group_labels = self.params.groups, self.params.group_labels
         if groups is None and group_labels is not None:
-            raise UsageError("group_labels says what labels groups have: also say with groups which rows they hold")
+            raise UsageError("group_labels needs groups: it lists the labels of groups, and groups lists their rows")
         dataset = self._reader(context).read(self.params.path, context=context)
         if groups is not None:
             dataset = with_groups(dataset, groups, group_labels)
         train = dataset.train
         if not train.Y.nnz and (train.groups is None or not train.groups.labels.nnz):
             raise DataError(
-                "no training row has a label, nor has a group of them; `xmckit plugins show reader:NAME` says in which "
-                "field or file the reader of this format looks for labels",
+                "neither a training row nor a group has a label; `xmckit plugins show reader:NAME` says in which field "
+                "or file the reader expects labels",
                 path=self.params.path,
             )
         return dataset
@@ -79,7 +79,7 @@ class Files(Configured):
 
 
 def find_reader(path: Path, reader: str | Spec, *, context: Context) -> Reader:
-    """The reader that is named, or for `auto` the one that knows what is at `path`."""
+    """Return the named reader, or for `auto` the reader that matches `path`."""
     if not path.exists():
         raise DataError("no such file or folder", path=path)
     known = sorted(context.names("reader"))
@@ -89,24 +89,24 @@ def find_reader(path: Path, reader: str | Spec, *, context: Context) -> Reader:
                 f"there is no reader {reader.use!r} (known: {', '.join(known)}){nearest(reader.use, known)}"
             )
         return _configured(reader.use, reader.options, context)
-    usable = _usable(known, context)
+    usable = _loadable(known, context)
     fitting = [name for name, target in usable.items() if target().matches(path)]
     if len(fitting) == 1:
         return _configured(fitting[0], {}, context)
     if fitting:
         raise UsageError(f"{path}: several readers fit ({', '.join(fitting)}). Choose one with `reader`.")
     formats = "; ".join(f"{name}: {_looks_for(target)}" for name, target in usable.items())
-    raise DataError(f"no reader knows this. They look for: {formats}", path=path)
+    raise DataError(f"no reader matches. They look for: {formats}", path=path)
 
 
-def _usable(names: list[str], context: Context) -> dict[str, type]:
-    """The readers that can be asked; one whose plugin is broken is named in the log and does not stop the others."""
+def _loadable(names: list[str], context: Context) -> dict[str, type]:
+    """Return the readers that load; log the readers of broken plugins."""
     usable = {}
     for name in names:
         try:
             usable[name] = context.resolve("reader", name)
         except PluginError as error:
-            context.log(f"the reader {name} was not asked: {error}")
+            context.log(f"skipped the reader {name}: {error}")
     return usable
 
 

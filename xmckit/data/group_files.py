@@ -1,9 +1,9 @@
-"""Groups of training rows from text files, beside features in any format.
+"""Read groups of training rows from text files, for features in any format.
 
-`groups` has a line for each training row: the name of its group, several separated by tabs, or nothing. `group_labels`
-has a line for each group: its name and its labels, separated by tabs; a label that is there twice was given twice. The
-labels are names where the data has names, numbers from 0 otherwise; where nothing declares which there are, those of
-the groups join those of the rows. Without that file a group's labels are those of its rows, and how often.
+`groups` has a line for each training row: the name of its group, several names separated by tabs, or nothing.
+`group_labels` has a line for each group: its name and its labels, separated by tabs; a repeated label counts twice.
+Labels are names if the data has names, otherwise numbers from 0. If no file declares the labels, new labels of groups
+are added to those of the rows. Without `group_labels`, a group has the labels of its rows, with their counts.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from scipy.sparse import csr_matrix
 from xmckit.data import reading
 from xmckit.data.model import Dataset, Groups, as_csr
 from xmckit.errors import DataError, nearest
+from xmckit.sparse.csr import csr_from_lists
 
 
 def with_groups(dataset: Dataset, groups: Path, group_labels: Path | None) -> Dataset:
-    """The data set with the groups of its training rows."""
+    """Return the data set with the groups of its training rows."""
     train = dataset.train
     names_by_row = [_words(text) for text in reading.read_strings(groups, count=train.rows, what="training row")]
     for line, names in enumerate(names_by_row, 1):
         if len(set(names)) < len(names):
             raise DataError("the row names one group twice", path=groups, line=line)
     ids = {name: group for group, name in enumerate(sorted({name for names in names_by_row for name in names}))}
-    membership = _counts([[ids[name] for name in names] for names in names_by_row], len(ids))
+    membership = as_csr(csr_from_lists([[ids[name] for name in names] for names in names_by_row], len(ids)))
     if group_labels is None:
         labels = as_csr(membership.T @ (train.Y != 0).astype(np.float32))
     else:
         if dataset.info.get(reading.LABEL_NAMES) == reading.FROM_ROWS:
-            dataset = _with_labels_of(group_labels, dataset)
+            dataset = _with_labels_from(group_labels, dataset)
         labels = _labels(group_labels, ids, dataset)
     return replace(dataset, train=replace(dataset.train, groups=Groups(membership, labels, list(ids))))
 
 
-def _with_labels_of(path: Path, dataset: Dataset) -> Dataset:
-    """The data set with the labels of the groups behind those of its rows."""
-    given = {label for _, _, labels in _lines(path) for label in labels}
+def _with_labels_from(path: Path, dataset: Dataset) -> Dataset:
+    """Append the labels that only groups have to the labels of the data set."""
+    group_labels = {label for _, _, labels in _lines(path) for label in labels}
     known = dataset.label_names or []
-    names = [*known, *sorted(given.difference(known))]
+    names = [*known, *sorted(group_labels.difference(known))]
     splits = [
         replace(split, Y=csr_matrix((split.Y.data, split.Y.indices, split.Y.indptr), (split.rows, len(names))))
         for split in (dataset.train, dataset.test)
@@ -66,8 +67,8 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
         for label in labels:
             if label not in label_ids:
                 raise DataError(
-                    f"there is no label {label!r}{nearest(label, names)}. A label that no row has must be among those "
-                    "that the data declares: in labels.txt, or by their number",
+                    f"there is no label {label!r}{nearest(label, names)}. A label without rows must be declared: in "
+                    "labels.txt, or by the number of labels",
                     path=path,
                     line=line,
                 )
@@ -83,11 +84,11 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
             "with its name alone",
             path=path,
         )
-    return _counts([given[group] for group in range(len(groups))], dataset.labels)
+    return as_csr(csr_from_lists([given[group] for group in range(len(groups))], dataset.labels))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """The number of each line, the group that it names, and its labels."""
+    """Yield the number of each line, the group that it names, and its labels."""
     for line, content in enumerate(reading.read_lines(path), 1):
         group, _, rest = reading.decode_line(path, content, line).partition("\t")
         yield line, group, _words(rest)
@@ -95,10 +96,3 @@ def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
 
 def _words(text: str) -> list[str]:
     return [word for word in text.split("\t") if word]
-
-
-def _counts(rows: list[list[int]], columns: int) -> csr_matrix:
-    """How often each number is in each row."""
-    start = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
-    flat = np.fromiter((column for row in rows for column in row), dtype=np.int32, count=int(start[-1]))
-    return as_csr(csr_matrix((np.ones(len(flat), dtype=np.float32), flat, start), shape=(len(rows), columns)))

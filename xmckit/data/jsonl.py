@@ -1,13 +1,13 @@
-"""JSON lines: one object a row, `{"text": "…", "labels": ["a", "b"], "id": "7", "group": "g"}`.
+"""The reader `jsonl`: one JSON object per row, `{"text": "…", "labels": ["a", "b"], "id": "7", "group": "g"}`.
 
-A folder holds `train.jsonl` and `test.jsonl` (`.gz` too). A single file, or a folder with one `.jsonl` file, is cut
-into train and test by its `split` field ("train" or "test"), or, when no row has one, by a seeded share of the rows
-(whole groups where there are groups). `group` is a string or a list of strings; a group's labels are those of its
-rows, with how often each was given. `id` becomes the name of the row, and is on every row or on none. Blank lines and a
-byte order mark are skipped.
+A folder holds `train.jsonl` and `test.jsonl` (also `.gz`). A single file, or a folder with one `.jsonl` file, is split
+into train and test by the field `split` ("train" or "test") or, if no row has this field, by a seeded share of the rows
+(of whole groups, if there are groups). `group` is a string or a list of strings; the labels of a group are those of its
+rows, with their counts. `id` is the name of the row; all rows have one or none has. Blank lines and a byte order mark
+are skipped.
 
-Labels are numbered by their sorted names over train and test, unless a `labels.txt` beside the files gives the names
-in order; then no other label may occur.
+Labels are numbered by their sorted names over train and test, unless a `labels.txt` beside the files lists the names in
+order; then no other label may occur.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from scipy.sparse import csr_matrix
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data import reading
-from xmckit.data.model import Dataset, Groups, Split, carve_validation
+from xmckit.data.model import Dataset, Groups, Split, carve_validation, labels_of_groups
 from xmckit.errors import DataError, UsageError
 from xmckit.params import Configured, Params
+from xmckit.sparse.csr import csr_from_lists
 
 _BATCH = 10_000
-# What `reading.write_strings` leaves beside data in this and other formats.
+# Files that `reading.write_strings` writes beside data in this and other formats.
 _STRINGS = re.compile(r"(labels|label_map|Y|trn_X|tst_X|(texts|rows|group_names)\.(trn|tst))\.jsonl")
 
 
@@ -42,7 +43,7 @@ class _RowColumns:
     lines: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     labels: list[list[str]] = field(default_factory=list)
-    unlabelled: list[int] = field(default_factory=list)  # lines without that field, where groups may have the labels
+    unlabelled: list[int] = field(default_factory=list)  # lines without that field; their groups may have labels
     names: list[str | None] = field(default_factory=list)
     groups: list[list[str]] = field(default_factory=list)
     parts: list[str | None] = field(default_factory=list)
@@ -54,10 +55,8 @@ class JsonLines(Configured):
         labels: str = Field("labels", description="The field with the list of label names.")
         id: str = Field("id", description="The field with the name of the row.")
         group: str = Field("group", description="The field with the group, or the list of groups, of the row.")
-        split: str = Field("split", description="The field that says train or test, in a single file.")
-        test_share: float = Field(
-            0.2, gt=0, lt=1, description="The share of rows to test on, when nothing says which they are."
-        )
+        split: str = Field("split", description="The field with train or test, in a single file.")
+        test_share: float = Field(0.2, gt=0, lt=1, description="The share of test rows, if nothing else defines them.")
 
     looks_for = "train.jsonl with test.jsonl, or a single .jsonl file"
 
@@ -79,7 +78,7 @@ class JsonLines(Configured):
         names = _label_names(names_file, files, rows)
         ids = {name: label for label, name in enumerate(names)}
         splits = [_split(file, part, ids) for file, part in zip(files, rows, strict=True)]
-        train, test = splits if len(splits) == 2 else self._cut(files[0], rows[0], splits[0], context)
+        train, test = splits if len(splits) == 2 else self._train_and_test(files[0], rows[0], splits[0], context)
         train, test = (replace(split, groups=_with_own_labels(split)) for split in (train, test))
         dataset = Dataset(
             name=path.resolve().name.split(".jsonl")[0],
@@ -91,7 +90,7 @@ class JsonLines(Configured):
         return reading.validated(dataset, files[0], files[-1])
 
     def read_file(self, path: Path, *, context: Context) -> tuple[Split, list[str]]:
-        """All rows of one file, not cut, and the names of their labels."""
+        """Return all rows of one file as one split, and the names of their labels."""
         rows = self._read_rows(path, context)
         names = _label_names(None, [path], [rows])
         return _split(path, rows, {name: label for label, name in enumerate(names)}), names
@@ -112,7 +111,7 @@ class JsonLines(Configured):
             nameless = rows.lines[rows.names.index(None)]
             raise DataError(f"this row has no {self.params.id!r}, but other rows do", path=path, line=nameless)
         if 0 < len(rows.unlabelled) < len(rows.lines):
-            text = f"this row has no {self.params.labels!r}, but other rows do; a row without any has []"
+            text = f"this row has no {self.params.labels!r}, but other rows do; a row without labels has []"
             raise DataError(text, path=path, line=rows.unlabelled[0])
         return rows
 
@@ -120,8 +119,8 @@ class JsonLines(Configured):
         names = self.params
 
         def wrong(key: str, expected: str) -> DataError:
-            found = "nothing" if key not in row else json.dumps(row[key])[:60]
-            return DataError(f"{key!r} must be {expected}, found {found}", path=path, line=line)
+            value = "nothing" if key not in row else json.dumps(row[key])[:60]
+            return DataError(f"{key!r} must be {expected}, found {value}", path=path, line=line)
 
         text: Any = row.get(names.text)
         labels: Any = row.get(names.labels, [])
@@ -150,21 +149,21 @@ class JsonLines(Configured):
         rows.groups.append([reading.check_encodable(group, path, line) for group in dict.fromkeys(groups)])
         rows.parts.append(part)
 
-    def _cut(self, path: Path, rows: _RowColumns, split: Split, context: Context) -> tuple[Split, Split]:
-        given = [part is not None for part in rows.parts]
-        if all(given):
+    def _train_and_test(self, path: Path, rows: _RowColumns, split: Split, context: Context) -> tuple[Split, Split]:
+        has_part = [part is not None for part in rows.parts]
+        if all(has_part):
             in_test = np.array([part == "test" for part in rows.parts])
             return split.take(np.flatnonzero(~in_test)), split.take(np.flatnonzero(in_test))
-        if any(given):
-            line = rows.lines[given.index(False)]
+        if any(has_part):
+            line = rows.lines[has_part.index(False)]
             raise DataError(f"this row has no {self.params.split!r}, but other rows do", path=path, line=line)
         train, test = carve_validation(split, self.params.test_share, context.rng("jsonl", "test rows"))
         if test is None:
-            raise DataError(f"{split.rows} rows cannot be cut into train and test rows", path=path)
+            raise DataError(f"{split.rows} rows cannot be split into train and test rows", path=path)
         return train, test
 
     def write(self, dataset: Dataset, folder: Path) -> None:
-        """`train.jsonl`, `test.jsonl` and `labels.txt`."""
+        """Write `train.jsonl`, `test.jsonl` and `labels.txt`."""
         if dataset.label_features is not None:
             raise UsageError("JSON lines cannot hold label features: use npz")
         for split in (dataset.train, dataset.test):
@@ -195,12 +194,12 @@ class JsonLines(Configured):
 
 
 def _group_name(groups: Groups, group: int) -> str:
-    """Its own, or its number, padded so that sorted names keep the groups in order."""
+    """Return the name of a group, or its number, padded so that sorted names keep the order of groups."""
     return groups.names[group] if groups.names is not None else f"{group:0{len(str(groups.membership.shape[1]))}}"
 
 
 def _data_files(path: Path) -> list[Path]:
-    """[train, test], or the single file, or nothing."""
+    """Return [train, test], or the single file, or nothing."""
     if not path.is_dir():
         return [path] if path.is_file() and path.name.removesuffix(".gz").endswith(".jsonl") else []
     pair = [reading.find_file(path, f"{part}.jsonl") for part in ("train", "test")]
@@ -218,12 +217,12 @@ def _names_file(path: Path) -> Path | None:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = dict(pairs)
     if len(keys) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key occurs twice")
     return keys
 
 
 def json_object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
-    """What a line holds, or DataError."""
+    """Return the object of a line, or raise DataError."""
     try:
         content = json.loads(reading.decode_line(path, line, number), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -244,7 +243,7 @@ def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[
     count = len(reading.read_lines(names_file))
     names = reading.read_strings(names_file, count=count, what="label")
     if len(set(names)) != len(names):
-        raise DataError("a label name is there twice", path=names_file)
+        raise DataError("a label name occurs twice", path=names_file)
     known = set(names)
     for file, part in zip(files, rows, strict=True):
         for line, labels in zip(part.lines, part.labels, strict=True):
@@ -254,13 +253,8 @@ def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[
 
 
 def _incidence(lists: Sequence[Sequence[str]], ids: Mapping[str, int]) -> csr_matrix:
-    """Rows × ids: 1 where a row's list has the name."""
-    ends = np.zeros(len(lists) + 1, dtype=np.int64)
-    np.cumsum([len(names) for names in lists], out=ends[1:])
-    indices = np.fromiter((ids[name] for names in lists for name in names), dtype=np.int32, count=int(ends[-1]))
-    matrix = csr_matrix((np.ones(len(indices), dtype=np.float32), indices, ends), shape=(len(lists), len(ids)))
-    matrix.sort_indices()
-    return matrix
+    """Return rows × ids: 1 if the list of a row has the name."""
+    return csr_from_lists([sorted(ids[name] for name in names) for names in lists], len(ids))
 
 
 def _split(path: Path, rows: _RowColumns, ids: Mapping[str, int]) -> Split:
@@ -275,7 +269,7 @@ def _split(path: Path, rows: _RowColumns, ids: Mapping[str, int]) -> Split:
 
 
 def _with_own_labels(split: Split) -> Groups | None:
-    """The groups that have rows here, with the labels of these rows alone."""
+    """Return the groups that have rows in this split, with the labels of these rows."""
     if split.groups is None:
         return None
     membership = split.groups.membership
@@ -283,22 +277,22 @@ def _with_own_labels(split: Split) -> Groups | None:
     if not len(present):
         return None
     membership = csr_matrix(membership[:, present])
-    labels = csr_matrix(membership.T @ split.Y)
-    for matrix in (membership, labels):
-        matrix.sort_indices()
+    membership.sort_indices()
     names = split.groups.names
-    return Groups(membership, labels, None if names is None else [names[group] for group in present])
+    return Groups(
+        membership,
+        labels_of_groups(membership, split.Y),
+        None if names is None else [names[group] for group in present],
+    )
 
 
 def _check_writable(split: Split) -> None:
     if split.texts is None or split.X is not None:
         raise UsageError("JSON lines hold texts and no feature matrices: use npz")
-    for what in ("weights", "filter"):
-        if getattr(split, what) is not None:
-            raise UsageError(f"JSON lines cannot hold {what}: use npz")
+    reading.check_absent(split, "JSON lines", "weights", "filter")
     if split.groups is not None:
         own = _with_own_labels(split)
         if own is None or own.labels.shape != split.groups.labels.shape or (own.labels != split.groups.labels).nnz:
-            raise UsageError("JSON lines can hold only groups whose labels are those of their rows: use npz")
+            raise UsageError("JSON lines can only hold groups that have the labels of their rows: use npz")
         if split.groups.names is not None and len(set(split.groups.names)) < len(split.groups.names):
             raise UsageError("two groups have the same name: JSON lines would merge them; use npz")

@@ -1,4 +1,4 @@
-"""What data is: splits of rows with features and labels, groups of rows, and the data set that holds them."""
+"""The data model: splits of rows with features and labels, groups of rows, and data sets. Public."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ Matrix: TypeAlias = "csr_matrix | np.ndarray"
 Features: TypeAlias = "csr_matrix | np.ndarray | Mapping[str, csr_matrix | np.ndarray]"
 
 
-# A matrix that is not one of several named blocks goes by this name.
+# The name of a matrix that is not one of several named blocks.
 ONLY_BLOCK = "X"
 
 
 def rows_of(X: Features) -> int:
-    """The number of rows of a matrix or of blocks side by side."""
+    """Return the number of rows of a matrix, or of blocks side by side."""
     if isinstance(X, Mapping):
         return int(next(iter(X.values())).shape[0])
     return int(X.shape[0])
 
 
 def take_rows(X: Features, rows: np.ndarray) -> Features:
+    """Return some rows of a matrix, or of each block."""
     return {name: block[rows] for name, block in X.items()} if isinstance(X, Mapping) else X[rows]
 
 
 def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
-    """A `csr_matrix` (what PECOS takes) with sorted indices, no duplicates and no stored zeros.
+    """Return a `csr_matrix` (the type that PECOS takes) with sorted indices, without duplicates and stored zeros.
 
-    The input is never changed; a matrix that already is in this form is shared, any other is copied.
+    The input does not change: a matrix in this form is shared, any other is copied.
     """
     result = csr_matrix(matrix, dtype=dtype)
     if not result.has_canonical_format or (result.nnz and not result.data.all()):
@@ -47,7 +48,7 @@ def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
 class Groups:
     """Rows that were labelled together: `membership` is rows × groups, `labels` is groups × labels.
 
-    A value above 1 in `labels` counts how often the label was given inside the group. `names` are the groups' own.
+    A value above 1 in `labels` is the number of times that the label was given inside the group.
     """
 
     membership: csr_matrix
@@ -67,10 +68,10 @@ class Groups:
 
 @dataclass(frozen=True)
 class Split:
-    """Rows with features and labels. Everything optional has one entry per row and follows `take`.
+    """Rows with features and labels. Optional parts have one entry per row, and `take` keeps them aligned.
 
-    `X` is a CSR matrix, a dense array or named blocks of these side by side; None when there are only `texts`.
-    `weights` has Y's pattern. `filter` marks (row, label) pairs that are left out of scoring. `names` are row ids.
+    `X` is a CSR matrix, a dense array or named blocks of these side by side; None if there are only `texts`. `weights`
+    has the pattern of Y. `filter` marks (row, label) pairs that are left out of scoring. `names` are row ids.
     """
 
     X: Features | None
@@ -91,20 +92,20 @@ class Split:
 
     @property
     def blocks(self) -> Mapping[str, Matrix]:
-        """X as named blocks: one matrix is the block `X`, no features are no block."""
+        """X as named blocks; a single matrix is the block `X`."""
         if self.X is None:
             return {}
         return self.X if isinstance(self.X, Mapping) else {ONLY_BLOCK: self.X}
 
     @property
     def matrix(self) -> Matrix:
-        """X as the one matrix that the features stage made of it."""
+        """X as the single matrix that the features stage makes."""
         if self.X is None or isinstance(self.X, Mapping):
-            raise DataError("these rows have no single feature matrix yet: they have to pass a featurizer first")
+            raise DataError("these rows have no single feature matrix: a featurizer has to make one first")
         return self.X
 
     def take(self, rows: np.ndarray) -> Split:
-        """The split with these rows, in this order; groups keep their labels and lose the other rows."""
+        """Return the split with these rows, in this order; groups keep their labels and lose the other rows."""
         return Split(
             X=None if self.X is None else take_rows(self.X, rows),
             Y=self.Y[rows],
@@ -116,7 +117,7 @@ class Split:
         )
 
     def check(self, what: str = "split") -> None:
-        """Raise DataError unless every part has the same rows, finite values and the pattern it must have."""
+        """Raise DataError unless all parts have the same rows, finite values and matching patterns."""
         if self.X is None and self.texts is None:
             raise DataError(f"{what} has neither features nor texts")
         if self.X is not None and not self.blocks:
@@ -137,7 +138,7 @@ class Split:
         if self.weights is not None and not (
             np.array_equal(self.weights.indptr, self.Y.indptr) and np.array_equal(self.weights.indices, self.Y.indices)
         ):
-            raise DataError(f"{what} has weights whose pattern is not that of its labels")
+            raise DataError(f"{what} has weights with another pattern than its labels")
         if self.weights is not None:
             wrong = np.flatnonzero(~(np.isfinite(self.weights.data) & (self.weights.data >= 0)))
             if len(wrong):
@@ -150,10 +151,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Train and test rows over the same labels, with what is known about the labels.
+    """Train and test rows over the same labels, with facts about the labels.
 
-    `propensity` is the family or the pair (A, B) that the data set's propensity-scored metrics use, when it is
-    known. `info` is what a report says about the data: source, licence, citation, counts.
+    `propensity` is the family or the pair (A, B) for propensity-scored metrics, if known. `info` holds what a report
+    says about the data: source, licence, citation, counts.
     """
 
     name: str
@@ -169,7 +170,7 @@ class Dataset:
         return self.train.labels
 
     def label(self, index: int) -> str:
-        """The label's name, or its number where there are no names."""
+        """Return the name of a label, or its number if labels have no names."""
         return self.label_names[index] if self.label_names is not None else str(index)
 
     def check(self) -> None:
@@ -188,6 +189,13 @@ class Dataset:
             raise DataError(f"{self.name}: {self.labels} labels but {self.label_features.shape[0]} label feature rows")
 
 
+def labels_of_groups(membership: csr_matrix, Y: csr_matrix) -> csr_matrix:
+    """Return groups × labels: how many rows of a group have each label."""
+    labels = csr_matrix(membership.T @ Y)
+    labels.sort_indices()
+    return labels
+
+
 def _size(matrix: Any) -> str:
     return " × ".join(str(n) for n in matrix.shape)
 
@@ -199,11 +207,11 @@ def _widths(X: Features | None) -> dict[str, int] | int | None:
 
 
 def carve_validation(split: Split, share: float, rng: np.random.Generator) -> tuple[Split, Split | None]:
-    """Part of the rows for early stopping, thresholds and calibration: (the rest, the share).
+    """Split off a share of the rows for early stopping, thresholds and calibration. Return (the rest, the share).
 
-    Whole groups go to one side where there are groups, so that no group's labels are seen on both. A row in several
-    groups goes to validation only if all of them do; a group that shares rows with others may then have some on each
-    side. Row order is kept.
+    Groups stay whole, so that the labels of a group are not seen on both sides. A row in several groups goes to
+    validation only if all its groups do; a group that shares rows with others may then have rows on both sides. The
+    order of the rows stays.
     """
     wanted = round(split.rows * share)
     if wanted == 0 or split.rows < 2:

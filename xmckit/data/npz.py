@@ -1,16 +1,16 @@
-"""Folders of `X.trn.npz`, `Y.trn.npz`, `X.tst.npz`, `Y.tst.npz`, as `scipy.sparse.save_npz` writes them.
+"""The reader `npz`: folders of `X.trn.npz`, `Y.trn.npz`, `X.tst.npz`, `Y.tst.npz` from `scipy.sparse.save_npz`.
 
-This format holds everything a data set can have. All further files are optional, PART is `trn` or `tst`:
+This format can hold every part of a data set. All further files are optional; PART is `trn` or `tst`:
 
 - `X.NAME.PART.npz` (sparse) or `X.NAME.PART.npy` (dense): further feature blocks beside the one named X, which may
   itself be `X.PART.npy`;
 - `labels.txt`: label names; `label_features.npz` or `.npy`: features of each label;
-- `texts.PART.txt`, `rows.PART.txt`: the text and the name of each row, one a line (`.jsonl`: JSON strings);
+- `texts.PART.txt`, `rows.PART.txt`: the text and the name of each row, one per line (`.jsonl`: JSON strings);
 - `groups.PART.npz` (rows × groups) with `group_labels.PART.npz` (groups × labels) and `group_names.PART.txt`;
 - `weights.PART.npz` with the pattern of Y, and `filter.PART.npz`: pairs left out of scoring;
 - `info.json`: name, propensity and facts about the data.
 
-Text files may be compressed (`.gz`). `features.txt` is not read. Nothing is ever unpickled.
+Text files may be compressed (`.gz`). `features.txt` is ignored. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class NpzFolder(Configured):
         return reading.validated(dataset, *(path / name for name in NEEDED))
 
     def write(self, dataset: Dataset, folder: Path) -> None:
-        """Everything the data set has, so that reading gives it back."""
+        """Write every part of the data set, so that `read` restores it."""
         for part, split in zip(PARTS, (dataset.train, dataset.test), strict=True):
             _write_split(folder, part, split)
         if dataset.label_names is not None:
@@ -113,7 +113,7 @@ def _read_blocks(folder: Path, part: str, rows: int, texts: Sequence[str] | None
             continue
         block, path = match[1] or "X", folder / name
         if block in blocks:
-            raise DataError(f"the block {block} is there twice, as .npz and as .npy", path=path)
+            raise DataError(f"the block {block} exists twice, as .npz and as .npy", path=path)
         blocks[block] = read_sparse(path) if path.suffix == ".npz" else read_dense(path)
         if blocks[block].shape[0] != rows:
             raise DataError(f"{blocks[block].shape[0]} rows, but Y.{part}.npz has {rows}", path=path)
@@ -144,7 +144,7 @@ def _matrix(folder: Path, stem: str) -> Matrix | None:
     return _sparse(folder / f"{stem}.npz")
 
 
-def _no_number(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not a number that JSON knows")
 
 
@@ -152,7 +152,7 @@ def _read_info(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        facts = json.loads(reading.read_bytes(path).tobytes(), parse_constant=_no_number)
+        facts = json.loads(reading.read_bytes(path).tobytes(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON: {error}", path=path) from None
     propensity = facts.get("propensity") if isinstance(facts, Mapping) else None

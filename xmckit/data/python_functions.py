@@ -1,4 +1,4 @@
-"""Functions of Python source files as rows of data: the words that describe each, and the names it calls.
+"""Extract the functions of Python source files: the words that describe each, and the names it calls.
 
 Files are parsed with `ast`; nothing is executed. This module imports nothing heavy, because every worker process
 imports it.
@@ -24,7 +24,7 @@ _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Function(NamedTuple):
-    """One function: its dotted name, the class it belongs to ("" outside of classes), its words, its calls."""
+    """A function: its dotted name, its class ("" outside classes), its words, its calls."""
 
     name: str
     owner: str
@@ -33,7 +33,7 @@ class Function(NamedTuple):
 
 
 class ParsedFile(NamedTuple):
-    """The functions of one file, or the reason why it could not be parsed."""
+    """The functions of a file, or the reason why it cannot be parsed."""
 
     path: str
     functions: list[Function]
@@ -42,7 +42,7 @@ class ParsedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class _Scope:
-    """Where a node stands: the names around it, the class around it, and the function that makes its calls."""
+    """The context of a node: the names and the class around it, and the calls of the function around it."""
 
     names: tuple[str, ...] = ()
     owner: str = ""
@@ -57,12 +57,12 @@ class _Scope:
 
 
 def parse_files(root: Path, paths: list[str]) -> list[ParsedFile]:
-    """`parse_file` for several files, as one piece of work for a worker process."""
+    """Parse several files, as one task for a worker process."""
     return [parse_file(root, path) for path in paths]
 
 
 def parse_file(root: Path, path: str) -> ParsedFile:
-    """The functions of `root/path` that call something; `path` is relative and gives them their module name."""
+    """Return the functions of `root/path` that call something; the relative `path` is their module name."""
     try:
         source = (root / path).read_bytes()
     except OSError as error:
@@ -80,13 +80,13 @@ def parse_file(root: Path, path: str) -> ParsedFile:
 
 
 def _functions(tree: ast.Module) -> list[tuple[FunctionNode, _Scope]]:
-    """All functions in the order of the source, each with the calls of its own body.
+    """Return all functions in the order of the source, each with the calls of its own body.
 
-    A call belongs to the innermost function around it. Decorators, default values and annotations run outside of
-    the function that they belong to, so their calls count for the function around it. An explicit stack, because
-    source may be nested deeper than Python recurses.
+    A call belongs to the innermost function around it. Decorators, default values and annotations run outside their
+    function, so their calls count for the function around it. The stack is explicit because source may be nested deeper
+    than Python's recursion limit.
     """
-    found: list[tuple[FunctionNode, _Scope]] = []
+    functions: list[tuple[FunctionNode, _Scope]] = []
     pending: list[tuple[ast.AST, _Scope]] = [(tree, _Scope())]
     while pending:
         node, scope = pending.pop()
@@ -97,10 +97,10 @@ def _functions(tree: ast.Module) -> list[tuple[FunctionNode, _Scope]]:
             inner = scope.of_class(node.name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             inner = scope.of_function(node.name)
-            found.append((node, inner))
+            functions.append((node, inner))
         children = [(child, inner if part == "body" else scope) for part, child in _children(node)]
         pending.extend(reversed(children))
-    return found
+    return functions
 
 
 def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
@@ -132,14 +132,14 @@ def _describe(node: FunctionNode, scope: _Scope, path: str) -> Function:
 
 
 def _marked(kind: str, identifiers: Iterable[str]) -> Iterator[str]:
-    """`name_read name_file` for `readFile` or `read_file`: one word per part, marked by where it stands."""
+    """Yield the parts of identifiers, marked by kind: `name_read`, `name_file` for `readFile` or `read_file`."""
     for identifier in identifiers:
         for part in identifier_parts(identifier):
             yield f"{kind}_{part}"
 
 
 def identifier_parts(identifier: str) -> list[str]:
-    """`["http", "server", "2"]` for `HTTPServer_2`: lower-case parts, split at underscores and in camel case."""
+    """Split at underscores and in camel case: `["http", "server", "2"]` for `HTTPServer_2`."""
     return [
         part.lower() for word in _NOT_IDENTIFIER.split(identifier) if word for part in _CAMEL_HUMP.split(word) if part
     ]
@@ -152,7 +152,7 @@ def _arguments(arguments: ast.arguments) -> list[str]:
 
 
 def _decorator(node: ast.expr) -> str:
-    """The last name of a decorator: `setter` of `@value.setter`, `lru_cache` of `@functools.lru_cache(8)`."""
+    """Return the last name of a decorator: `lru_cache` for `@functools.lru_cache(8)`."""
     while isinstance(node, ast.Call):
         node = node.func
     if isinstance(node, ast.Attribute):
@@ -161,5 +161,5 @@ def _decorator(node: ast.expr) -> str:
 
 
 def printable(name: str) -> str:
-    """A file's name may hold bytes that are not text: those are spelled out."""
+    """Spell out the bytes of a file name that are not text."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,11 +1,11 @@
-"""Functions of Python source as rows, the names that they call as labels: real data wherever Python is installed.
+"""Data sets from Python source, which is at hand on every machine: functions are rows, the names they call are labels.
 
 Every function that calls something by name is a row. Its text describes it without its code: the words of its
 docstring and, marked by kind, the parts of its name (`name_read`), arguments (`arg_path`), module and classes
-(`path_json`) and decorators (`deco_property`). Its labels are the names called, `f` for both `f(…)` and `x.f(…)`. A
-call belongs to the innermost function around it, so a nested function is a row of its own and does not lend its
-calls to the function around it. Names called by fewer than `min_label_count` functions are no labels, and functions
-left without a label are no rows.
+(`path_json`) and decorators (`deco_property`). Its labels are the names it calls, `f` for both `f(…)` and `x.f(…)`. A
+call belongs to the innermost function around it, so a nested function is a row of its own, and its calls do not count
+for the outer function. Names that fewer than `min_label_count` functions call are not labels, and functions without a
+label are not rows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from pydantic import Field
 from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
-from xmckit.data.model import Dataset, Groups, Split
+from xmckit.data.model import Dataset, Groups, Split, labels_of_groups
 from xmckit.data.python_functions import Function, ParsedFile, parse_files, printable
 from xmckit.errors import DataError
 from xmckit.params import Configured, DataPath, Params
+from xmckit.sparse.csr import csr_from_lists
 
 FILES_PER_TASK = 16
 # Starting worker processes takes about as long as parsing this many files.
@@ -38,17 +39,17 @@ GroupBy = Literal["none", "class", "file"]
 
 
 class CallsParams(Params):
-    """What can be chosen for any folder of source."""
+    """Parameters for any folder of source."""
 
-    min_label_count: int = Field(2, ge=1, description="Names called by fewer functions than this are no labels.")
-    test_share: float = Field(0.2, gt=0, lt=1, description="Share of the rows, drawn at random, that is the test set.")
+    min_label_count: int = Field(2, ge=1, description="Names that fewer functions call are not labels.")
+    test_share: float = Field(0.2, gt=0, lt=1, description="Share of the rows that are drawn at random as test set.")
     exclude: tuple[str, ...] = Field(
         ("test", "tests", "idlelib", "lib2to3", "site-packages", "__pycache__"),
-        description="Names of folders that are left out, wherever they are.",
+        description="Names of folders to leave out, at any depth.",
     )
     groups: GroupBy = Field(
         "none",
-        description="Also give each class (functions outside of classes: their file) or each file as a group of rows.",
+        description="Make each class (for functions outside classes: their file) or each file a group of rows.",
     )
 
 
@@ -62,7 +63,7 @@ class _Row(NamedTuple):
 
 
 class PythonSource(Configured):
-    """The functions of any folder of Python source. It is parsed, never executed."""
+    """The functions of a folder of Python source, which is parsed and never executed."""
 
     Params: ClassVar[type[Params]] = PythonSourceParams
 
@@ -141,7 +142,7 @@ class StdlibCalls(PythonSource):
 
 
 def python_files(folder: Path, exclude: Sequence[str]) -> list[str]:
-    """The Python files below `folder` that are not in a folder named in `exclude`: relative paths, sorted."""
+    """Return the sorted relative paths of the Python files below `folder`, outside folders named in `exclude`."""
     if not folder.is_dir():
         raise DataError(
             "expected a folder with Python files, found " + ("a file" if folder.exists() else "nothing"), path=folder
@@ -175,7 +176,7 @@ def _content(path: Path) -> bytes:
 
 
 def _in_order(folder: Path, tasks: list[list[str]], workers: int) -> Iterator[list[ParsedFile]]:
-    """The results of the tasks in their order, so that the number of workers does not show in the data."""
+    """Return the results in the order of the tasks, so that the data does not depend on the number of workers."""
     if workers <= 1:
         return (parse_files(folder, task) for task in tasks)
     from joblib import Parallel, delayed
@@ -185,23 +186,20 @@ def _in_order(folder: Path, tasks: list[list[str]], workers: int) -> Iterator[li
 
 
 def _keep_frequent(rows: list[_Row], min_label_count: int) -> tuple[list[_Row], list[str]]:
-    """The rows that have a frequent label, and the frequent labels in alphabetical order."""
+    """Return the rows that have a frequent label, and the sorted frequent labels."""
     counts = Counter(chain.from_iterable(row.function.calls for row in rows))
     labels = {label for label, count in counts.items() if count >= min_label_count}
     return [row for row in rows if not labels.isdisjoint(row.function.calls)], sorted(labels)
 
 
 def _label_matrix(rows: list[_Row], label_names: list[str]) -> csr_matrix:
-    """Rows × labels; a row's calls are sorted by name, as the labels are, so its indices ascend."""
+    """Return rows × labels. Calls and labels are both sorted by name, so the indices of a row ascend."""
     index = {label: column for column, label in enumerate(label_names)}
-    per_row = [[index[call] for call in row.function.calls if call in index] for row in rows]
-    indptr = np.concatenate([[0], np.cumsum([len(columns) for columns in per_row])])
-    indices = np.fromiter(chain.from_iterable(per_row), dtype=np.int32, count=int(indptr[-1]))
-    return csr_matrix((np.ones(len(indices), dtype=np.float32), indices, indptr), shape=(len(rows), len(label_names)))
+    return csr_from_lists([[index[call] for call in row.function.calls if call in index] for row in rows], len(index))
 
 
 def _split(rows: int, test_share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers of train and test, each in the order of the source, neither empty."""
+    """Return the row numbers of train and test, in the order of the source; neither is empty."""
     test_rows = min(max(1, round(rows * test_share)), rows - 1)
     order = rng.permutation(rows)
     return np.sort(order[test_rows:]), np.sort(order[:test_rows])
@@ -219,16 +217,15 @@ def _make_split(rows: list[_Row], Y: csr_matrix, chosen: np.ndarray, group_by: G
 
 
 def _groups(rows: list[_Row], Y: csr_matrix, group_by: GroupBy) -> Groups:
-    """One group per class or file that has rows here, with how many of those rows have each label."""
+    """Return a group for each class or file with rows in this split; labels count these rows."""
     keys = [(row.path, row.function.owner if group_by == "class" else "") for row in rows]
     index = {key: column for column, key in enumerate(dict.fromkeys(keys))}
-    columns = np.array([index[key] for key in keys], dtype=np.int32)
-    membership = csr_matrix(
-        (np.ones(len(rows), dtype=np.float32), columns, np.arange(len(rows) + 1)), shape=(len(rows), len(index))
+    membership = csr_from_lists([[index[key]] for key in keys], len(index))
+    return Groups(
+        membership,
+        labels_of_groups(membership, Y),
+        [printable(f"{path}:{owner}" if owner else path) for path, owner in index],
     )
-    labels = csr_matrix(membership.T @ Y)
-    labels.sort_indices()
-    return Groups(membership, labels, [printable(f"{path}:{owner}" if owner else path) for path, owner in index])
 
 
 def _facts(files: list[ParsedFile], functions: int, rows: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the readers share: bytes of plain and gzip files, errors with a line number, and files of one string a line."""
+"""Helpers of the readers: bytes of plain and gzip files, errors with line numbers, files with one string per line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Dataset
-from xmckit.errors import DataError
+from xmckit.data.model import Dataset, Split
+from xmckit.errors import DataError, UsageError
 from xmckit.sparse import parse
 from xmckit.sparse import parse_kernels as kernels
 
-# In `Dataset.info`: the labels are those that rows happen to have, and nothing declares which there are.
+# Entry of `Dataset.info` that says: no file declares the labels, they are those that rows happen to have.
 LABEL_NAMES, FROM_ROWS = "label_names", "those of the rows"
 _BLOCK = 1 << 22
 _QUOTED_BYTES = 40
 _BYTE_ORDER_MARK = "\ufeff"
-# Errors for which the bytes at their position say nothing.
+# Errors that concern a whole row, so that quoting the bytes at their position would not help.
 _UNQUOTED = (kernels.DUPLICATE_LABEL, kernels.DUPLICATE_INDEX, kernels.COLUMNS)
 
 _MESSAGES = {
@@ -50,7 +50,7 @@ _MESSAGES = {
 
 
 def find_file(folder: Path, *names: str) -> Path | None:
-    """The first of the names that is a file in `folder`, plain before `.gz`."""
+    """Return the first of the names that is a file in `folder`, plain before `.gz`, or None."""
     for name in names:
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
@@ -59,7 +59,7 @@ def find_file(folder: Path, *names: str) -> Path | None:
 
 
 def file_names(folder: Path) -> list[str]:
-    """The names of the files in a folder, sorted; empty when it cannot be listed."""
+    """Return the sorted names of the files in a folder; none if the folder cannot be listed."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if _is_regular(entry))
@@ -68,14 +68,14 @@ def file_names(folder: Path) -> list[str]:
 
 
 def _is_regular(entry: os.DirEntry[str]) -> bool:
-    """Not so a pipe or a device, which might never end; but a broken link, so that the error names it."""
+    """Exclude pipes and devices, which might never end; include broken links, so that the error names them."""
     if not entry.is_symlink():
         return entry.is_file()
     return os.path.isfile(entry.path) or not os.path.exists(entry.path)
 
 
 def read_bytes(path: Path) -> np.ndarray:
-    """The content as read-only bytes: mapped, or decompressed when the name ends with `.gz`."""
+    """Return the content as read-only bytes: mapped, or decompressed if the name ends with `.gz`."""
     try:
         return _decompressed(path) if path.suffix.lower() == ".gz" else _mapped(path)
     except FileNotFoundError:
@@ -104,37 +104,37 @@ def _decompressed(path: Path) -> np.ndarray:
 
 
 def line_number(text: np.ndarray, position: int) -> int:
-    """The number, from 1, of the line that holds the byte at `position`."""
+    """Return the number, from 1, of the line that holds the byte at `position`."""
     return 1 + sum(
         int(np.count_nonzero(text[start : min(start + _BLOCK, position)] == 10)) for start in range(0, position, _BLOCK)
     )
 
 
 def table_line_number(text: np.ndarray, entry: int) -> int:
-    """The number, from 1, of the line that holds the given line of a table, blank lines not counted (from 0)."""
+    """Return the line number, from 1, of an entry of a table, counted from 0 without blank lines."""
     filled = [number for number, line in enumerate(text.tobytes().split(b"\n"), 1) if line.strip()]
     return filled[entry]
 
 
 def quote(text: np.ndarray, position: int, *, whole_line: bool = False) -> str:
-    """The word or the rest of the line at `position` as an error message quotes it."""
+    """Quote the word, or the rest of the line, at `position` for an error message."""
     line = text[position : position + _QUOTED_BYTES + 1].tobytes().split(b"\n")[0].removesuffix(b"\r")
-    found = line if whole_line else line.split(b" ")[0]
-    quoted = found[:_QUOTED_BYTES].decode("utf-8", "backslashreplace")
+    part = line if whole_line else line.split(b" ")[0]
+    quoted = part[:_QUOTED_BYTES].decode("utf-8", "backslashreplace")
     printable = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in quoted)
-    return f"'{printable}'" + ("…" if len(found) > _QUOTED_BYTES else "")
+    return f"'{printable}'" + ("…" if len(part) > _QUOTED_BYTES else "")
 
 
 def number_text(number: int) -> str:
-    """A number that `read_integers` gave; it does not tell the largest ones apart."""
+    """Return the text of a number from `read_integers`, which cuts the largest ones."""
     return f"a number above {kernels.LARGEST_INTEGER - 1}" if number == kernels.LARGEST_INTEGER else str(number)
 
 
 def error_text(text: np.ndarray, error: parse.TextError, expected: str = "") -> str:
-    """What is wrong at the place of an error, in words."""
-    found = "" if error.code in _UNQUOTED else f", found {quote(text, error.position)}"
+    """Return the message for an error."""
+    quoted = "" if error.code in _UNQUOTED else f", found {quote(text, error.position)}"
     hint = f" ({expected})" if expected else ""
-    return f"{_MESSAGES[error.code]}{found}{hint}"
+    return f"{_MESSAGES[error.code]}{quoted}{hint}"
 
 
 def raise_data_error(path: Path, text: np.ndarray, error: parse.TextError, expected: str = "") -> NoReturn:
@@ -151,8 +151,8 @@ def read_rows(
     rows: int | None = None,
     expected: str = "",
 ) -> parse.SparseRows:
-    """Parse `text` on the context's workers; DataError with file and line for what is wrong in it."""
-    # Threads, whatever the executor: the chunks fill shared arrays.
+    """Parse `text` on the context's workers; raise DataError with file and line for an error in it."""
+    # Threads with every executor, because the chunks fill shared arrays.
     from xmckit.context import map_on_threads
 
     def spread(function, items):  # type: ignore[no-untyped-def]
@@ -163,14 +163,14 @@ def read_rows(
             return parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
     except parse.WrongRows as error:
         raise DataError(
-            f"the header promises {rows} rows, found {error.found} lines below it", path=path, line=1
+            f"the header promises {rows} rows, found {error.rows} lines below it", path=path, line=1
         ) from None
     except parse.TextError as error:
         raise_data_error(path, text, error, expected)
 
 
 def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """(the numbers of a text table, its bytes)."""
+    """Return (the numbers of a text table, its bytes)."""
     text = read_bytes(path)
     try:
         return parse.parse_integers(text, columns), text
@@ -190,12 +190,12 @@ def decode_line(path: Path, content: bytes, line: int) -> str:
 
 
 def json_error_text(error: Exception) -> str:
-    """What is wrong with a line of JSON, without the line that Python counts: it is always the first."""
+    """Return the message of a JSON error without Python's line number, which is always 1."""
     return f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """The lines of a UTF-8 file without their ends and byte order mark; only a line feed, or both, ends a line."""
+    """Return the lines of a UTF-8 file without ends and byte order mark; lines end with LF or CR LF."""
     lines = read_bytes(path).tobytes().removeprefix(_BYTE_ORDER_MARK.encode()).split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -203,7 +203,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 
 def read_strings(path: Path, *, count: int, what: str) -> list[str]:
-    """One string a line, `count` of them; in a `.jsonl` file each is a JSON string, so that it may hold line ends."""
+    """Read `count` strings, one per line; in a `.jsonl` file each is a JSON string, which may contain line ends."""
     as_json = path.name.removesuffix(".gz").endswith(".jsonl")
     strings = [decode_line(path, line, number) for number, line in enumerate(read_lines(path), 1)]
     if as_json:
@@ -224,7 +224,7 @@ def _json_string(path: Path, line: str, number: int) -> str:
 
 
 def check_encodable(string: str, path: Path, line: int) -> str:
-    """The string, unless it holds half of a surrogate pair, which no UTF-8 file or terminal can take."""
+    """Return the string; raise DataError if it holds half of a surrogate pair, which UTF-8 cannot encode."""
     if not string.isascii():
         try:
             string.encode("utf-8")
@@ -234,10 +234,10 @@ def check_encodable(string: str, path: Path, line: int) -> str:
 
 
 def write_strings(folder: Path, stem: str, strings: Iterable[str]) -> None:
-    """`stem.txt` with one string a line, or `stem.jsonl` with JSON strings when a text file would not keep them."""
+    """Write `stem.txt` with one string per line, or `stem.jsonl` with JSON strings if text would not keep them."""
     strings = list(strings)
-    mistaken = strings[:1] != [] and strings[0].startswith(_BYTE_ORDER_MARK)
-    if mistaken or any("\n" in string or "\r" in string for string in strings):
+    starts_with_mark = bool(strings) and strings[0].startswith(_BYTE_ORDER_MARK)
+    if starts_with_mark or any("\n" in string or "\r" in string for string in strings):
         store.write_text(folder / f"{stem}.jsonl", "".join(json.dumps(string) + "\n" for string in strings))
     else:
         store.write_text(folder / f"{stem}.txt", "".join(string + "\n" for string in strings))
@@ -253,7 +253,7 @@ def strings_file(folder: Path, *stems: str) -> Path | None:
 
 
 def check_ones(Y: csr_matrix, path: Path) -> csr_matrix:
-    """Y, whose values must all be 1."""
+    """Return Y; raise DataError unless all values are 1."""
     if Y.nnz and not (Y.data == 1).all():
         place = int(np.flatnonzero(Y.data != 1)[0])
         row = int(np.searchsorted(Y.indptr, place, side="right")) - 1
@@ -262,9 +262,9 @@ def check_ones(Y: csr_matrix, path: Path) -> csr_matrix:
 
 
 def validated(dataset: Dataset, *paths: Path) -> Dataset:
-    """The data set, once everything in it fits together and there is something to learn from and to score.
+    """Return the data set; raise DataError unless its parts fit together and it has rows and test labels.
 
-    Training rows may have no label yet: labels of their groups may come from elsewhere.
+    Training rows need no label, because labels of their groups may come from another file.
     """
     for split, path in zip((dataset.train, dataset.test), paths, strict=True):
         if not split.rows:
@@ -276,3 +276,16 @@ def validated(dataset: Dataset, *paths: Path) -> Dataset:
     except DataError as error:
         raise DataError(str(error), path=paths[0].parent) from None
     return dataset
+
+
+def check_one_matrix(split: Split, form: str) -> None:
+    """Raise UsageError unless the features of a split are one matrix."""
+    if split.X is None or isinstance(split.X, dict):
+        raise UsageError(f"{form} holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
+
+
+def check_absent(split: Split, form: str, *parts: str) -> None:
+    """Raise UsageError if a split has one of the parts, which a format cannot hold."""
+    for part in parts:
+        if getattr(split, part) is not None:
+            raise UsageError(f"{form} cannot hold {part}: use npz")

@@ -1,8 +1,8 @@
-"""Rows to predict for, from a stream of any length: read, cut into chunks and forgotten, so that memory stays the same.
+"""Read rows to predict for from a stream of any length, in chunks, with constant memory.
 
-Formats: `text` (one a line), `jsonl` (an object with a text and perhaps an id, or a string), `csv` and `tsv` (with a
-line of column names), `xmc` and `svmlight` (features; labels before them are not looked at). A chunk ends when it is
-large enough, or when nothing more has come yet: who writes a line into a pipe gets its answer without writing another.
+Formats: `text` (one per line), `jsonl` (a string, or an object with a text and an optional id), `csv` and `tsv` (with a
+line of column names), `xmc` and `svmlight` (features; labels are ignored). A chunk ends when it is large enough or when
+no further line has arrived: a program that writes one line into a pipe gets its prediction before it writes the next.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADER = re.compile(rb"\s*\d+\s+(\d{1,18})(?:\s+\d+)?\s*")
 
 @dataclass(frozen=True)
 class InputRows:
-    """InputRows that are predicted together: texts or features, with the line that each came from and the id it has."""
+    """Rows that are predicted together: texts or features, with the line number and the id of each."""
 
     lines: Sequence[int]
     ids: Sequence[str | None]
@@ -53,7 +53,7 @@ class InputRows:
 
     @property
     def inputs(self) -> Any:
-        """What a model takes."""
+        """The input of a model: features, or texts if there are none."""
         return self.texts if self.X is None else self.X
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class InputRows:
 
 
 class Lines:
-    """The numbered lines of a stream of bytes. `waiting`: no further line has come yet."""
+    """The numbered lines of a stream of bytes. `waiting`: no further line has arrived."""
 
     def __init__(self, stream: IO[bytes], name: str, advance: Callable[[float], None] = lambda bytes_: None):
         self.name, self._stream, self._advance = name, stream, advance
@@ -80,7 +80,7 @@ class Lines:
             yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
 
     def _more(self, number: int) -> bool:
-        """Wait for a whole line, the last one perhaps without its end; False when there is none."""
+        """Wait for a complete line, or a last line without its end. Return False at the end of the stream."""
         while not self._ready:
             block = self._read()
             self._parts.append(block)
@@ -107,7 +107,7 @@ class Lines:
 
 @dataclass
 class SkippedLines:
-    """Lines that could not be used: how many, and the first few reasons."""
+    """The number of unusable lines, and the first few errors."""
 
     count: int = 0
     first: list[str] = field(default_factory=list)
@@ -121,9 +121,9 @@ class SkippedLines:
 def read_chunks(
     lines: Lines, form: Format, *, width: int | None = None, column: str = "text", skipped: SkippedLines | None = None
 ) -> Iterator[InputRows]:
-    """The rows in chunks. A bad line is an error once the rows before it were given, or, with `skipped`, counted there.
+    """Yield the rows in chunks. With `skipped`, count bad lines there; otherwise raise after the rows before the line.
 
-    `width` is how many features the model takes; `column` is the field, or the column, with the text.
+    `width` is the number of features of the model; `column` is the field or column with the text.
     """
     if form in FEATURE_FORMATS and width is None:
         raise UsageError("this model takes texts, not features")
@@ -154,12 +154,12 @@ class _Row:
     id: str | None = None
 
 
-# What a line is: a row, what is wrong with it, or None. None too is told, for the rows before it need not wait.
+# The result of a line: a row, an error, or None. None is passed on too, so that the rows before it need not wait.
 _LineResult: TypeAlias = "_Row | DataError | None"
 
 
 def _with_stream_error(records: Iterator[_LineResult]) -> Iterator[_LineResult]:
-    """The records, and at their end the error of the stream itself, which has no line."""
+    """Yield the results and, at the end, an error of the stream itself, which has no line."""
     try:
         yield from records
     except DataError as error:
@@ -200,7 +200,7 @@ def _json_row(name: str, number: int, line: bytes, column: str) -> _LineResult:
     text = content.get(column) if isinstance(content, dict) else content
     if isinstance(content, dict) and column not in content:
         fields = ", ".join(list(content)[:8])[:200] or "nothing"
-        return wrong(f"there is no field '{column}', only {fields}; name the one with the text (--column)")
+        return wrong(f"no field '{column}', only {fields}; choose the field with the text (--column)")
     if not isinstance(text, str):
         return wrong(f"expected a string, or an object with a string '{column}'")
     if identity is not None and (isinstance(identity, bool) or not isinstance(identity, (str, int))):
@@ -215,7 +215,7 @@ def _json_row(name: str, number: int, line: bytes, column: str) -> _LineResult:
 
 def _table_rows(lines: Lines, form: Format, column: str) -> Iterator[_LineResult]:
     csv.field_size_limit(LONGEST_LINE)
-    # Bytes that are no text go through the csv reader, which cannot go on after an error below it.
+    # Let invalid bytes pass through the csv reader, which cannot continue after an error in its input.
     texts = (line.decode("utf-8", "surrogateescape") + "\n" for _, line in lines)
     dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if form == "tsv" else {"strict": True}
     reader = csv.reader(texts, **dialect)
@@ -236,7 +236,7 @@ def _table_rows(lines: Lines, form: Format, column: str) -> Iterator[_LineResult
             columns = fields
             if column not in columns:
                 raise DataError(
-                    f"there is no column '{column}', only {', '.join(columns)}; name the one with the texts (--column)",
+                    f"no column '{column}', only {', '.join(columns)}; choose the column with the texts (--column)",
                     path=lines.name,
                     line=begin,
                 )
@@ -289,7 +289,7 @@ def _input_rows(
 def _valid_rows(
     chunk: Sequence[_Row], grammar: Grammar, width: int, name: str, skipped: SkippedLines | None
 ) -> tuple[list[_Row], DataError | None]:
-    """The lines that can be read, up to the first that cannot, which is the error; with `skipped`, all that can."""
+    """Return the valid rows before the first error, and this error; with `skipped`, all valid rows."""
     good = []
     for record in chunk:
         wrong = _row_error(record, grammar, width, name)
@@ -320,7 +320,7 @@ def _row_error(record: _Row, grammar: Grammar, width: int, name: str) -> DataErr
 
 
 def matrix_chunks(X: Matrix, path: Path) -> Iterator[InputRows]:
-    """The rows of a matrix in chunks; those that are dense may be on disk still."""
+    """Yield the rows of a matrix in chunks; a dense matrix may be mapped from disk."""
     for start in range(0, int(X.shape[0]), ROWS_AT_ONCE):
         block = X[start : start + ROWS_AT_ONCE]
         if not isinstance(block, csr_matrix):

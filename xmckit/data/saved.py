@@ -1,4 +1,4 @@
-"""A data set or a split in a stage's folder, exactly: what is loaded equals what was saved, bit for bit."""
+"""Save and load data sets and splits in the folder of a stage, bit for bit. Public."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
 
 
 def load_dataset(folder: Path) -> Dataset:
-    """The data set that `save_dataset` left in `folder`."""
+    """Load the data set that `save_dataset` wrote into `folder`."""
     facts = _facts(folder / "dataset.json", "name", "propensity", "info", "label_names", "label_features")
     propensity = facts["propensity"]
     return Dataset(
@@ -54,7 +54,7 @@ def load_dataset(folder: Path) -> Dataset:
 
 
 def load_label_names(folder: Path) -> list[str]:
-    """The labels' names of a saved data set, or their numbers where they have no names."""
+    """Load the label names of a saved data set; numbers if labels have no names."""
     facts = _facts(folder / "dataset.json", "label_names")
     if facts["label_names"]:
         return store.read_strings(folder / "label_names.npz")
@@ -84,7 +84,7 @@ def save_split(split: Split, folder: Path) -> None:
 
 
 def load_split(folder: Path) -> Split:
-    """The split that `save_split` left in `folder`."""
+    """Load the split that `save_split` wrote into `folder`."""
     facts = _facts(folder / "split.json", "one_matrix", "blocks", "strings", "matrices")
     blocks = {name: store.read_matrix(folder / f"X{number}.npz") for number, name in enumerate(facts["blocks"])}
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None

@@ -1,10 +1,10 @@
-"""Multi-label svmlight text: `1,3 5:0.3 7:1 # comment`, one row a line.
+"""The reader `svmlight`: multi-label svmlight text, one row per line: `1,3 5:0.3 7:1 # comment`.
 
-A folder holds `train.svm` and `test.svm` (or `NAME.train.svm` and `NAME.test.svm`; `.svmlight` and `.gz` too).
-Nothing is guessed from the numbers: features count from 1, as svmlight defines them, unless `zero_based` says
-otherwise; labels are class numbers that count from 0 unless `zero_based_labels = false`. Sizes that are not given
-are the largest number in train and test together. Blank lines and lines with only a comment are no rows; a row with
-neither labels nor features can be written as `1:0`.
+A folder holds `train.svm` and `test.svm` (or `NAME.train.svm` and `NAME.test.svm`; also `.svmlight` and `.gz`). The
+reader does not guess from the numbers: features count from 1, as svmlight defines them, unless `zero_based` is set;
+labels are class numbers that count from 0 unless `zero_based_labels = false`. Sizes that are not given are the largest
+numbers in train and test together. Blank lines and lines with only a comment are not rows; a row with neither labels
+nor features can be written as `1:0`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _NAME = re.compile(r"(?:(.+)\.)?(train|test)\.(?:svm|svmlight)(?:\.gz)?")
 
 class Svmlight(Configured):
     class Params(Params):
-        zero_based: bool = Field(False, description="Whether the first feature is 0; svmlight's own is 1.")
-        zero_based_labels: bool = Field(True, description="Whether the first label is 0 (otherwise 1).")
+        zero_based: bool = Field(False, description="Whether features count from 0 (svmlight: from 1).")
+        zero_based_labels: bool = Field(True, description="Whether labels count from 0 (otherwise from 1).")
         features: int | None = Field(
-            None, ge=1, le=LARGEST_INDEX + 1, description="The number of features; the largest one seen if not given."
+            None, ge=1, le=LARGEST_INDEX + 1, description="The number of features (default: the largest in the data)."
         )
         labels: int | None = Field(
-            None, ge=1, le=LARGEST_INDEX + 1, description="The number of labels; the largest one seen if not given."
+            None, ge=1, le=LARGEST_INDEX + 1, description="The number of labels (default: the largest in the data)."
         )
 
     looks_for = "train.svm with test.svm, or NAME.train.svm with NAME.test.svm (also .svmlight)"
@@ -48,8 +48,8 @@ class Svmlight(Configured):
         if not pairs:
             raise DataError(f"not a folder with svmlight text: expected {self.looks_for}", path=path)
         if len(pairs) > 1:
-            found = ", ".join(train.name for train, _ in pairs)
-            raise UsageError(f"{path}: several data sets in one folder ({found}). Move each to a folder of its own.")
+            listed = ", ".join(train.name for train, _ in pairs)
+            raise UsageError(f"{path}: several data sets in one folder ({listed}). Move each to a folder of its own.")
         return list(pairs[0])
 
     def read(self, path: Path, *, context: Context) -> Dataset:
@@ -61,10 +61,14 @@ class Svmlight(Configured):
         dataset = Dataset(name=path.resolve().name, train=train, test=test, info={"format": "svmlight"})
         return reading.validated(dataset, *files)
 
+    @property
+    def _first_numbers(self) -> tuple[int, int]:
+        """The numbers of the first label and of the first feature."""
+        return int(not self.params.zero_based_labels), int(not self.params.zero_based)
+
     def _parse(self, path: Path, context: Context) -> SparseRows:
         text = reading.read_bytes(path)
-        first_label = 0 if self.params.zero_based_labels else 1
-        first_feature = 0 if self.params.zero_based else 1
+        first_label, first_feature = self._first_numbers
         grammar = Grammar(
             labels=self.params.labels,
             features=self.params.features,
@@ -76,12 +80,14 @@ class Svmlight(Configured):
         return reading.read_rows(path, text, 0, grammar, context=context, expected=expected)
 
     def write(self, dataset: Dataset, folder: Path) -> None:
-        """`train.svm` and `test.svm`, numbered as the parameters say."""
-        first_label = 0 if self.params.zero_based_labels else 1
-        first_feature = 0 if self.params.zero_based else 1
+        """Write `train.svm` and `test.svm`, numbered according to the parameters."""
+        first_label, first_feature = self._first_numbers
         splits = {"train": dataset.train, "test": dataset.test}
         for split in splits.values():
-            _check_writable(dataset, split)
+            reading.check_one_matrix(split, "svmlight")
+            reading.check_absent(split, "svmlight", "texts", "weights", "groups", "filter", "names")
+        if dataset.label_names is not None or dataset.label_features is not None:
+            raise UsageError("svmlight cannot hold label names or label features: use npz or xmc")
         _check_column_counts(dataset, {"features": self.params.features, "labels": self.params.labels})
         for part, split in splits.items():
             X = as_csr(split.X)
@@ -92,33 +98,23 @@ class Svmlight(Configured):
 
 
 def _pairs(path: Path) -> list[tuple[Path, Path]]:
-    """(train, test) of every data set in the folder."""
-    found: dict[str, dict[str, Path]] = {}
+    """Return (train, test) of every data set in the folder."""
+    sets: dict[str, dict[str, Path]] = {}
     # Reversed, so that a plain file wins over its compressed copy.
     for name in reversed(reading.file_names(path)) if path.is_dir() else ():
         if match := _NAME.fullmatch(name):
-            found.setdefault(match[1] or "", {})[match[2]] = path / name
-    return [(parts["train"], parts["test"]) for _, parts in sorted(found.items()) if len(parts) == 2]
+            sets.setdefault(match[1] or "", {})[match[2]] = path / name
+    return [(parts["train"], parts["test"]) for _, parts in sorted(sets.items()) if len(parts) == 2]
 
 
-def _check_column_counts(dataset: Dataset, told: Mapping[str, int | None]) -> None:
-    """Unless the sizes are told, a reader takes the largest numbers that occur: what is empty at the end is lost."""
+def _check_column_counts(dataset: Dataset, declared: Mapping[str, int | None]) -> None:
+    """Raise UsageError if empty last columns would be lost, because no parameter declares the number of columns."""
     splits = (dataset.train, dataset.test)
     matrices = {"features": [as_csr(split.X) for split in splits], "labels": [split.Y for split in splits]}
     for what, parts in matrices.items():
         size, used = parts[0].shape[1], 1 + max(int(part.indices.max(initial=-1)) for part in parts)
-        if size not in (used, told[what]):
+        if size not in (used, declared[what]):
             raise UsageError(
                 f"svmlight does not say how many {what} there are, and the last {size - used} of {size} are empty: use "
                 f"npz or xmc, or write and read it with the parameter {what} = {size}"
             )
-
-
-def _check_writable(dataset: Dataset, split: Split) -> None:
-    if split.X is None or isinstance(split.X, dict):
-        raise UsageError("svmlight holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
-    for what in ("texts", "weights", "groups", "filter", "names"):
-        if getattr(split, what) is not None:
-            raise UsageError(f"svmlight cannot hold {what}: use npz")
-    if dataset.label_names is not None or dataset.label_features is not None:
-        raise UsageError("svmlight cannot hold label names or label features: use npz or xmc")

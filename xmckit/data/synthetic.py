@@ -1,12 +1,12 @@
-"""Data with known ground truth, of any size: power-law labels over topics, and words that give the labels away.
+"""The data set `synthetic`, of any size, with known truth: power-law labels over topics, and words that predict labels.
 
-A label has one meaning, or two when it is planted as bimodal. A meaning lives in one topic and has a few signature
-words. A row draws a topic and then its labels, by frequency, among the meanings of that topic and the general ones:
-labels so frequent that no single topic could hold them, which go with any topic. So the label of rank r is drawn with
-a share proportional to r^−exponent. The words of a row are signature words of its meanings and words of its topic,
-except for a share of noise that follows 1/rank over all words.
+A label has one meaning, or two if it is bimodal. A meaning belongs to one topic and has a few signature words. A row
+draws a topic and then its labels, by frequency, from the meanings of that topic and the general meanings: those of
+labels that are too frequent for a single topic and go with any topic. So the label of rank r is drawn with a share
+proportional to r^−exponent. The words of a row are signature words of its meanings and words of its topic, except for a
+share of noise that follows 1/rank over all words.
 
-Rows are drawn in blocks, each from a generator of its own, so that memory holds the result and one block.
+Rows are drawn in blocks, each with its own generator, so that memory holds the result and one block.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
 from xmckit.context import Bar, Context
-from xmckit.data.model import Dataset, Groups, Split
+from xmckit.data.model import Dataset, Groups, Split, labels_of_groups
 from xmckit.params import Configured, Params
 
 ROWS_PER_BLOCK = 1 << 13
 SIGNATURE_WORDS = 6
 TOPIC_WORDS = 40
-# Of the words that are not noise, this share says the topic and the rest says the labels.
+# The share of the words without noise that come from the topic; the others come from the labels.
 TOPIC_SHARE = 0.2
-# Repeated draws of a label count once, so that more are made; but at most this many times the labels wanted.
+# Repeated draws of a label count once, so a row draws more labels than it needs; at most this many times as many.
 MOST_DRAWS = 10
-# Bimodal labels are drawn among this many times their number of the most frequent labels: a rare one says nothing.
+# Bimodal labels are drawn from this many times as many of the most frequent labels; a rare one would show nothing.
 BIMODAL_AMONG = 4
 # Columns are int32, and a block of rows has to fit into memory.
 MOST_COLUMNS = 2**31 - 1
@@ -38,16 +38,16 @@ MOST_PER_ROW = 100_000
 
 
 class SyntheticParams(Params):
-    rows: int = Field(10_000, ge=1, description="Training rows.")
-    test_rows: int = Field(2_000, ge=1, description="Test rows.")
-    features: int = Field(5_000, ge=2, le=MOST_COLUMNS, description="Words.")
-    labels: int = Field(1_000, ge=1, le=MOST_COLUMNS, description="Labels; rare ones may have no row.")
-    topics: int = Field(50, ge=1, description="Topics; the labels of a row share one, except for general labels.")
+    rows: int = Field(10_000, ge=1, description="Number of training rows.")
+    test_rows: int = Field(2_000, ge=1, description="Number of test rows.")
+    features: int = Field(5_000, ge=2, le=MOST_COLUMNS, description="Number of words.")
+    labels: int = Field(1_000, ge=1, le=MOST_COLUMNS, description="Number of labels; rare ones may have no row.")
+    topics: int = Field(50, ge=1, description="Number of topics; all labels of a row but general ones share a topic.")
     labels_per_row: float = Field(
         3.0,
         ge=1,
         le=MOST_PER_ROW,
-        description="Labels per row on average. Fewer come out where topics have too few labels of weight.",
+        description="Labels per row on average; fewer if topics have too few frequent labels.",
     )
     words_per_row: float = Field(
         40.0, ge=1, le=MOST_PER_ROW, description="Words drawn per row on average; repeats are counted."
@@ -55,14 +55,14 @@ class SyntheticParams(Params):
     exponent: float = Field(
         1.0, ge=0, le=10, description="The label of rank r is drawn with a share proportional to r^−exponent."
     )
-    noise: float = Field(0.5, ge=0, le=1, description="Share of the words that have nothing to do with the labels.")
+    noise: float = Field(0.5, ge=0, le=1, description="Share of words that are independent of the labels.")
     bimodal: int = Field(
-        0, ge=0, description="Labels with two meanings in different topics, planted among frequent ones."
+        0, ge=0, description="Number of labels with two meanings in different topics, among frequent labels."
     )
     group_size: int = Field(0, ge=0, description="Rows per planted group; 0 for no groups.")
 
     @model_validator(mode="after")
-    def _possible(self) -> SyntheticParams:
+    def _check_sizes(self) -> SyntheticParams:
         if self.topics > self.labels:
             raise ValueError(f"{self.topics} topics need at least as many labels, found {self.labels}")
         if self.bimodal > self.labels:
@@ -74,12 +74,12 @@ class SyntheticParams(Params):
 
 @dataclass(frozen=True)
 class Plan:
-    """The truth behind the rows. Meanings are in the order of their topics; the general ones, of no topic, are last.
+    """The truth behind the rows. Meanings are sorted by topic; general meanings, without topic, are last.
 
-    `cumulative` holds the running sum of the meanings' shares with a leading 0; the meanings of topic t are those
-    from `starts[t]` to `starts[t + 1]`. `draws_per_row` is how many meanings a row draws on average, so that the labels
-    wanted are left when repeats count once. `topic_of_label` is −1 for general labels and the first of the two
-    `bimodal_topics` for the labels in `bimodal`.
+    `cumulative` holds the running sum of the shares of meanings with a leading 0; topic t has the meanings `starts[t]`
+    to `starts[t + 1]`. `draws_per_row` is the average number of meanings that a row draws to get the wanted number of
+    different labels. `topic_of_label` is −1 for general labels, and the first of the two `bimodal_topics` for the
+    labels in `bimodal`.
     """
 
     label_of: np.ndarray
@@ -94,17 +94,17 @@ class Plan:
 
     @property
     def topical_share(self) -> float:
-        """The chance that a draw gives a meaning of the row's topic, not a general one."""
+        """The chance that a draw gives a meaning of the row's topic and not a general one."""
         return float(self.cumulative[self.starts[-2]])
 
 
 class Synthetic(Configured):
-    """Power-law labels over topics, with planted bimodal labels and planted groups on request."""
+    """Power-law labels over topics, with optional bimodal labels and groups."""
 
     Params: ClassVar[type[Params]] = SyntheticParams
 
     def fingerprint(self, *, context: Context) -> dict[str, str]:
-        # numpy may change what a seed gives from one version to the next.
+        # A seed may give other numbers with another version of numpy.
         return {"seed": str(context.seed), "numpy": np.__version__}
 
     def read(self, *, context: Context) -> Dataset:
@@ -122,7 +122,7 @@ class Synthetic(Configured):
         )
 
     def _draw(self, name: str, rows: int, plan: Plan, context: Context, bar: Bar) -> Split:
-        X, Y = _Stack(self.params.features), _Stack(self.params.labels)
+        X, Y = _BlockStack(self.params.features), _BlockStack(self.params.labels)
         for block, start in enumerate(range(0, rows, ROWS_PER_BLOCK)):
             size = min(ROWS_PER_BLOCK, rows - start)
             draw_block(plan, self.params, size, context.rng("synthetic", name, block), X.append, Y.append)
@@ -142,6 +142,7 @@ class Synthetic(Configured):
 
 
 def make_plan(params: SyntheticParams, rng: np.random.Generator) -> Plan:
+    """Draw topics, meanings and their words."""
     by_rank = rng.permutation(params.labels)
     shares = np.empty(params.labels)
     shares[by_rank] = np.arange(1, params.labels + 1) ** -params.exponent
@@ -174,13 +175,13 @@ def make_plan(params: SyntheticParams, rng: np.random.Generator) -> Plan:
 
 
 def _general_labels(ranked_shares: np.ndarray, params: SyntheticParams) -> int:
-    """How many of the first labels would be drawn about once or more by every row of an average topic."""
+    """Return the number of labels that every row of an average topic would draw about once or more."""
     too_frequent = int((ranked_shares * params.labels_per_row * params.topics > 1).sum())
     return min(too_frequent, params.labels - max(params.topics, params.bimodal))
 
 
 def _draws_for(labels_per_row: float, shares: np.ndarray, starts: np.ndarray) -> float:
-    """How many draws (1 + Poisson) leave `labels_per_row` different meanings on average, by bisection."""
+    """Find by bisection how many draws (1 + Poisson) give `labels_per_row` different meanings on average."""
     first_general = starts[-2]
     topic_shares = np.add.reduceat(shares[:first_general], starts[:-2])
     chance_of_topic = np.ones_like(shares)
@@ -206,7 +207,7 @@ Append = Callable[[np.ndarray, np.ndarray, int], None]
 def draw_block(
     plan: Plan, params: SyntheticParams, rows: int, rng: np.random.Generator, add_words: Append, add_labels: Append
 ) -> None:
-    """Draw some rows; `add_…` take (row of each entry, column of each entry, number of rows)."""
+    """Draw rows; `add_words` and `add_labels` take (row of each entry, column of each entry, number of rows)."""
     topics = _topic_of_share(plan, rng.random(rows))
     meaning_counts = 1 + rng.poisson(plan.draws_per_row - 1, size=rows)
     meaning_rows = np.repeat(np.arange(rows), meaning_counts)
@@ -234,20 +235,20 @@ def _topic_of_share(plan: Plan, uniform: np.ndarray) -> np.ndarray:
 
 
 def _meanings(plan: Plan, pools: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """One meaning of each pool (a topic, or the general ones after the last topic), by share."""
+    """Draw one meaning from each pool (a topic, or the general meanings after the last topic), by share."""
     first, last = plan.starts[pools], plan.starts[pools + 1] - 1
     low, high = plan.cumulative[first], plan.cumulative[last + 1]
-    found = np.searchsorted(plan.cumulative, low + uniform * (high - low), side="right") - 1
-    return np.clip(found, first, last)
+    meanings = np.searchsorted(plan.cumulative, low + uniform * (high - low), side="right") - 1
+    return np.clip(meanings, first, last)
 
 
 def _zipf(size: int, uniform: np.ndarray) -> np.ndarray:
-    """Numbers below `size`, n with a chance of about 1/(n + 1)."""
+    """Draw numbers below `size`, n with a chance of about 1/(n + 1)."""
     return np.minimum(np.exp(uniform * np.log(size + 1.0)).astype(np.int64) - 1, size - 1)
 
 
-class _Stack:
-    """Blocks of counted (row, column) pairs below each other."""
+class _BlockStack:
+    """Stack blocks of counted (row, column) pairs."""
 
     def __init__(self, columns: int):
         self.columns = columns
@@ -274,20 +275,18 @@ class _Stack:
 
 
 def _groups(Y: csr_matrix, size: int) -> Groups | None:
-    """Rows are independent of each other, so neighbours are as good as a random group."""
+    """Group neighbouring rows, which are as good as random ones, because rows are independent."""
     if size == 0:
         return None
     rows = Y.shape[0]
     of_row = (np.arange(rows) // size).astype(np.int32)
     shape = (rows, int(of_row[-1]) + 1)
     membership = csr_matrix((np.ones(rows, dtype=np.float32), of_row, np.arange(rows + 1)), shape=shape)
-    labels = csr_matrix(membership.T @ Y)
-    labels.sort_indices()
-    return Groups(membership, labels)
+    return Groups(membership, labels_of_groups(membership, Y))
 
 
 def _label_names(plan: Plan) -> list[str]:
-    """`topic3/label17`, `topic3+topic8/label17` for a label with two meanings, or `general/label17`."""
+    """Return names like `topic3/label17`, `topic3+topic8/label17` (two meanings) and `general/label17`."""
     names = [
         f"topic{topic}/label{label}" if topic >= 0 else f"general/label{label}"
         for label, topic in enumerate(plan.topic_of_label.tolist())

@@ -1,17 +1,17 @@
-"""The text format of the XMC repository, in the layouts that its data sets come in.
+"""The reader `xmc`: the text format of the XMC repository, in all layouts of its data sets.
 
-A data file begins with a line `rows features labels`; every further line is a row, `l1,l2,… f:v f:v …`, with labels
-and features numbered from 0. A row without labels starts with a space. A matrix file begins with `rows columns`;
-every further line is a row `i:v i:v …`, and an empty line is an empty row. Layouts of a folder:
+A data file starts with a line `rows features labels`; every further line is a row, `l1,l2,… f:v f:v …`, with labels
+and features numbered from 0. A row without labels starts with a space. A matrix file starts with `rows columns`;
+every further line is a row `i:v i:v …`, and an empty line is an empty row. A folder has one of these layouts:
 
 - `NAME_data.txt` with `NAME_trSplit.txt` and `NAME_tstSplit.txt`: row numbers from 1, one column for each split;
 - `train.txt` and `test.txt`, or `NAME_train.txt` and `NAME_test.txt`: two data files;
 - `trn_X_Xf.txt`, `trn_X_Y.txt`, `tst_X_Xf.txt`, `tst_X_Y.txt`: four matrix files.
 
-Beside the last two there may be `filter_labels_test.txt` and `filter_labels_train.txt` (lines `row label`, from 0:
-pairs left out of scoring) and `trn_X.txt`, `tst_X.txt` (texts, one row a line); beside all of them `lbl_X_Xf.txt` (a
-matrix file with the features of each label) and the label names, one a line, in `labels.txt`, `Y.txt` or
-`label_map.txt`. Every file may be compressed (`.gz`).
+The last two layouts may include `filter_labels_test.txt` and `filter_labels_train.txt` (lines `row label`, from 0:
+pairs left out of scoring) and `trn_X.txt`, `tst_X.txt` (texts, one row per line). All layouts may include
+`lbl_X_Xf.txt` (a matrix file with the features of each label) and the label names, one per line, in `labels.txt`,
+`Y.txt` or `label_map.txt`. Every file may be compressed (`.gz`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LONGEST_HEADER = 200
 
 class XmcText(Configured):
     class Params(Params):
-        split: int = Field(0, ge=0, description="Which column of the split files to use, where a data set has them.")
+        split: int = Field(0, ge=0, description="The column of the split files to use, if there are split files.")
 
     looks_for = (
         "NAME_data.txt with NAME_trSplit.txt and NAME_tstSplit.txt, train.txt with test.txt, "
@@ -89,8 +89,10 @@ class XmcText(Configured):
         return reading.validated(dataset, layout.files[0], layout.files[len(layout.files) // 2])
 
     def write(self, dataset: Dataset, folder: Path) -> None:
-        """`train.txt`, `test.txt` and what belongs beside them; values with nine digits, which float32 needs."""
-        _check_writable(dataset)
+        """Write `train.txt`, `test.txt` and the files beside them; values have the nine digits that float32 needs."""
+        for split in (dataset.train, dataset.test):
+            reading.check_one_matrix(split, "XMC text")
+            reading.check_absent(split, "XMC text", "weights", "groups", "names")
         for part, split in (("train", dataset.train), ("test", dataset.test)):
             X = as_csr(split.X)
             header = f"{split.rows} {X.shape[1]} {split.labels}\n"
@@ -119,21 +121,20 @@ def _folder(path: Path) -> Path:
 
 
 def _layouts(path: Path) -> list[_Layout]:
-    """Every layout that the files at `path` have; a path to a data file means the split files beside it."""
+    """Return every layout that the files at `path` match; a data file stands for itself and its split files."""
     folder = _folder(path)
     names = reading.file_names(folder)
 
     def matching(pattern: str) -> dict[str, Path]:
-        found = ((re.fullmatch(pattern + r"(\.gz)?", name, re.IGNORECASE), name) for name in reversed(names))
         # Reversed, so that a plain file wins over its compressed copy.
-        return {(match[1] or "").lower(): folder / name for match, name in found if match}
+        matches = ((re.fullmatch(pattern + r"(\.gz)?", name, re.IGNORECASE), name) for name in reversed(names))
+        return {(match[1] or "").lower(): folder / name for match, name in matches if match}
 
     layouts = []
-    data = matching(r"(.+)_data\.txt")
-    for stem in data.keys() & matching(r"(.+)_trSplit\.txt").keys() & matching(r"(.+)_tstSplit\.txt").keys():
-        splits = matching(r"(.+)_trSplit\.txt")[stem], matching(r"(.+)_tstSplit\.txt")[stem]
+    data, train, test = (matching(rf"(.+)_{part}\.txt") for part in ("data", "trSplit", "tstSplit"))
+    for stem in data.keys() & train.keys() & test.keys():
         if path.is_dir() or path == data[stem]:
-            layouts.append(_Layout("splits", (data[stem], *splits)))
+            layouts.append(_Layout("splits", (data[stem], train[stem], test[stem])))
     if path.is_dir():
         train, test = matching(r"(?:(.+)_)?train\.txt"), matching(r"(?:(.+)_)?test\.txt")
         layouts += [
@@ -151,8 +152,8 @@ def _layout(path: Path) -> _Layout:
     if not layouts:
         raise DataError(f"not in the XMC repository's text format: expected {XmcText.looks_for}", path=path)
     if len(layouts) > 1:
-        found = "; ".join(", ".join(file.name for file in layout.files) for layout in layouts)
-        raise UsageError(f"{path}: several data sets in one folder ({found}). Move each to a folder of its own.")
+        listed = "; ".join(", ".join(file.name for file in layout.files) for layout in layouts)
+        raise UsageError(f"{path}: several data sets in one folder ({listed}). Move each to a folder of its own.")
     return layouts[0]
 
 
@@ -163,7 +164,7 @@ def _name(path: Path, layout: _Layout) -> str:
 
 
 def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
-    """(the sizes that the first line promises, the position of the second line)."""
+    """Return (the sizes in the first line, the position of the second line)."""
     if not len(text):
         raise DataError(f"the file is empty, expected a first line `{what}`", path=path)
     line = text[:_LONGEST_HEADER].tobytes().split(b"\n")[0]
@@ -191,7 +192,7 @@ def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
 
 
 def read_data_rows(path: Path, context: Context) -> tuple[csr_matrix, csr_matrix]:
-    """(X, Y) of one data file."""
+    """Return (X, Y) of a data file."""
     text = reading.read_bytes(path)
     (rows, features, labels), start = _header(path, text, "rows features labels")
     parsed = reading.read_rows(
@@ -256,7 +257,9 @@ def _split_column(file: Path, column: int, rows: int) -> np.ndarray:
     if not len(table):
         raise DataError("the file is empty, expected row numbers", path=file)
     if column >= table.shape[1]:
-        raise UsageError(f"{file}: there are {table.shape[1]} splits, numbered from 0; split {column} was asked for")
+        raise UsageError(
+            f"{file}: there are {table.shape[1]} splits, numbered from 0; split {column} is not one of them"
+        )
     chosen = table[:, column]
     wrong = np.flatnonzero((chosen < 1) | (chosen > rows))
     if len(wrong):
@@ -290,15 +293,6 @@ def _read_filter(path: Path, shape: tuple[int, int]) -> csr_matrix:
     return matrix
 
 
-def _check_writable(dataset: Dataset) -> None:
-    for split in (dataset.train, dataset.test):
-        if split.X is None or isinstance(split.X, dict):
-            raise UsageError("XMC text holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
-        for what in ("weights", "groups", "names"):
-            if getattr(split, what) is not None:
-                raise UsageError(f"XMC text cannot hold {what}: use npz")
-
-
 def _write_rows(path: Path, header: str, X: csr_matrix, Y: csr_matrix | None) -> None:
     with store.atomic_file(path) as stream:
         stream.write(header.encode("ascii"))
@@ -307,7 +301,7 @@ def _write_rows(path: Path, header: str, X: csr_matrix, Y: csr_matrix | None) ->
 
 
 def row_text(X: csr_matrix, Y: csr_matrix | None, row: int, first_label: int, first_feature: int) -> str:
-    """One line, without its end."""
+    """Return the line of a row, without its end."""
     start, end = X.indptr[row], X.indptr[row + 1]
     numbers: list[Any] = [0] * (2 * int(end - start))
     numbers[::2] = (X.indices[start:end] + first_feature).tolist()

@@ -1,15 +1,14 @@
-"""Sparse rows from text: `labels index:value index:value …`, one row a line, by one numba kernel over the bytes.
+"""Parse sparse rows from text, one row per line: `labels index:value index:value …`.
 
-The bytes (a mapped file or a decompressed one) are cut into chunks at line ends. A first pass counts what each chunk
-can hold at most, so that the arrays are allocated once; a second pass fills them. Chunks do not depend on the number
-of workers, so neither does the result.
+The bytes of a mapped or decompressed file are cut into chunks at line ends. A first pass bounds what each chunk can
+hold, so that the arrays are allocated once; a second pass fills them. Chunks do not depend on the number of workers, so
+the result does not either.
 
-A number becomes the float32 that `np.float32(float(text))` gives: see `parse_kernels._value`.
+A number becomes the float32 that `np.float32(float(text))` gives: see `parse_kernels._rounded`.
 
-The grammar: fields are separated by spaces or tabs; a line ends with a line feed, a carriage return before it is
-ignored, and the last line may lack both. Labels are the first field, separated by commas, and need no place when
-there are none (the line starts with a space, or with its first `index:value`). Indices are digits only. Values are
-decimal numbers with an optional exponent.
+The grammar: spaces or tabs separate fields. A line ends with a line feed; a carriage return before it is ignored, and
+the last line may lack both. The first field holds labels, separated by commas. A line without labels starts with a
+space or with its first `index:value`. Indices consist of digits. Values are decimal numbers with an optional exponent.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.sparse import parse_kernels as kernels
+from xmckit.sparse.csr import sorted_csr
 
 CHUNK_BYTES = 8 << 20
 LARGEST_INDEX = 2**31 - 2
@@ -34,7 +34,7 @@ _NO_VALUES = np.empty(0, dtype=np.float32)
 
 
 class TextError(Exception):
-    """A byte that cannot be right: its error code and its position in the text."""
+    """An error in the text: its code and its position in bytes."""
 
     def __init__(self, code: int, position: int):
         super().__init__(code, position)
@@ -42,19 +42,19 @@ class TextError(Exception):
 
 
 class WrongRows(Exception):
-    """The text has another number of rows than was promised."""
+    """The text does not have the expected number of rows."""
 
-    def __init__(self, found: int):
-        super().__init__(found)
-        self.found = found
+    def __init__(self, rows: int):
+        super().__init__(rows)
+        self.rows = rows
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a line holds. `labels` and `features` are how many there are; `None` takes whatever fits an index.
+    """What a line holds. `labels` and `features` are numbers of columns; None allows every number that fits an index.
 
-    `first_label` and `first_feature` are the numbers that mean column 0. With `annotated`, `#` begins a comment and
-    lines that are otherwise blank are no rows; without, an empty line is an empty row.
+    `first_label` and `first_feature` are the numbers of column 0. With `annotated`, `#` starts a comment, and a line
+    without labels and features is no row; otherwise an empty line is an empty row.
     """
 
     has_labels: bool = True
@@ -67,7 +67,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class SparseRows:
-    """Parsed rows: sorted column indices without duplicates, one value per feature."""
+    """Parsed rows with sorted, distinct column indices and one value per feature."""
 
     rows: int
     label_ends: np.ndarray
@@ -78,10 +78,10 @@ class SparseRows:
 
     def labels(self, columns: int) -> csr_matrix:
         ones = np.ones(len(self.label_indices), dtype=np.float32)
-        return _canonical(ones, self.label_indices, self.label_ends, (self.rows, columns))
+        return sorted_csr(ones, self.label_indices, self.label_ends, columns)
 
     def features(self, columns: int) -> csr_matrix:
-        matrix = _canonical(self.values, self.feature_indices, self.feature_ends, (self.rows, columns))
+        matrix = sorted_csr(self.values, self.feature_indices, self.feature_ends, columns)
         if not self.values.all():
             matrix.eliminate_zeros()
         return matrix
@@ -93,13 +93,6 @@ class SparseRows:
     @property
     def features_seen(self) -> int:
         return int(self.feature_indices.max(initial=-1)) + 1
-
-
-def _canonical(values: np.ndarray, indices: np.ndarray, ends: np.ndarray, shape: tuple[int, int]) -> csr_matrix:
-    matrix = csr_matrix((values, indices, ends), shape=shape)
-    matrix.has_sorted_indices = True
-    matrix.has_canonical_format = True
-    return matrix
 
 
 def map_serially(function: Callable[[Any], Any], items: list) -> list:
@@ -116,9 +109,9 @@ def parse_rows(
     advance: Advance = lambda steps: None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> SparseRows:
-    """The rows of `text` (read-only uint8) from byte `start` on; TextError for the first byte that is wrong.
+    """Parse `text` (read-only uint8) from byte `start` on; raise TextError at the first error.
 
-    `rows` is how many there must be, else WrongRows, before anything is allocated.
+    With `rows`, raise WrongRows before any allocation if the text has another number of rows.
     `spread` maps a function over the chunks; it may use threads, which share the arrays.
     """
     chunks = _chunks(text, start, chunk_bytes)
@@ -126,12 +119,12 @@ def parse_rows(
     lines = int(counts[:, 0].sum())
     if rows is not None and lines != rows:
         raise WrongRows(lines)
-    return _Filling(grammar, chunks, counts, advance).run(spread)
+    return _SecondPass(grammar, chunks, counts, advance).run(spread)
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """`length` bytes of complete lines at `position` of the whole text, with a few bytes of anything behind them."""
+    """`length` bytes of complete lines at `position` of the whole text, followed by padding."""
 
     padded: np.ndarray
     length: int
@@ -155,48 +148,42 @@ def _chunks(text: np.ndarray, start: int, chunk_bytes: int) -> list[_Chunk]:
 
 
 def _last_chunk(text: np.ndarray, start: int) -> _Chunk:
-    """What is left, copied, so that it has a last line feed and room behind it."""
+    """Return a copy of the rest of the text, with a final line feed and padding."""
     rest = len(text) - start
     length = rest + (text[-1] != _LINE_FEED)
     padded = np.zeros(length + kernels.PADDING, dtype=np.uint8)
     padded[:rest] = text[start:]
     padded[length - 1] = _LINE_FEED
-    padded.flags.writeable = False  # like a mapped file, so that the kernels are compiled once
+    padded.flags.writeable = False  # like a mapped file, so that kernels compile once
     return _Chunk(padded, length, start)
 
 
 def _after_line(text: np.ndarray, position: int, window: int = 1 << 16) -> int:
-    """The position behind the first line feed at or after `position`, or the length of the text."""
+    """Return the position behind the first line feed at or after `position`, or the length of the text."""
     while position < len(text):
-        found = np.flatnonzero(text[position : position + window] == _LINE_FEED)
-        if len(found):
-            return position + int(found[0]) + 1
+        line_feeds = np.flatnonzero(text[position : position + window] == _LINE_FEED)
+        if len(line_feeds):
+            return position + int(line_feeds[0]) + 1
         position += window
     return len(text)
 
 
 def _after_last_line(text: np.ndarray, start: int, window: int = 1 << 16) -> int:
-    """The position behind the last line feed at or after `start`, or `start` if there is none."""
+    """Return the position behind the last line feed at or after `start`, or `start` if there is none."""
     end = len(text)
     while end > start:
         begin = max(start, end - window)
-        found = np.flatnonzero(text[begin:end] == _LINE_FEED)
-        if len(found):
-            return begin + int(found[-1]) + 1
+        line_feeds = np.flatnonzero(text[begin:end] == _LINE_FEED)
+        if len(line_feeds):
+            return begin + int(line_feeds[-1]) + 1
         end = begin
     return start
 
 
-class _Filling:
-    """The second pass: chunks fill their own parts of shared arrays, then gaps between the parts are closed."""
+class _SecondPass:
+    """Parse chunks into their own parts of shared arrays, then close the gaps between the parts."""
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        chunks: list[_Chunk],
-        counts: np.ndarray,
-        advance: Advance,
-    ):
+    def __init__(self, grammar: Grammar, chunks: list[_Chunk], counts: np.ndarray, advance: Advance):
         self.grammar, self.chunks, self.advance = grammar, chunks, advance
         # A label ends with a comma or is the last of its line; every feature has one colon.
         most = np.column_stack([counts[:, 0], counts[:, 0] + counts[:, 1], counts[:, 2]])
@@ -215,10 +202,10 @@ class _Filling:
         errors = [error for _, error in results if error is not None]
         if errors:
             raise min(errors, key=lambda error: error.position)
-        return self.joined(np.array([used for used, _ in results], dtype=np.int64).reshape(-1, 3))
+        return self.close_gaps(np.array([used for used, _ in results], dtype=np.int64).reshape(-1, 3))
 
     def fill(self, number: int) -> tuple[tuple[int, int, int], TextError | None]:
-        """Parse one chunk; (rows, labels, features) it really has, and its error."""
+        """Parse one chunk. Return its numbers of rows, labels and features, and its error."""
         chunk = self.chunks[number]
         (rows, labels, features), (rows_end, labels_end, features_end) = self.bounds[number : number + 2].tolist()
         arrays = kernels.RowArrays(
@@ -241,7 +228,7 @@ class _Filling:
         report = arrays.report
         return (int(report[kernels.ROWS]), int(report[kernels.LABELS]), int(report[kernels.FEATURES])), error
 
-    def joined(self, used: np.ndarray) -> SparseRows:
+    def close_gaps(self, used: np.ndarray) -> SparseRows:
         starts = np.vstack([np.zeros((1, 3), np.int64), np.cumsum(used, axis=0)])
         rows, labels, features = (int(n) for n in starts[-1])
         for number in range(len(self.chunks)):
@@ -295,7 +282,7 @@ def _cut(array: np.ndarray, size: int) -> np.ndarray:
 
 
 def _round(text: np.ndarray, undecided: np.ndarray, values: np.ndarray) -> TextError | None:
-    """Python's own `float` for the rare values that the kernel leaves open."""
+    """Round the rare values that the kernel leaves open with Python's `float`."""
     for place, start, end in undecided.tolist():
         with np.errstate(over="ignore"):
             values[place] = np.float32(float(text[start:end].tobytes()))
@@ -305,7 +292,7 @@ def _round(text: np.ndarray, undecided: np.ndarray, values: np.ndarray) -> TextE
 
 
 def _sort(code: int, rows: np.ndarray, ends: np.ndarray, indices: np.ndarray, values: np.ndarray) -> TextError | None:
-    """Sort the rows (number, position) that were not in order; TextError for an index that comes twice."""
+    """Sort the rows (number, position) that are out of order. Return the error of a repeated index."""
     if not len(rows):
         return None
     twice = kernels.sort_rows(rows, ends, indices, values)
@@ -313,9 +300,9 @@ def _sort(code: int, rows: np.ndarray, ends: np.ndarray, indices: np.ndarray, va
 
 
 def parse_integers(text: np.ndarray, columns: int | None = None) -> np.ndarray:
-    """A table of non-negative integers, one row a line, as int64 rows × columns; TextError for anything else.
+    """Parse a table of non-negative integers, one row per line, as int64; raise TextError for anything else.
 
-    Without `columns`, the first line decides. Blank lines are left out.
+    Without `columns`, the first line sets their number. Blank lines are skipped.
     """
     chunks = _chunks(text, 0, len(text) + 1)
     parts: list[np.ndarray] = []

@@ -303,7 +303,7 @@ def test_a_head_that_cannot_take_labels_says_so(made, new, tmp_path):
         ("[1]\n", "expected a JSON object"),
         ('{"text": "boat"}', 'expected a "label" with a name'),
         ('{"label": " ", "text": "boat"}', 'expected a "label" with a name'),
-        ('{"label": "a", "text": "boat", "text": "sail"}', "a key comes twice"),
+        ('{"label": "a", "text": "boat", "text": "sail"}', "a key occurs twice"),
         (r'{"label": "a\ud800", "text": "boat"}', "half of a surrogate pair"),
         (r'{"label": "a", "examples": ["boat", "\udc00"]}', "half of a surrogate pair"),
         ('{"label": "a", "text": 3}', 'expected "examples"'),
