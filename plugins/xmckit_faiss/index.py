@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 from scipy.sparse import csr_matrix, issparse
+from threadpoolctl import threadpool_limits
 
 from xmckit import Configured, Context, DataError, Matrix, Params, Split, StorageError, UsageError, store
 from xmckit.params import PARAMS
@@ -271,7 +272,7 @@ class FaissIndex:
             return
         if self.params.metric == "cosine":
             embeddings = unit_rows(embeddings)
-        with library.threads(self._workers):
+        with threadpool_limits(self._workers):
             searcher.add(embeddings)
         self.label_at = np.concatenate([self.label_at, labels]).astype(np.int32)
         self._alive = np.concatenate([self._alive, np.ones(len(labels), dtype=bool)])

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from xmckit_faiss import library
 from xmckit_faiss.library import faiss
@@ -100,7 +101,7 @@ class Searcher:
     @classmethod
     def build(cls, settings: SearchSettings, embeddings: np.ndarray, seed: int, workers: int) -> Searcher:
         radius = float(np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings).max()))
-        with library.threads(workers):
+        with threadpool_limits(workers):
             searcher = cls(settings, None, embeddings.shape[1], radius)
             lifted = searcher._lifted(embeddings)
             what = f"building a {settings.kind} index"
@@ -124,7 +125,7 @@ class Searcher:
     def _add(self, lifted: np.ndarray) -> None:
         if self.settings.kind == "hnsw":
             # Links depend on the order of insertion, which is random with several threads.
-            with library.threads(1):
+            with threadpool_limits(1):
                 self.index.add(lifted)
         else:
             self.index.add(lifted)

@@ -6,15 +6,13 @@ silently returns an empty index; `on_all_gpus` must be called only if there is a
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from xmckit import PluginError, StorageError, store
 
@@ -25,13 +23,6 @@ ON_GPU = frozenset({"flat", "ivf"})  # kinds that faiss can copy to GPUs
 DEEPEST_ON_GPU = 2048  # most neighbours that a GPU returns
 BLOCK = 256  # queries that a thread searches at once
 BATCH = 8  # from so many queries on, a matrix product is the faster way; the default of faiss is 128,000 numbers
-
-
-@contextlib.contextmanager
-def threads(workers: int) -> Iterator[None]:
-    """Limit the threads of faiss and its BLAS library inside a `with` block."""
-    with threadpool_limits(workers):
-        yield
 
 
 def gpus() -> int:

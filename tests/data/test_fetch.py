@@ -237,7 +237,7 @@ def test_no_network_is_said_at_once(tmp_path, monkeypatch):
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(TransferError, match="cannot connect to https://example.org"):
+    with pytest.raises(TransferError, match=r"cannot connect to https://example\.org"):
         download(ArchiveSource(address="https://example.org/x"), tmp_path, retry=QUICK)
 
 

@@ -70,7 +70,7 @@ class XmcText(Configured):
         if layout.kind == "splits":
             train, test = _read_split_rows(layout.files, self.params.split, context)
         elif layout.kind == "pair":
-            train, test = (_read_data_file(file, context) for file in layout.files)
+            train, test = (Split(*read_data_rows(file, context)) for file in layout.files)
         else:
             train, test = (_read_matrices(layout.files[part], layout.files[part + 1], context) for part in (0, 2))
         if layout.kind != "splits":
@@ -193,38 +193,24 @@ def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
 
 def read_data_rows(path: Path, context: Context) -> tuple[csr_matrix, csr_matrix]:
     """Return (X, Y) of a data file."""
+    rows, (features, labels) = _read_sized_rows(path, ("features", "labels"), context)
+    return rows.features(features), rows.labels(labels)
+
+
+def _read_sized_rows(path: Path, columns: tuple[str, ...], context: Context) -> tuple[SparseRows, list[int]]:
+    """Return the rows of a file and its numbers of `columns`: features and labels, or the columns of a matrix."""
     text = reading.read_bytes(path)
-    (rows, features, labels), start = _header(path, text, "rows features labels")
-    parsed = reading.read_rows(
-        path,
-        text,
-        start,
-        Grammar(labels=labels, features=features),
-        rows=rows,
-        context=context,
-        expected=f"the header says {features} features and {labels} labels, numbered from 0",
-    )
-    return parsed.features(features), parsed.labels(labels)
-
-
-def _read_data_file(path: Path, context: Context) -> Split:
-    X, Y = read_data_rows(path, context)
-    return Split(X=X, Y=Y)
+    (rows, *sizes), start = _header(path, text, " ".join(("rows", *columns)))
+    has_labels = len(sizes) == 2
+    grammar = Grammar(has_labels=has_labels, features=sizes[0], labels=sizes[1] if has_labels else None)
+    promised = " and ".join(f"{size} {name}" for size, name in zip(sizes, columns, strict=True))
+    expected = f"the header says {promised}, numbered from 0"
+    return reading.read_rows(path, text, start, grammar, rows=rows, context=context, expected=expected), sizes
 
 
 def _read_matrix(path: Path, context: Context) -> csr_matrix:
-    text = reading.read_bytes(path)
-    (rows, columns), start = _header(path, text, "rows columns")
-    parsed: SparseRows = reading.read_rows(
-        path,
-        text,
-        start,
-        Grammar(has_labels=False, features=columns),
-        rows=rows,
-        context=context,
-        expected=f"the header says {columns} columns, numbered from 0",
-    )
-    return parsed.features(columns)
+    rows, (columns,) = _read_sized_rows(path, ("columns",), context)
+    return rows.features(columns)
 
 
 def _read_matrices(features: Path, labels: Path, context: Context) -> Split:

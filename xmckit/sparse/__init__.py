@@ -1,4 +1,8 @@
-"""Numba kernels over CSR matrices and texts. Public: the names below; those of texts are in `xmckit.sparse.text`."""
+"""Numba kernels over CSR matrices and texts.
+
+May import xmckit.context, records, errors and `data.model`. Public are the names in `__all__`; `text` and `parse` serve
+featurizers and readers, the other modules are internal.
+"""
 
 from xmckit.sparse.labels import cooccurrence, hashed_projection, label_centroids, random_projection
 from xmckit.sparse.normalise import weigh_rows

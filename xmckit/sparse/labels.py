@@ -1,4 +1,4 @@
-"""What labels have in common: how often they occur together, and the centroids of their rows (PIFA)."""
+"""Relations between labels: co-occurrence counts, and the centroids of their rows (PIFA)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from xmckit.sparse.topk import csr_pattern, offer, pour
 
 
 def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
-    """Labels × labels: for each label the `k` others that share most rows with it, and how many; best first.
+    """Return labels × labels: the `k` others that share most rows with each label, and their counts; best first.
 
-    Of labels that share equally many the one with the lower id comes first. YᵀY itself is never there.
+    Ties are broken by the lower label id. YᵀY itself is never built.
     """
     if k < 1:
         raise UsageError(f"co-occurrence needs k of at least 1, not {k}")
@@ -42,13 +42,13 @@ def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
 
 
 def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: int = 1) -> Any:
-    """Positive-instance feature aggregation: for each label the sum of the rows that have it, of length 1.
+    """Return the positive-instance feature aggregation: the sum of the rows of each label, scaled to length 1.
 
-    A row with c labels counts 1/√c, as in PECOS. Labels without a row, or whose rows are zeros, get zeros.
+    A row with c labels counts 1/√c, as in PECOS. A label without rows, or with rows of zeros, gets zeros.
 
-    Dense rows, and sparse ones with a `projection` (features × d, from `random_projection` or `hashed_projection`),
-    give a dense labels × d; the projection comes before the sum, so that nothing is labels × features. Sparse rows
-    without one give a sparse matrix.
+    Dense rows, and sparse rows with a `projection` (features × d, from `random_projection` or `hashed_projection`),
+    give a dense labels × d; rows are projected before the sum, so that no labels × features matrix is built. Sparse
+    rows without projection give a sparse matrix.
     """
     indptr, labels = _pairs(Y)
     if issparse(X):
@@ -74,23 +74,23 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
 
 
 def random_projection(features: int, width: int, rng: np.random.Generator) -> np.ndarray:
-    """Features × width of ±1/√width: keeps inner products up to an error that falls with √width."""
+    """Return features × width of ±1/√width; it keeps inner products up to an error that falls with √width."""
     signs = rng.integers(0, 2, (features, width), dtype=np.int8)
     return (2 * signs - 1).astype(np.float32) / np.float32(np.sqrt(width))
 
 
 def hashed_projection(features: int, width: int, rng: np.random.Generator, *, each: int = 4) -> csr_matrix:
-    """As `random_projection`, but every feature goes to `each` columns only: for very many features."""
+    """Return a sparse projection for very many features: each feature goes to `each` columns only."""
     each = min(each, width)
     step = width // each
-    # one column in each of `each` parts of the columns, so that a feature has them all different
+    # One column in each of `each` parts of the columns, so that the columns of a feature differ.
     columns = (rng.integers(0, step, (features, each)) + step * np.arange(each)).astype(np.int32)
     values = (rng.integers(0, 2, features * each) * 2 - 1).astype(np.float32) / np.float32(np.sqrt(each))
     return sorted_csr(values, columns.ravel(), row_pointers(np.full(features, each)), width)
 
 
 def _pairs(Y: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr, indices) of the labels that rows have, each once; a stored zero is none."""
+    """Return (indptr, indices) of the labels of rows, without repeats and stored zeros."""
     csr_pattern(Y, "the label matrix")
     return csr_pattern(as_csr(Y), "the label matrix")
 
@@ -130,7 +130,7 @@ def _cooccurring(
     start: int,
     stop: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(entries, labels, counts) of the labels columns[start] … columns[stop − 1]."""
+    """Return (entries, labels, counts) of the labels columns[start] … columns[stop − 1]."""
     counts, touched = np.zeros(label_count, np.int32), np.empty(label_count, np.int32)
     k = min(k, label_count)
     kept, kept_counts = np.empty(k, np.int32), np.empty(k)
@@ -138,17 +138,17 @@ def _cooccurring(
     out_labels, out_counts = np.empty((stop - start) * k, np.int32), np.empty((stop - start) * k, np.float32)
     size = 0
     for nth in range(start, stop):
-        found = 0
+        seen = 0
         for slot in range(pointers[nth], pointers[nth + 1]):
             row = rows[slot]
             for place in range(indptr[row], indptr[row + 1]):
                 other = labels[place]
                 if counts[other] == 0:
-                    touched[found] = other
-                    found += 1
+                    touched[seen] = other
+                    seen += 1
                 counts[other] += 1
         count = 0
-        for place in range(found):
+        for place in range(seen):
             other = touched[place]
             if other != columns[nth]:
                 count = offer(kept_counts, kept, count, counts[other], other)

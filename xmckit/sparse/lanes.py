@@ -1,7 +1,7 @@
-"""Numbers side by side in the registers of the processor, and other instructions that numba has no name for.
+"""Vector registers and other processor instructions that numba does not offer.
 
-A sum over rows of a matrix that numba keeps in an array is loaded and stored at every step. One that is a value of the
-type `Lanes` stays in registers until it is stored.
+numba loads and stores a sum over matrix rows at every step if it is an array. A sum of the type `Lanes` stays in
+registers until it is stored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINE = 64  # bytes of a cache line
 
 
 class Lanes(types.Type):
-    """So many numbers of one type."""
+    """A vector register of `count` numbers of one type."""
 
     def __init__(self, dtype: Any, count: int):
         super().__init__(name=f"Lanes({dtype}, {count})")
@@ -40,7 +40,7 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def loader(size: int) -> Any:
-    """A function (address, array) that loads `size` bytes of numbers as that array has them."""
+    """Return a function (address, array) that loads `size` bytes as numbers of the type of the array."""
 
     @intrinsic
     def load(typing: Any, address: Any, array: Any) -> Any:
@@ -67,7 +67,7 @@ def store(typing: Any, address: Any, lanes: Any) -> Any:
 
 @intrinsic
 def add_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
-    """lanes + factor · others, rounded once where the processor can do that."""
+    """Return lanes + factor · others, rounded once if the processor can fuse the operations."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         total, number, rest = arguments
@@ -79,7 +79,7 @@ def add_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
 
 @intrinsic
 def add_rounded_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
-    """lanes + factor · others, the product rounded before it is added, the same on every processor."""
+    """Return lanes + factor · others with a rounded product, the same on every processor."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         total, number, rest = arguments
@@ -90,7 +90,7 @@ def add_rounded_product(typing: Any, lanes: Any, factor: Any, others: Any) -> An
 
 @intrinsic
 def everywhere(typing: Any, number: Any, like: Any) -> Any:
-    """Lanes as `like` has them that all hold one number."""
+    """Return lanes of the type of `like` that all hold one number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _everywhere(builder, arguments[0], arguments[1].type)
@@ -100,7 +100,7 @@ def everywhere(typing: Any, number: Any, like: Any) -> Any:
 
 @intrinsic
 def larger(typing: Any, lanes: Any, others: Any) -> Any:
-    """The larger number of each lane; that of `others` where one is NaN."""
+    """Return the larger number of each lane; that of `others` if one is NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
@@ -110,11 +110,11 @@ def larger(typing: Any, lanes: Any, others: Any) -> Any:
 
 @intrinsic
 def count_below(typing: Any, counts: Any, lanes: Any, number: Any) -> Any:
-    """counts + 1 in the lanes that are below a number."""
+    """Return counts + 1 in the lanes that are below a number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        total, ours, limit = arguments
-        below = builder.fcmp_ordered("<", ours, _everywhere(builder, limit, ours.type))
+        total, vector, limit = arguments
+        below = builder.fcmp_ordered("<", vector, _everywhere(builder, limit, vector.type))
         return builder.fadd(total, builder.select(below, _constant(1.0, total.type), _constant(0.0, total.type)))
 
     return lanes(lanes, lanes, lanes.dtype), generate
@@ -122,7 +122,7 @@ def count_below(typing: Any, counts: Any, lanes: Any, number: Any) -> Any:
 
 @intrinsic
 def least_where_below(typing: Any, lanes: Any, counts: Any, number: Any) -> Any:
-    """The least of the lanes whose count is below a number, ∞ if there is none."""
+    """Return the least of the lanes with a count below a number, ∞ if there is none."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         least, totals, limit = arguments
@@ -140,12 +140,12 @@ def least_where_below(typing: Any, lanes: Any, counts: Any, number: Any) -> Any:
 
 @intrinsic
 def not_below(typing: Any, lanes: Any, number: Any) -> Any:
-    """A bit for each of up to 64 lanes, the first one lowest: whether it is not below a number, as NaN never is."""
+    """Return a bit for each of up to 64 lanes, the first one lowest: 1 if it is not below a number, or NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        ours, limit = arguments
-        bits = builder.fcmp_unordered(">=", ours, _everywhere(builder, limit, ours.type))
-        return builder.zext(builder.bitcast(bits, ir.IntType(ours.type.count)), ir.IntType(64))
+        vector, limit = arguments
+        bits = builder.fcmp_unordered(">=", vector, _everywhere(builder, limit, vector.type))
+        return builder.zext(builder.bitcast(bits, ir.IntType(vector.type.count)), ir.IntType(64))
 
     return types.uint64(lanes, lanes.dtype), generate
 
@@ -168,7 +168,7 @@ def _indices(places: Sequence[int]) -> Any:
 
 @intrinsic
 def address(typing: Any, array: Any, like: Any) -> Any:
-    """Where the numbers of an array begin: they stand one behind the other and are of the type that `like` has."""
+    """Return the address of a contiguous array of the type of `like`."""
     if array.layout != "C" or array.dtype != like.dtype:
         raise TypingError(f"this kernel needs arrays of {like.dtype} that are contiguous in C order, not {array}")
 
@@ -180,13 +180,13 @@ def address(typing: Any, array: Any, like: Any) -> Any:
 
 @intrinsic
 def prefetch(typing: Any, place: Any) -> Any:
-    """Ask the processor to bring what is at an address near, before it is needed."""
+    """Tell the processor to load an address into its caches."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # to read, to be kept in all caches, data
+        # flags: read, keep in all caches, data
         builder.call(
             function, [builder.inttoptr(arguments[0], byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))]
         )
@@ -197,7 +197,7 @@ def prefetch(typing: Any, place: Any) -> Any:
 
 @njit(nogil=True)
 def fetch(array: Any, begin: int, end: int) -> None:
-    """`prefetch` of the numbers from `begin` to `end` of an array, counted in C order, in which they stand."""
+    """Prefetch the numbers `begin` to `end` of an array in C order."""
     base = address(array, array)
     for place in range(begin * array.itemsize, end * array.itemsize, LINE):
         prefetch(base + place)

@@ -1,4 +1,4 @@
-"""Rows of CSR matrices weighted by column and brought to length 1."""
+"""Weight the columns of CSR matrices and scale rows to length 1."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def weigh_rows(
     factor: float = 1.0,
     workers: int = 1,
 ) -> None:
-    """Multiply columns by their weights, then with `unit` bring rows to length 1, then multiply by `factor`; in place.
+    """Multiply columns by their weights, then with `unit` scale rows to length 1, then multiply by `factor`; in place.
 
-    In float64, since squares of float32 leave its range. Rows of zeros stay.
+    It computes in float64, because squares of float32 can overflow. Rows of zeros stay.
     """
     csr_pattern(matrix, "the matrix")
     weights = np.ones(0) if column_weights is None else np.asarray(column_weights, dtype=np.float64)
@@ -62,7 +62,7 @@ def _weigh(
 
 @njit(cache=True, nogil=True)
 def _squares(values: np.ndarray) -> float:
-    """Their sum, as four sums of which none waits for another."""
+    """Return the sum of squares, as four independent sums that the processor can overlap."""
     one, two, three, four = 0.0, 0.0, 0.0, 0.0
     whole = len(values) - len(values) % 4
     for place in range(0, whole, 4):

@@ -1,6 +1,6 @@
-"""CSR × dense and its transpose × dense, over any part of the result, so that threads can share the work.
+"""Multiply CSR matrices, or their transposes, with dense matrices, over any rows of the result, for use in threads.
 
-Every number of a result is one sum in the order of the rows: how the work is cut does not change a bit.
+Every number of a result is one sum in the order of the rows, so the division of work does not change a bit.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from numba import njit, uint64
 from xmckit.sparse.lanes import LINE as _LINE
 from xmckit.sparse.lanes import add_product, address, bit_count, loader, prefetch, store, trailing_zeros
 
-_WIDE, _HALF = 256, 128  # bytes of a row whose sums fit in registers
-_AHEAD = 16  # entries between asking for a row of the dense matrix and using it
-_NEAR = 1 << 18  # bytes that a processor has in its own cache, for which nobody has to ask
-_TOGETHER = 64  # entries whose rows of the dense matrix stay near while one part of their columns follows the other
+_WIDE, _HALF = 256, 128  # bytes of a row that fit into registers
+_AHEAD = 16  # entries between the prefetch of a row of the dense matrix and its use
+_NEAR = 1 << 18  # bytes that fit into the cache of a core, so that prefetching is useless
+_TOGETHER = 64  # entries with rows of the dense matrix that stay in the cache for all parts of the columns
 
 
 class Transposed(NamedTuple):
-    """The columns of a CSR matrix that have entries, rising, and those entries column by column, rows rising."""
+    """The ascending columns of a CSR matrix that have entries, and these entries by column and ascending row."""
 
     columns: np.ndarray
     pointers: np.ndarray
@@ -29,17 +29,17 @@ class Transposed(NamedTuple):
 
 
 def transposed(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int) -> Transposed:
-    """In time and memory for the entries and one bit per column."""
+    """Transpose, with time and memory for the entries and one bit per column."""
     return Transposed(*_transpose(indptr, indices, values, columns))
 
 
 @njit(cache=True, nogil=True)
 def all_below(indices: np.ndarray, columns: int) -> bool:
-    """Whether every index is one of so many columns."""
-    sound = True
+    """Tell whether every index is below `columns`, and not negative."""
+    valid = True
     for place in range(len(indices)):
-        sound &= uint64(indices[place]) < uint64(columns)
-    return sound
+        valid &= uint64(indices[place]) < uint64(columns)
+    return valid
 
 
 def _adder(size: int) -> Any:
@@ -58,7 +58,7 @@ def _adder(size: int) -> Any:
         end_of_all: int,
         column: int,
     ) -> None:
-        """What `multiply` does, for `size` bytes of every row from byte `column` on."""
+        """Do the work of `multiply` for `size` bytes of every row from byte `column` on."""
         step, far = dense.shape[1] * dense.itemsize, dense.nbytes > _NEAR
         base, target = address(dense, dense) + column, address(out, dense) + first * step + column
         place = indptr[first]
@@ -90,9 +90,9 @@ def multiply(
     first: int,
     last: int,
 ) -> None:
-    """out[i] = start + Σ_j values[j] · dense[indices[j]] over the entries of row i, for rows first … last − 1.
+    """Set out[i] = start + Σ_j values[j] · dense[indices[j]] over the entries of row i, for rows first … last − 1.
 
-    With a `Transposed`, `indptr` are its pointers and `indices` its rows: then it is the transpose that is multiplied.
+    To multiply a transpose, pass the pointers and rows of a `Transposed` as `indptr` and `indices`.
     """
     step, end = dense.shape[1] * dense.itemsize, indptr[last]
     if step < _LINE:
@@ -113,7 +113,7 @@ def multiply(
             _add_line(indptr, indices, values, dense, start, out, first, stop, end, column)
             column += _LINE
         if column < step:
-            # together with some columns that are done, which become the same again
+            # This repeats some columns that are done, with the same result.
             _add_line(indptr, indices, values, dense, start, out, first, stop, end, step - _LINE)
         first = stop
 
@@ -141,13 +141,13 @@ def _add_few(
 def _transpose(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    # unsigned, so that no place is looked at for being negative
+    # Unsigned, so that numba does not check for negative indices.
     one, low, entries = uint64(1), uint64(63), uint64(len(indices))
     bits = np.zeros((columns >> 6) + 1, np.uint64)
     for place in range(entries):
         column = uint64(indices[place])
         bits[column >> uint64(6)] |= one << (column & low)
-    # the number of columns before each word of bits
+    # The number of columns before each word of bits.
     before = np.empty(len(bits), np.uint64)
     used = np.empty(min(columns, len(indices)), np.int64)
     size = uint64(0)

@@ -1,11 +1,11 @@
-"""Kernels behind `xmckit.components.metrics`: where the true labels are in the rankings, and sums over them.
+"""Kernels for `xmckit.components.metrics`: the ranks of true labels, and sums over them.
 
-Everything after `ranks_of_truth` touches only the true pairs, of which there are few; nothing is rows × labels.
-Work is spread over blocks of rows that do not depend on the number of workers; sums are float64, over the rows of a
-block in order and then over the blocks in order, so they have the same bits on every call.
+Everything after `ranks_of_truth` reads only the few true pairs; nothing has size rows × labels. Blocks of rows do not
+depend on the number of workers. Sums are float64, over the rows of a block in order and then over the blocks in order,
+so they have the same bits on every call.
 
-numba counts references, atomically, to every array that it slices or passes on: kernels therefore do neither once per
-row, or are put in line.
+numba counts references, atomically, to every array that it slices or passes on. Kernels therefore do neither once per
+row, or are inlined.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from numba import njit
 
 from xmckit.context import map_on_threads
 
-# Each place where a scan finds a true label adds _ONCE + rank; less _ONCE at the end, in 32 bits, that is the rank of a
-# label found once and MISSED, above any rank, for one never found. Sums fit in 32 bits for rankings of half its length.
+# A scan adds _ONCE + rank for each place where it finds a true label, and subtracts _ONCE at the end, in 32 bits. This
+# gives the rank of a label that was found once, and MISSED, above any rank, for a label that was never found. Sums fit
+# into 32 bits for rankings of up to half of _ONCE labels.
 _ONCE = 1 << 16
 MISSED = (1 << 32) - _ONCE
 
 SOUND, OUT_OF_RANGE, REPEATED, AFTER_PADDING, NOT_DESCENDING = range(5)
 
-_FEW = 32  # up to so many true labels a row, each is looked for by scanning the row's ranking
+_FEW = 32  # most true labels of a row for which scanning its ranking is the faster way
 
 
 def row_blocks(rows: int, most: int = 32) -> list[slice]:
-    """The rows in at most `most` parts; depends on nothing else, so that results do not depend on the workers."""
+    """Divide the rows into at most `most` blocks, independent of the workers, so that results are too."""
     size = max(1024, -(-rows // most))
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
@@ -45,9 +46,9 @@ def ranks_of_truth(
     label_count: int,
     workers: int = 1,
 ) -> tuple[np.ndarray, int, int]:
-    """(rank from 0 of each true label in its row's ranking or MISSED, what is wrong, the first row where it is wrong).
+    """Return (rank from 0 of each true label in its row's ranking or MISSED, error code, first row with the error).
 
-    A rank counts only what is not dropped; no true label is to be dropped.
+    A rank counts only labels that are not dropped; no true label may be dropped.
     """
     ranks = np.full(len(labels), MISSED, np.uint32)
     if not predicted.shape[1]:
@@ -77,11 +78,11 @@ def _rank_rows(
     stop: int,
     ranks: np.ndarray,
 ) -> tuple[int, int]:
-    """Fill `ranks`, which hold MISSED, for rows start … stop − 1; (what is wrong, the first row where it is wrong)."""
+    """Fill `ranks`, which hold MISSED, for rows start … stop − 1. Return (error code, first row with the error)."""
     wrong, row = SOUND, start
     while row < stop:
-        if _looks_wrong(predicted, scores, row, label_count):
-            wrong = _what_is_wrong(predicted, scores, row, label_count)
+        if _may_be_wrong(predicted, scores, row, label_count):
+            wrong = _row_error(predicted, scores, row, label_count)
             if wrong != SOUND:
                 break
         begin, end = indptr[row], indptr[row + 1]
@@ -91,20 +92,20 @@ def _rank_rows(
             wrong = REPEATED
             break
         row += 1
-    # Asked in the loop above, this would take as long as everything else there.
+    # In the loop above, this check would take as long as everything else.
     if predicted.shape[1] <= _ONCE // 2:
         repeated = _first_repeated(indptr, ranks, start, row)
         if repeated >= 0:
             return REPEATED, repeated
     if drop_indptr[start] < drop_indptr[stop]:
-        _move_up(predicted, indptr, drop_indptr, drop_labels, start, row, ranks)
+        _skip_dropped(predicted, indptr, drop_indptr, drop_labels, start, row, ranks)
     return wrong, row
 
 
-# Loops over one row that have no call, no early exit and only 32-bit numbers: the compiler makes vector code of them.
+# Loops over one row without calls and early exits, on 32-bit numbers only: the compiler vectorises them.
 @njit(cache=True, nogil=True, inline="always")
-def _looks_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_count: int) -> bool:
-    """Whether a row has anything but labels and descending scores; padding, which is sound, also looks wrong."""
+def _may_be_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_count: int) -> bool:
+    """Tell whether a row may have an error: anything but labels and descending scores, also valid padding."""
     last, limit = predicted.shape[1] - 1, np.uint32(label_count)
     wrong = np.uint32(np.uint32(predicted[row, last]) >= limit) | np.uint32(np.isnan(scores[row, last]))
     for rank in range(last):
@@ -115,7 +116,8 @@ def _looks_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_coun
 
 
 @njit(cache=True, nogil=True)
-def _what_is_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_count: int) -> int:
+def _row_error(predicted: np.ndarray, scores: np.ndarray, row: int, label_count: int) -> int:
+    """Return the error code of a row, or SOUND."""
     width = predicted.shape[1]
     for rank in range(width):
         if predicted[row, rank] < -1 or predicted[row, rank] >= label_count:
@@ -134,25 +136,25 @@ def _what_is_wrong(predicted: np.ndarray, scores: np.ndarray, row: int, label_co
 
 @njit(cache=True, nogil=True, inline="always")
 def _scan(predicted: np.ndarray, row: int, labels: np.ndarray, begin: int, end: int, ranks: np.ndarray) -> None:
-    """Compare true labels, four at a time, with all predictions: faster than any table while true labels are few."""
+    """Compare true labels, four at a time, with all predictions; faster than a table for few true labels."""
     once = np.uint32(_ONCE)
     for place in range(begin, end, 4):
         second, third, fourth = min(place + 1, end - 1), min(place + 2, end - 1), min(place + 3, end - 1)
         a, b, c, d = labels[place], labels[second], labels[third], labels[fourth]
-        found_a, found_b, found_c, found_d = np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0)
+        sum_a, sum_b, sum_c, sum_d = np.uint32(0), np.uint32(0), np.uint32(0), np.uint32(0)
         for rank in range(predicted.shape[1]):
             label, code = predicted[row, rank], np.uint32(_ONCE + rank)
-            found_a += code if label == a else np.uint32(0)
-            found_b += code if label == b else np.uint32(0)
-            found_c += code if label == c else np.uint32(0)
-            found_d += code if label == d else np.uint32(0)
-        ranks[place], ranks[second] = found_a - once, found_b - once
-        ranks[third], ranks[fourth] = found_c - once, found_d - once
+            sum_a += code if label == a else np.uint32(0)
+            sum_b += code if label == b else np.uint32(0)
+            sum_c += code if label == c else np.uint32(0)
+            sum_d += code if label == d else np.uint32(0)
+        ranks[place], ranks[second] = sum_a - once, sum_b - once
+        ranks[third], ranks[fourth] = sum_c - once, sum_d - once
 
 
 @njit(cache=True, nogil=True)
 def _first_repeated(indptr: np.ndarray, ranks: np.ndarray, start: int, stop: int) -> int:
-    """The first row of start … stop − 1 where a scan found a true label twice, or −1."""
+    """Return the first row of start … stop − 1 in which a scan found a true label twice, or −1."""
     once, most = np.uint32(_ONCE), np.uint32(MISSED - _ONCE)
     repeated = np.uint32(0)
     for place in range(indptr[start], indptr[stop]):
@@ -167,7 +169,7 @@ def _first_repeated(indptr: np.ndarray, ranks: np.ndarray, start: int, stop: int
 
 @njit(cache=True, nogil=True)
 def _look_up(predicted: np.ndarray, row: int, labels: np.ndarray, begin: int, end: int, ranks: np.ndarray) -> bool:
-    """For many true labels or a very long ranking; whether no true label comes twice."""
+    """Fill ranks for many true labels or a very long ranking. Return False if a true label occurs twice."""
     for rank in range(predicted.shape[1]):
         place = _search(predicted[row, rank], labels, begin, end)
         if place >= 0:
@@ -179,7 +181,7 @@ def _look_up(predicted: np.ndarray, row: int, labels: np.ndarray, begin: int, en
 
 @njit(cache=True, nogil=True, inline="always")
 def _search(label: int, labels: np.ndarray, begin: int, end: int) -> int:
-    """The place of a label among the sorted labels begin … end − 1, or −1."""
+    """Return the position of a label among the sorted labels begin … end − 1, or −1."""
     low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
@@ -192,15 +194,15 @@ def _search(label: int, labels: np.ndarray, begin: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _place_of(label: int, predicted: np.ndarray, row: int, filled: int) -> int:
-    """The place of a label that comes once, or −1."""
-    found = np.int32(-1)
+    """Return the position of a label that occurs at most once, or −1."""
+    position = np.int32(-1)
     for place in range(filled):
-        found = max(found, np.int32(place) if predicted[row, place] == label else np.int32(-1))
-    return int(found)
+        position = max(position, np.int32(place) if predicted[row, place] == label else np.int32(-1))
+    return int(position)
 
 
 @njit(cache=True, nogil=True)
-def _move_up(
+def _skip_dropped(
     predicted: np.ndarray,
     indptr: np.ndarray,
     drop_indptr: np.ndarray,
@@ -209,7 +211,7 @@ def _move_up(
     stop: int,
     ranks: np.ndarray,
 ) -> None:
-    """Make ranks count only what is not dropped."""
+    """Make ranks count only labels that are not dropped."""
     width, offset = predicted.shape[1], drop_indptr[start]
     drop_ranks = np.empty(drop_indptr[stop] - offset, np.int32)
     for row in range(start, stop):
@@ -223,7 +225,7 @@ def _move_up(
 
 
 class RankingSums(NamedTuple):
-    """Sums over rows, one number per cutoff; `best_` is the same for the best possible ranking.
+    """Sums over rows, one number per cutoff; `best_…` are those of the best possible ranking.
 
     `covered` counts the labels with a hit, out of `occurring` labels in the truth.
     """
@@ -247,14 +249,14 @@ def ranking_sums(
     cutoffs: np.ndarray,
     workers: int = 1,
 ) -> RankingSums:
-    """Hits, recall, nDCG, gain and nDCG with labels weighted, and covered labels, for cutoffs that ascend.
+    """Return hits, recall, nDCG, gain, weighted nDCG and covered labels, for ascending cutoffs.
 
-    A hit is added once, to the first cutoff that reaches it; sums over cutoffs come at the end. The share of recall
-    and the norm of nDCG depend on the row's number of true labels, so hits are kept apart by that number.
+    A hit is added once, to the first cutoff that includes it, and summed over cutoffs at the end. The denominators of
+    recall and nDCG depend on the number of true labels of a row, so hits are grouped by that number.
     """
     places = np.arange(1, cutoffs[-1] + 1)
     discount = np.append(1 / np.log2(places + 1), 0.0)
-    # One cutoff more takes the misses.
+    # One further cutoff takes the misses.
     first_cut = np.append(np.searchsorted(cutoffs, places), len(cutoffs))
     sizes, group_of_size = _groups(np.bincount(np.diff(indptr)))
     shape = len(sizes), len(cutoffs) + 1
@@ -266,7 +268,7 @@ def ranking_sums(
         )
         return found, best
 
-    # Sums by size and cutoff must not add up to much memory where there are very many of both.
+    # Fewer blocks limit the memory for sums by size and cutoff if there are very many of both.
     blocks = row_blocks(len(indptr) - 1, most=max(1, min(32, (1 << 21) // (shape[0] * shape[1]))))
     tasks: list[Callable[[], Any]] = [partial(_covered_labels, labels, ranks, first_cut, len(weights))]
     tasks += [partial(add_block, block) for block in blocks]
@@ -292,7 +294,7 @@ def _call(task: Callable[[], Any]) -> Any:
 
 
 def _groups(rows_of_size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the sizes above 0 that rows have, the place of each size among them)."""
+    """Return (the sizes above 0 that rows have, the group of each size)."""
     sizes = 1 + np.flatnonzero(rows_of_size[1:])
     group_of_size = np.zeros(len(rows_of_size), np.int64)
     group_of_size[sizes] = np.arange(len(sizes))
@@ -313,7 +315,7 @@ def _add_rows(
     found: np.ndarray,
     best: np.ndarray,
 ) -> None:
-    """Add to `found` (group, cutoff, and: hits, gain, DCG, weighted DCG) and `best` (…: gain, weighted DCG)."""
+    """Add to `found` (group, cutoff: hits, gain, DCG, weighted DCG) and `best` (group, cutoff: gain, weighted DCG)."""
     deepest = len(discount) - 1
     heaviest = np.empty(min(deepest, len(group_of_size)))
     for row in range(start, stop):
@@ -327,7 +329,7 @@ def _add_rows(
             found[group, cut, 3] += weight * discount[rank]
             if size == len(heaviest) and weight <= heaviest[size - 1]:
                 continue
-            # To compare with every weight in turn needs no branch: faster than to look for the place and move the rest.
+            # Compare with every weight in turn: without a branch, this is faster than a search and a shift.
             for other in range(size):
                 before = heaviest[other]
                 heaviest[other] = before if before > weight else weight
@@ -341,9 +343,9 @@ def _add_rows(
 
 
 def _covered_labels(labels: np.ndarray, ranks: np.ndarray, first_cut: np.ndarray, label_count: int) -> np.ndarray:
-    """How many labels each cutoff is the first to cover; the last number: labels that occur and are never a hit."""
+    """Return how many labels each cutoff is the first to cover; the last number counts labels without a hit."""
     missed = int(first_cut[-1])
-    # The smallest type: what is hit at random then fits into the cache.
+    # The smallest type, so that random access stays in the cache.
     kind = np.min_scalar_type(missed + 1)
     level = np.full(label_count, missed + 1, kind)
     _lower_levels(labels, ranks, first_cut.astype(kind), level)
@@ -360,7 +362,7 @@ def _lower_levels(labels: np.ndarray, ranks: np.ndarray, first_cut: np.ndarray, 
 
 @njit(cache=True, nogil=True)
 def _count_levels(level: np.ndarray, levels: int) -> np.ndarray:
-    # Four counters in turn: to add to the same one again has to wait for the first addition.
+    # Four counters in turn, because adding to the same one has to wait for the addition before.
     counts = np.zeros((4, levels), np.int64)
     for label in range(len(level)):
         counts[label & 3, level[label]] += 1
@@ -369,7 +371,7 @@ def _count_levels(level: np.ndarray, levels: int) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def rises_in_rows(indptr: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether each label is above the one before it in its row: falls come only where a row ends."""
+    """Tell whether labels ascend in every row: they may only fall where a row ends."""
     falls = np.int32(0)
     for place in range(len(labels) - 1):
         falls += np.int32(labels[place] >= labels[place + 1])
@@ -386,7 +388,7 @@ def rises_in_rows(indptr: np.ndarray, labels: np.ndarray) -> bool:
 def shared_per_label(
     indptr: np.ndarray, labels: np.ndarray, other_indptr: np.ndarray, other_labels: np.ndarray, label_count: int
 ) -> np.ndarray:
-    """How often each label is in both matrices at the same row. Both have sorted rows."""
+    """Count the rows that have a label in both matrices, for each label. Both have sorted rows."""
     shared = np.zeros(label_count, np.int64)
     for row in range(len(indptr) - 1):
         other, other_end = other_indptr[row], other_indptr[row + 1]
@@ -402,7 +404,7 @@ def shared_per_label(
 def without_pairs(
     indptr: np.ndarray, labels: np.ndarray, drop_indptr: np.ndarray, drop_labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The pattern of a matrix without the pairs of another one. Both have sorted rows."""
+    """Return the pattern of a matrix without the pairs of another one. Both have sorted rows."""
     kept_indptr, kept = np.zeros_like(indptr), np.empty_like(labels)
     size = 0
     for row in range(len(indptr) - 1):

@@ -1,4 +1,4 @@
-"""Several shortlists of labels per row become one, in which every label comes once."""
+"""Merge several shortlists of labels per row into one without repeats."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from xmckit.sparse.topk import csr_pattern, first_row_with_repeats, offer, pour
 
 
 class _Lists(NamedTuple):
-    """One shortlist per row, in the order of the labels.
+    """One shortlist per row, sorted by label.
 
-    `bits` are the scores as integers. Of two integers a processor takes one without a branch, which it would mispredict
-    at every second label; of two floats it cannot.
+    `bits` are the scores as integers: the compiler selects one of two integers without a branch, which it does not do
+    for floats, and a branch would be mispredicted at every second label.
     """
 
     pointers: np.ndarray
@@ -38,17 +38,17 @@ def merge_shortlists(
     k: int | None = None,
     workers: int = 1,
 ) -> csr_matrix:
-    """The union, row by row: a label that several shortlists name gets its largest score, or the sum of its scores.
+    """Return the union of each row: a label in several shortlists gets its largest score, or the sum of its scores.
 
-    With `k` only the best `k` labels of a row stay, by score and then by label id. Entries are stored best first, or by
-    label id; values are float32. A score of −inf says that a label is no candidate, as in `topk_csr`.
+    With `k`, keep the best `k` labels of a row, by score and then by label id. Entries are stored best first, or by
+    label id; values are float32. A score of −inf marks a label that is not a candidate, as in `topk_csr`.
     """
     if not shortlists or len({matrix.shape for matrix in shortlists}) != 1:
         shapes = ", ".join(str(matrix.shape) for matrix in shortlists) or "none"
         raise UsageError(f"shortlists to merge need one shape, rows × labels, found {shapes}")
     if how not in ("max", "sum") or order not in ("score", "label") or (k is not None and k < 1):
         raise UsageError(f"cannot merge shortlists by {how!r} in the order of {order!r} with k = {k}")
-    # sums are taken in float64; one of two float32 that is only stored as float32 has the same bits without that
+    # Sums are float64. The sum of two float32 that is only stored as float32 has the same bits without that.
     narrow = all(matrix.dtype == np.float32 for matrix in shortlists)
     narrow &= how == "max" or (len(shortlists) <= 2 and order == "label" and k is None)
     lists = [_by_label(matrix, np.float32 if narrow else np.float64) for matrix in shortlists]
@@ -57,12 +57,12 @@ def merge_shortlists(
         raise DataError("a score is not a number (NaN)", row=min(wrong))
     if len(lists) == 1:
         lists.append(_lists(np.zeros_like(lists[0].pointers), lists[0].labels[:0], lists[0].scores[:0]))
-    found = reduce(lambda left, right: _united(left, right, how == "sum", workers), lists)
+    merged = reduce(lambda left, right: _united(left, right, how == "sum", workers), lists)
     if order == "score" or k is not None:
-        found = _ranked(found, k, order == "score", workers)
-    pointers = found.pointers if found.pointers[-1] > LARGEST_INT32 else found.pointers.astype(np.int32)
-    values = found.scores.astype(np.float32, copy=False)
-    return csr_matrix((values, found.labels, pointers), shape=shortlists[0].shape)
+        merged = _ranked(merged, k, order == "score", workers)
+    pointers = merged.pointers if merged.pointers[-1] > LARGEST_INT32 else merged.pointers.astype(np.int32)
+    values = merged.scores.astype(np.float32, copy=False)
+    return csr_matrix((values, merged.labels, pointers), shape=shortlists[0].shape)
 
 
 def _lists(pointers: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> _Lists:
@@ -86,7 +86,7 @@ def _first_row_with_nan(lists: _Lists) -> int:
 
 
 def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
-    starts = left.pointers + right.pointers  # as if no label came twice
+    starts = left.pointers + right.pointers  # as if no label were repeated
     room = _lists(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1], left.scores.dtype))
     sizes = np.empty(len(starts) - 1, np.int64)
     blocks = row_blocks(len(sizes), most=max(1, workers))
@@ -120,11 +120,11 @@ def _pointers(sizes: np.ndarray) -> np.ndarray:
 
 @njit(cache=True, nogil=True)
 def _first_nan(scores: np.ndarray) -> int:
-    """Its place, or −1."""
-    found = False
+    """Return the position of the first NaN, or −1."""
+    has_nan = False
     for place in range(len(scores)):
-        found |= scores[place] != scores[place]
-    if found:
+        has_nan |= scores[place] != scores[place]
+    if has_nan:
         for place in range(len(scores)):
             if scores[place] != scores[place]:
                 return place
@@ -133,10 +133,10 @@ def _first_nan(scores: np.ndarray) -> int:
 
 @njit(cache=True, nogil=True)
 def _unite(left: _Lists, right: _Lists, adding: bool, start: int, stop: int, room: _Lists, sizes: np.ndarray) -> None:
-    """The union of rows start … stop − 1, one after the other from where `room` has the first of them."""
+    """Write the union of rows start … stop − 1 to `room`, without gaps, from where it has the first of them."""
     one, nothing = uint64(1), -left.scores.dtype.type(np.inf)
     nothing_bits = np.full(1, nothing, left.scores.dtype).view(left.bits.dtype)[0]
-    # unsigned, so that no place is looked at for being negative
+    # Unsigned, so that numba does not check for negative indices.
     at = uint64(room.pointers[start])
     for row in range(start, stop):
         first = at
@@ -169,7 +169,7 @@ def _unite(left: _Lists, right: _Lists, adding: bool, start: int, stop: int, roo
 
 @njit(cache=True, nogil=True)
 def _rank(lists: _Lists, best_first: bool, start: int, stop: int, ranked: _Lists) -> None:
-    """As many of the best labels of rows start … stop − 1 as `ranked` has room for."""
+    """Fill `ranked` with the best labels of rows start … stop − 1, as many as it has room for."""
     longest = 0
     for row in range(start, stop):
         longest = max(longest, ranked.pointers[row + 1] - ranked.pointers[row])

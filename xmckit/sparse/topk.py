@@ -1,7 +1,7 @@
-"""The best labels of every row, from dense or sparse scores.
+"""Select the best labels of every row from dense or sparse scores.
 
-The order is total, so the result does not depend on the machine: a higher score first, the lower label id among
-equal scores. A score of −inf says "not a candidate" and is never returned; NaN is an error.
+The order is total, so the result does not depend on the machine: higher scores first, then lower label ids. A score of
+−inf marks a label that is not a candidate and is never returned; NaN is an error.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from xmckit.sparse.lanes import (
     trailing_zeros,
 )
 
-# Scores are compared with the worst kept one in blocks of this many, which the compiler turns into a few vector
-# instructions; only a block that holds something better is looked at one by one.
+# Scores are compared with the worst kept one in blocks of this size, by a few vector instructions; only a block with a
+# better score is examined one by one.
 _BLOCK = 128
 _GROUPS = 128  # bytes of sparse scores that are compared at once
-_FEW = 64  # candidates that are ranked by counting
+_FEW = 64  # most candidates that are ranked by counting
 _load = loader(_GROUPS)
 
 
 def topk_dense(scores: np.ndarray, k: int) -> TopK:
-    """The best `k` of each row of `scores` (rows × labels), padded with −1 where there are fewer candidates."""
+    """Return the best `k` of each row of `scores` (rows × labels), padded with −1."""
     scores = np.asarray(scores)
     if scores.ndim != 2:
         raise UsageError(f"top k needs scores of rows × labels, not an array with {scores.ndim} dimensions")
@@ -45,7 +45,7 @@ def topk_dense(scores: np.ndarray, k: int) -> TopK:
 
 
 def topk_csr(scores: csr_matrix, k: int) -> TopK:
-    """The best `k` of the stored scores of each row, padded with −1; a stored zero is a score like any other."""
+    """Return the best `k` stored scores of each row, padded with −1; a stored zero is a score."""
     indptr, labels = csr_pattern(scores, "the score matrix")
     indices, values = _empty(scores.shape[0], k)
     row = first_row_with_repeats(indptr, labels)
@@ -58,10 +58,10 @@ def topk_csr(scores: csr_matrix, k: int) -> TopK:
 
 
 def csr_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """(indptr int64, indices int32) of a sound matrix: the one form that kernels are compiled for."""
+    """Return (indptr int64, indices int32) of a valid matrix, the types that kernels are compiled for."""
     if getattr(matrix, "format", "") != "csr":
-        found = getattr(matrix, "format", type(matrix).__name__)
-        raise UsageError(f"{what} has to be a CSR matrix, not {found.upper()}")
+        form = getattr(matrix, "format", type(matrix).__name__)
+        raise UsageError(f"{what} has to be a CSR matrix, not {form.upper()}")
     columns, most = matrix.shape[1], np.iinfo(np.int32).max
     if columns > most:
         raise DataError(f"{what} has {columns} columns, expected at most {most}")
@@ -73,7 +73,7 @@ def csr_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ordered_floats(scores: np.ndarray) -> np.ndarray:
-    """float32 and float64 stay: a cast to float32 could make ties."""
+    """Return scores as float32 or float64; casting float64 to float32 could create ties."""
     return scores if scores.dtype in (np.float32, np.float64) else scores.astype(np.float64)
 
 
@@ -90,7 +90,7 @@ def _worse(score: float, label: int, other_score: float, other_label: int) -> bo
 
 @njit(cache=True, nogil=True)
 def _sift_down(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label: int) -> None:
-    """Put (score, label) at the root of a heap whose root is the worst, and restore the heap."""
+    """Replace the root of a heap, its worst entry, by (score, label), and restore the heap."""
     place = 0
     while True:
         child = 2 * place + 1
@@ -107,7 +107,7 @@ def _sift_down(scores: np.ndarray, labels: np.ndarray, size: int, score: float, 
 
 @njit(cache=True, nogil=True)
 def offer(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label: int) -> int:
-    """Keep (score, label) if it is among the best; the new size of the heap."""
+    """Keep (score, label) if it is among the best. Return the new size of the heap."""
     if size == len(scores):
         if _worse(scores[0], labels[0], score, label):
             _sift_down(scores, labels, size, score, label)
@@ -125,7 +125,7 @@ def offer(scores: np.ndarray, labels: np.ndarray, size: int, score: float, label
 
 @njit(cache=True, nogil=True)
 def pour(scores: np.ndarray, labels: np.ndarray, size: int, out_labels: np.ndarray, out_scores: np.ndarray) -> None:
-    """Empty the heap into a row of the result, worst last."""
+    """Empty the heap into a row of the result, best first."""
     for place in range(size - 1, -1, -1):
         out_labels[place], out_scores[place] = labels[0], scores[0]
         _sift_down(scores, labels, place, scores[place], labels[place])
@@ -133,7 +133,7 @@ def pour(scores: np.ndarray, labels: np.ndarray, size: int, out_labels: np.ndarr
 
 @njit(cache=True, nogil=True)
 def _any_above(scores: np.ndarray, limit: float) -> bool:
-    """Whether some score is above `limit` or NaN."""
+    """Tell whether a score is above `limit` or NaN."""
     above = False
     for place in range(len(scores)):
         above |= not (scores[place] <= limit)
@@ -142,7 +142,7 @@ def _any_above(scores: np.ndarray, limit: float) -> bool:
 
 @njit(cache=True, nogil=True)
 def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray) -> int:
-    """Fill the result; the first row with a NaN, or −1."""
+    """Fill the result. Return the first row with a NaN, or −1."""
     rows, width = scores.shape
     k = min(out_labels.shape[1], width)
     kept, kept_labels = np.empty(k, scores.dtype), np.empty(k, np.int32)
@@ -170,7 +170,7 @@ def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.nda
 def _select_csr(
     indptr: np.ndarray, labels: np.ndarray, scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray
 ) -> int:
-    """Fill the result; the first row with a NaN, or −1."""
+    """Fill the result. Return the first row with a NaN, or −1."""
     k, groups = out_labels.shape[1], _GROUPS // scores.itemsize
     longest = longest_row(indptr)
     near, near_labels = np.empty(longest, scores.dtype), np.empty(longest, np.int32)
@@ -199,9 +199,9 @@ def _select_csr(
 
 @njit(cache=True, nogil=True)
 def _lower_bound(scores: np.ndarray, first: int, last: int, maxima: np.ndarray, k: int) -> float:
-    """A number that at least `k` of the scores first … last − 1 reach: the k-th largest of the maxima of groups.
+    """Return a number that at least `k` of the scores first … last − 1 reach: the k-th largest maximum of groups.
 
-    A group is every n-th score, n their number; scores behind the last n are left out. Without a branch.
+    Each of the n groups takes every n-th score; the rest behind the last complete n is left out. It needs no branch.
     """
     groups, start = len(maxima), address(scores, scores) + first * scores.itemsize
     best = everywhere(scores.dtype.type(-np.inf), _load(start, scores))
@@ -224,7 +224,7 @@ def _collect(
     near: np.ndarray,
     near_labels: np.ndarray,
 ) -> int:
-    """Copy those of the scores first … last − 1 that are not below `limit`, and their labels; how many."""
+    """Copy the scores first … last − 1 that are not below `limit`, and their labels. Return their number."""
     count, groups = 0, _GROUPS // scores.itemsize
     while first + groups <= last:
         bits = not_below(_load(address(scores, scores) + first * scores.itemsize, scores), limit)
@@ -243,7 +243,7 @@ def _collect(
 
 @njit(cache=True, nogil=True)
 def _rank(scores: np.ndarray, labels: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray) -> None:
-    """The rank of each is the number of better ones: for a few, counting beats sorting, as it never guesses wrong."""
+    """Rank by counting better entries, which beats sorting for a few, because it has no branch to mispredict."""
     for place in range(len(scores)):
         score, label, rank = scores[place], labels[place], 0
         for other in range(len(scores)):
@@ -254,7 +254,7 @@ def _rank(scores: np.ndarray, labels: np.ndarray, out_labels: np.ndarray, out_sc
 
 @njit(cache=True, nogil=True)
 def longest_row(indptr: np.ndarray) -> int:
-    """The most entries of a row."""
+    """Return the number of entries of the longest row."""
     longest = 0
     for row in range(len(indptr) - 1):
         longest = max(longest, indptr[row + 1] - indptr[row])
@@ -263,7 +263,7 @@ def longest_row(indptr: np.ndarray) -> int:
 
 @njit(cache=True, nogil=True)
 def slots_for(entries: int) -> int:
-    """The size of a hash table for up to `entries` labels: a power of two, at most half full."""
+    """Return the size of a hash table for up to `entries` labels: a power of two, at most half full."""
     size = 4
     while size < 2 * entries:
         size *= 2
@@ -272,8 +272,10 @@ def slots_for(entries: int) -> int:
 
 @njit(cache=True, nogil=True)
 def has_repeats(labels: np.ndarray, row: int, table: np.ndarray) -> bool:
-    """Whether a label comes twice. `table` has `slots_for(len(labels))` zeros at first and serves one row after the
-    other: an entry is (row + 1) · 2³² + label, so that those of other rows count as empty and nothing is cleared.
+    """Tell whether a label occurs twice.
+
+    `table` starts with `slots_for(len(labels))` zeros and serves one row after the other without clearing: an entry is
+    (row + 1) · 2³² + label, so that entries of other rows count as empty.
     """
     mask = len(table) - 1
     for place in range(len(labels)):
@@ -289,7 +291,7 @@ def has_repeats(labels: np.ndarray, row: int, table: np.ndarray) -> bool:
 
 @njit(cache=True, nogil=True)
 def first_row_with_repeats(indptr: np.ndarray, labels: np.ndarray) -> int:
-    """The first row that names a label twice, or −1."""
+    """Return the first row that names a label twice, or −1."""
     table = np.zeros(slots_for(longest_row(indptr)), np.int64)
     for row in range(len(indptr) - 1):
         here = labels[indptr[row] : indptr[row + 1]]
