@@ -19,7 +19,7 @@ from xmckit import Context, DataError, Matrix, store
 
 FILE = "projection.npz"
 ROWS_AT_ONCE = 1 << 14
-SAMPLE = 10_000  # labels whose sums the projection is fitted on
+SAMPLE = 10_000  # labels in the sample that the projection is fitted on
 ITERATIONS = 2  # power iterations of the singular value decomposition
 
 

@@ -22,7 +22,7 @@ faiss: Any = importlib.import_module("faiss")
 ON_GPU = frozenset({"flat", "ivf"})  # kinds that faiss can copy to GPUs
 DEEPEST_ON_GPU = 2048  # most neighbours that a GPU returns
 BLOCK = 256  # queries that a thread searches at once
-BATCH = 8  # from so many queries on, a matrix product is the faster way; the default of faiss is 128,000 numbers
+BATCH = 8  # fewest queries for which a matrix product is faster; the default of faiss is 128,000 numbers
 
 
 def gpus() -> int:

@@ -173,10 +173,10 @@ def test_a_server_that_lies_about_the_size(tmp_path):
         download(source(server, bytes=7), tmp_path, retry=QUICK)
     with (
         Server(CONTENT, "hides the length") as server,
-        pytest.raises(TransferError, match="more came than the 7 bytes"),
+        pytest.raises(TransferError, match="more than the expected 7 bytes"),
     ):
         download(source(server, bytes=7), tmp_path, retry=QUICK)
-    with Server(CONTENT[:-1], "hides the length") as server, pytest.raises(TransferError, match="1,048,575 bytes came"):
+    with Server(CONTENT[:-1], "hides the length") as server, pytest.raises(TransferError, match="received 1,048,575 bytes"):
         download(source(server, bytes=len(CONTENT)), tmp_path, retry=QUICK)
 
 
