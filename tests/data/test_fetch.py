@@ -176,7 +176,10 @@ def test_a_server_that_lies_about_the_size(tmp_path):
         pytest.raises(TransferError, match="more than the expected 7 bytes"),
     ):
         download(source(server, bytes=7), tmp_path, retry=QUICK)
-    with Server(CONTENT[:-1], "hides the length") as server, pytest.raises(TransferError, match="received 1,048,575 bytes"):
+    with (
+        Server(CONTENT[:-1], "hides the length") as server,
+        pytest.raises(TransferError, match="received 1,048,575 bytes"),
+    ):
         download(source(server, bytes=len(CONTENT)), tmp_path, retry=QUICK)
 
 

@@ -357,6 +357,9 @@ def count(
     Terms are those of the table `known` and, with `learning`, every other one too, numbered in the order in which they
     come. With `buckets`, the number of a term is |hash| mod `buckets` instead. The kernel stops before a new term, or
     before a document, for which it has no room; a call with larger arrays continues there.
+
+    This kernel stays whole: the state of a call is in local variables, and passing arrays to a function once per term
+    would cost more than the lookup of the term.
     """
     # Local names, since numba also counts references to an array that is taken out of a tuple.
     starts, ends = np.empty(len(buffer), np.int64), np.empty(len(buffer), np.int64)
