@@ -83,7 +83,7 @@ def measure(searcher: kinds.Searcher, queries: np.ndarray, exact: np.ndarray | N
 
     Without `exact`, the searcher itself is the exact one.
     """
-    cell: dict[str, Any] = {"settings": searcher.settings.told(), "seconds": {}, "recall": {}}
+    cell: dict[str, Any] = {"settings": searcher.settings.as_dict(), "seconds": {}, "recall": {}}
     for k, threads in MEASURED:
         (_, positions), seconds = time_call(lambda: searcher.search(queries, k, threads), threads)  # noqa: B023
         exact = positions if exact is None else exact
@@ -108,7 +108,7 @@ def run_study(options: argparse.Namespace) -> None:
         again = context.rng("queries").integers(0, len(queries), options.queries - len(queries))
         queries = np.concatenate([queries, queries[again] + 0.2 * queries[context.rng("turn").permutation(again)]])
     say(f"{real:,} real labels, {len(embeddings):,} in all, {len(queries):,} queries of {queries.shape[1]} numbers")
-    flat = kinds.Searcher.made(kinds.Settings("flat"), embeddings, 0, 1)
+    flat = kinds.Searcher.build(kinds.SearchSettings("flat"), embeddings, 0, 1)
     scan, exact = measure(flat, queries, None)
     result: dict[str, Any] = {
         "source": options.source, "rows": X.shape[0], "real_labels": real, "labels": len(embeddings),
@@ -118,7 +118,7 @@ def run_study(options: argparse.Namespace) -> None:
     for kind in options.kinds:
         settings = kinds.variants(kind, len(embeddings))
         start = time.process_time()
-        searcher = kinds.Searcher.made(settings[0], embeddings, 0, 1)
+        searcher = kinds.Searcher.build(settings[0], embeddings, 0, 1)
         built = round(time.process_time() - start, 1)
         say(f"{kind}: built in {built} processor seconds")
         for one in settings:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from xmckit.cli.options import json_option, print_json, runs_option
 from xmckit.errors import printable
 
 
@@ -18,8 +18,8 @@ from xmckit.errors import printable
 @click.option("-k", "k", default=10, show_default=True, type=click.IntRange(min=1), help="Number of labels to show.")
 @click.option("--text", "how", flag_value="text", help="QUERY is a text, even if a label has that name.")
 @click.option("--label", "how", flag_value="label", help="QUERY is the name of a label.")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@runs_option
+@json_option
 def search(run: str, query: str, k: int, how: str | None, root: str, as_json: bool) -> None:
     """Show the labels of RUN with the nearest embeddings to QUERY, a label's name or a text.
 
@@ -29,7 +29,7 @@ def search(run: str, query: str, k: int, how: str | None, root: str, as_json: bo
     label_search = _label_search()
     result = label_search.nearest_labels(label_search.SearchableRun.open(run, Path(root)), query, k, how, _say)
     if as_json:
-        click.echo(json.dumps(result, indent=2, ensure_ascii=True))
+        print_json(result)
         return
     click.echo(printable(f"{result['as']} {query!r}: nearest labels, by cosine", keep=""))
     for item in result["labels"]:
@@ -40,8 +40,8 @@ def search(run: str, query: str, k: int, how: str | None, root: str, as_json: bo
 @click.argument("run")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="The new folder (default: beside the run).")
-@click.option("--runs", "root", default="runs", show_default=True, type=click.Path(), help="Folder with runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+@runs_option
+@json_option
 def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> None:
     """Add the labels of FILE to the model of RUN, without retraining.
 
@@ -62,7 +62,7 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
             "why": refusals,
             "indexes": result.indexes,
         }
-        click.echo(json.dumps(summary, indent=2, ensure_ascii=True))
+        print_json(summary)
         return
     count, names = len(extension.labels), ", ".join(extension.labels[:5])
     click.echo(f"{count} new label{'s' * (count > 1)}: {printable(names, keep='')}{', …' * (count > 5)}")

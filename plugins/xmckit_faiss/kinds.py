@@ -3,7 +3,7 @@
 An approximate index pays off if it finds 90 % of the first 100 labels of the exact scan with at most a third of its
 work, or 90 % of the first 10 with at most an eighth. Work is counted, not timed, so that the choice is reproducible: it
 is the number of embeddings that are compared with a query, weighted by the cost of a comparison relative to the exact
-scan, as measured by benchmarks/label_search.py.
+scan, as measured by benchmarks/shortlists/label_search.py.
 
 Approximate kinds search for neighbours, but a long embedding far away often has the largest inner product. They
 therefore extend each embedding by one number, √(r² − |x|²), where r is the length of the longest embedding; a query is

@@ -14,9 +14,8 @@ from scipy.sparse import csr_matrix
 from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_run, load, make_context
 from xmckit.components.indexes import named_index
 from xmckit.data import reading
-from xmckit.data.jsonl import json_object
-from xmckit.data.saved import load_label_names
 from xmckit.errors import nearest
+from xmckit.protocols import ExtensibleHead, IndexedHead
 from xmckit.runs.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
@@ -42,7 +41,7 @@ class SearchableRun:
         path = Path(name)
         extension = read_extension(path) if is_extension(path) else None
         run = extension.run if extension is not None else find_run(name, root)
-        return cls(run, extension, run.explaining(make_context()))
+        return cls(run, extension, run.explain_missing(make_context()))
 
     @property
     def path(self) -> Path:
@@ -50,7 +49,7 @@ class SearchableRun:
 
     @functools.cached_property
     def label_names(self) -> list[str]:
-        names = load_label_names(self.run.stage_folder("data"))
+        names = self.run.label_names()
         return names if self.extension is None else [*names, *self.extension.labels]
 
     @functools.cached_property
@@ -62,21 +61,20 @@ class SearchableRun:
     def index_names(self) -> list[str]:
         """Return the faiss indexes over input features; an index over a head's rows is empty without the head."""
         names = []
-        for stage in self.run.manifest["stages"]:
-            name, identity = stage["name"], stage["identity"]
-            if name.startswith("index-") and identity["use"] == USE and identity["params"]["embeddings"] != "head":
-                names.append(name.removeprefix("index-"))
+        for stage in self.run.index_stages:
+            if stage.use == USE and stage.identity["params"]["embeddings"] != "head":
+                names.append(stage.section)
         return names
 
     @property
-    def index_stage(self) -> str:
-        """The stage that defines the features of the index."""
+    def features_stage(self) -> str:
+        """The stage that made the features of the index."""
         names = self.index_names()
-        return f"index-{names[0]}" if names else "labels"
+        return self.run.features_stage(f"index-{names[0]}") if names else self.run.features_stage()
 
     def features(self, texts: Sequence[str]) -> Matrix:
         """Return the features of texts, as the index takes them."""
-        featurizer = self.run.load_featurizer(self.index_stage, self.context)
+        featurizer = self.run.load_featurizer(self.features_stage, self.context)
         try:
             return featurizer.transform(Split(X=None, Y=csr_matrix((len(texts), 0)), texts=texts), context=self.context)
         except DataError as error:
@@ -87,7 +85,7 @@ class SearchableRun:
         if self.extension is not None and self.extension.indexes:
             return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
         if names := self.index_names():
-            return self._loaded(self.run.stage_folder(f"index-{names[0]}") / "index")
+            return self._loaded(self.run.index_folder(names[0]))
         X, Y = self.run.training_rows()
         entries = X.nnz if hasattr(X, "nnz") else X.size
         if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:
@@ -187,7 +185,7 @@ class NewLabels:
 
 def _parse_line(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
     """Return (name, texts) of a line, or raise DataError."""
-    entry = json_object(path, number, line)
+    entry = reading.json_object(path, number, line)
     name, examples = entry.get("label"), entry.get("examples", [])
     if not isinstance(name, str) or not name.strip():
         raise DataError('expected a "label" with a name', path=path, line=number)
@@ -228,7 +226,8 @@ def add_labels_to_run(target: SearchableRun, path: Path, output: Path, say: Any)
     head_indexes = [
         {"head": target.run.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
-        for name, known in getattr(head, "index_labels", list)()
+        if isinstance(head, IndexedHead)
+        for name, known in head.index_labels()
     ]
     indexes = {names[0] if names else USE: index}
     return AddedLabels(write_extension(output, target.run, labels.names, heads, indexes), refusals, head_indexes)
@@ -254,16 +253,12 @@ def _extend_heads(
     A head with indexes that cannot take the labels gets a further index with the new labels alone.
     """
     run = target.run
-    names = run.head_names
-    folders = [run.features_folder(f"head-{name}") for name in names]
-    backgrounds = {
-        folder: _background(run, f"head-{name}", target.context)
-        for folder, name in dict(zip(folders, names, strict=True)).items()
-    }
+    stages = {run.features_stage(stage.name): stage.name for stage in run.head_stages}
+    backgrounds = {features: _background(run, name, target.context) for features, name in stages.items()}
     heads, refusals = {}, []
 
-    def index_of_new_labels(folder: Path) -> FaissIndex:
-        if folder != run.features_folder(target.index_stage):
+    def index_of_new_labels(features: str) -> FaissIndex:
+        if features != target.features_stage:
             raise UsageError(
                 "its indexes cannot take new labels, and labels are searched by other features than this head sees: an "
                 '[[index]] with use = "faiss" and its features would take them'
@@ -271,13 +266,14 @@ def _extend_heads(
         new_index: FaissIndex = named_index(index.of_new_labels(X, labels.Y), USE)
         return new_index
 
-    for position, (name, folder, head) in enumerate(zip(names, folders, target.model.heads, strict=True)):
-        if not hasattr(head, "add_labels"):
+    for position, (stage, head) in enumerate(zip(run.head_stages, target.model.heads, strict=True)):
+        name, features = stage.section, run.features_stage(stage.name)
+        if not isinstance(head, ExtensibleHead):
             refusals.append(f"head {name} cannot take new labels: train it again with them")
             continue
         try:
-            listed_by = functools.partial(index_of_new_labels, folder)
-            head.add_labels(head_features[position], labels.Y, backgrounds[folder], listed_by=listed_by)
+            listed_by = functools.partial(index_of_new_labels, features)
+            head.add_labels(head_features[position], labels.Y, backgrounds[features], listed_by=listed_by)
         except UsageError as error:
             refusals.append(f"head {name}: {error}")
             continue

@@ -23,7 +23,7 @@ from xmckit.analysis.predict import is_file
 from xmckit.cli import main
 from xmckit.cli import predict as module
 from xmckit.cli import xmckit as program
-from xmckit.data import rows
+from xmckit.data import row_stream as rows
 from xmckit.data.model import Split
 from xmckit.data.saved import FeatureRows, read_feature_rows, save_split
 from xmckit.data.xmc_text import row_text

@@ -21,7 +21,16 @@ from scipy.sparse import csr_matrix
 from xmckit import store
 from xmckit.analysis.evaluate import as_trained
 from xmckit.data.arrays import map_dense, read_sparse
-from xmckit.data.rows import OF_FEATURES, SUFFIXES, Format, Lines, Rows, Skipped, matrix_chunks, read_chunks
+from xmckit.data.row_stream import (
+    FEATURE_FORMATS,
+    SUFFIXES,
+    Format,
+    InputRows,
+    Lines,
+    SkippedLines,
+    matrix_chunks,
+    read_chunks,
+)
 from xmckit.data.saved import FeatureRows
 from xmckit.errors import DataError, UsageError, printable, shorten
 
@@ -90,8 +99,8 @@ def _takes(model: Model | CombinedModel, inputs: Any) -> bool:
     return True
 
 
-def text_rows(texts: tuple[str, ...]) -> Rows:
-    return Rows(range(1, len(texts) + 1), [None] * len(texts), texts=texts)
+def text_rows(texts: tuple[str, ...]) -> InputRows:
+    return InputRows(range(1, len(texts) + 1), [None] * len(texts), texts=texts)
 
 
 def read_rows(
@@ -100,16 +109,16 @@ def read_rows(
     accepted: AcceptedInputs,
     *,
     column: str,
-    skipped: Skipped | None,
+    skipped: SkippedLines | None,
     advance: Callable[[float], None],
-) -> Iterator[Rows]:
+) -> Iterator[InputRows]:
     """Yield the rows of a file in chunks. Without `form`, the format follows from the file's name."""
     features = accepted.features
     matrix = _suffix(file) in MATRIX_SUFFIXES and form is None
     chosen = form or SUFFIXES.get(_suffix(file), "text" if accepted.texts else "xmc")
-    if features is None and (matrix or chosen in OF_FEATURES):
+    if features is None and (matrix or chosen in FEATURE_FORMATS):
         raise UsageError("this model does not take one matrix of features: give it texts")
-    if not matrix and chosen not in OF_FEATURES:
+    if not matrix and chosen not in FEATURE_FORMATS:
         accepted.check_texts()
     if matrix:
         yield from _matrix_rows(Path(file), features)
@@ -129,7 +138,7 @@ def _opened(file: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     return stream
 
 
-def _matrix_rows(path: Path, features: FeatureRows | None) -> Iterator[Rows]:
+def _matrix_rows(path: Path, features: FeatureRows | None) -> Iterator[InputRows]:
     X = map_dense(path) if _suffix(path.name) == ".npy" else read_sparse(path)
     if features is not None and features.width != int(X.shape[1]):
         raise DataError(f"rows have {X.shape[1]} features, the model takes {features.width}", path=path)
@@ -137,7 +146,7 @@ def _matrix_rows(path: Path, features: FeatureRows | None) -> Iterator[Rows]:
 
 
 def answers(
-    model: Model | CombinedModel, rows: Rows, k: int, *, threshold: bool = False, whole_sets: bool = False
+    model: Model | CombinedModel, rows: InputRows, k: int, *, threshold: bool = False, whole_sets: bool = False
 ) -> Iterator[Answer]:
     """Yield the labels of each row, best first, with their scores; a label that is not ranked has no score.
 
@@ -185,7 +194,7 @@ class AnswerWriter:
         if style == "table":
             stream.write("line\tid\trank\tlabel\tscore\n")
 
-    def write(self, rows: Rows, answers: Iterator[Answer]) -> None:
+    def write(self, rows: InputRows, answers: Iterator[Answer]) -> None:
         render = {"lines": self._line, "table": self._table}.get(self._style, self._json)
         for row, answer in enumerate(answers):
             self._stream.write(render(rows, row, answer))
@@ -197,25 +206,25 @@ class AnswerWriter:
             self._stream.write("\n]\n" if self._count else "[]\n")
         self._stream.flush()
 
-    def _line(self, rows: Rows, row: int, answer: Answer) -> str:
+    def _line(self, rows: InputRows, row: int, answer: Answer) -> str:
         labels = [_one_line(label) + ("" if score is None else f" ({score:+.2f})") for label, score in answer]
         return f"{self._name(rows, row)}: {', '.join(labels) or 'no label passes'}\n"
 
-    def _name(self, rows: Rows, row: int) -> str:
+    def _name(self, rows: InputRows, row: int) -> str:
         if (identity := rows.ids[row]) is not None:
             return _one_line(identity)
         if rows.texts is not None and self._with_texts and rows.texts[row].strip():
             return _one_line(rows.texts[row])
         return f"line {rows.lines[row]}"
 
-    def _table(self, rows: Rows, row: int, answer: Answer) -> str:
+    def _table(self, rows: InputRows, row: int, answer: Answer) -> str:
         start = f"{rows.lines[row]}\t{printable(rows.ids[row] or '', keep='')}"
         return "".join(
             f"{start}\t{rank}\t{printable(label, keep='')}\t{'' if score is None else f'{score:.4f}'}\n"
             for rank, (label, score) in enumerate(answer, 1)
         )
 
-    def _json(self, rows: Rows, row: int, answer: Answer) -> str:
+    def _json(self, rows: InputRows, row: int, answer: Answer) -> str:
         facts: dict[str, Any] = {"line": rows.lines[row]} if self._numbered else {}
         if rows.ids[row] is not None:
             facts["id"] = rows.ids[row]

@@ -87,14 +87,14 @@ def _published(roots: list[Path]) -> list[dict[str, Any]]:
 def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
     """Download the published set NAME. Resumes interrupted downloads."""
     from xmckit.data.catalogue import downloaded_bytes, find_entry
-    from xmckit.data.download import Patience
+    from xmckit.data.download import RetryPolicy
     from xmckit.data.fetch import fetch as fetch_set
 
     entry = find_entry(name)
     root = Path(folder).resolve() if folder else next(iter(invocation.data_roots()), Path("data").resolve())
     try:
         with invocation.terminal_progress() as progress:
-            done = fetch_set(entry, root, progress=progress, patience=Patience(timeout=timeout), log=_note)
+            done = fetch_set(entry, root, progress=progress, retry=RetryPolicy(timeout=timeout), log=_note)
     except KeyboardInterrupt:
         if kept := downloaded_bytes(root / entry.name):
             invocation.hint_after_error(f"{kept:,} bytes are kept: the same command resumes the download")

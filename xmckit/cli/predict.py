@@ -14,9 +14,9 @@ from xmckit.cli import invocation, options
 from xmckit.errors import UsageError, printable
 
 if TYPE_CHECKING:
-    from xmckit.data.rows import Skipped
+    from xmckit.data.row_stream import SkippedLines
 
-# Written here so that `--help` imports nothing heavy; a test compares them with `xmckit.data.rows`.
+# Written here so that `--help` imports nothing heavy; a test compares them with `xmckit.data.row_stream`.
 _FORMATS = ("text", "jsonl", "csv", "tsv", "xmc", "svmlight")
 
 
@@ -74,12 +74,12 @@ def predict(
     from xmckit.analysis import predict as prediction
     from xmckit.analysis.evaluate import training_run
     from xmckit.cli.progress import TerminalProgress
-    from xmckit.data.rows import Skipped
+    from xmckit.data.row_stream import SkippedLines
     from xmckit.data.saved import read_feature_rows
     from xmckit.model import load
 
     model = load(run, root=root, registry=invocation.get_registry())
-    skipped = Skipped() if skip_bad else None
+    skipped = SkippedLines() if skip_bad else None
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(prediction.output_stream(out))
         quiet = invocation.quiet() or (out is None and sys.stdout.isatty())  # a bar would be mixed with the answers
@@ -121,7 +121,7 @@ def _file_or_texts(file: str | None, texts: tuple[str, ...]) -> tuple[str | None
     return file, texts
 
 
-def _print_skipped(skipped: Skipped) -> None:
+def _print_skipped(skipped: SkippedLines) -> None:
     lines = "line was" if skipped.count == 1 else "lines were"
     click.echo(f"note: {skipped.count:,} {lines} skipped:", err=True)
     for reason in skipped.first:

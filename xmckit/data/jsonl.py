@@ -103,7 +103,7 @@ class JsonLines(Configured):
         with context.progress(f"reading {path.name}", total=len(lines)) as bar:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    self._add_row(rows, json_object(path, number, line), path, number)
+                    self._add_row(rows, reading.json_object(path, number, line), path, number)
                 if number % _BATCH == 0:
                     bar.advance(_BATCH)
             bar.advance(len(lines) % _BATCH)
@@ -212,24 +212,6 @@ def _data_files(path: Path) -> list[Path]:
 
 def _names_file(path: Path) -> Path | None:
     return reading.strings_file(path if path.is_dir() else path.parent, "labels")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = dict(pairs)
-    if len(keys) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return keys
-
-
-def json_object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
-    """Return the object of a line, or raise DataError."""
-    try:
-        content = json.loads(reading.decode_line(path, line, number), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not a JSON object: {reading.json_error_text(error)}", path=path, line=number) from None
-    if not isinstance(content, dict):
-        raise DataError(f"expected a JSON object, found {type(content).__name__}", path=path, line=number)
-    return content
 
 
 def _is_string_list(value: Any) -> bool:

@@ -7,9 +7,9 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -289,3 +289,21 @@ def check_absent(split: Split, form: str, *parts: str) -> None:
     for part in parts:
         if getattr(split, part) is not None:
             raise UsageError(f"{form} cannot hold {part}: use npz")
+
+
+def json_object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
+    """Return the object of a line, or raise DataError."""
+    try:
+        content = json.loads(decode_line(path, line, number), object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not a JSON object: {json_error_text(error)}", path=path, line=number) from None
+    if not isinstance(content, dict):
+        raise DataError(f"expected a JSON object, found {type(content).__name__}", path=path, line=number)
+    return content
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = dict(pairs)
+    if len(keys) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return keys

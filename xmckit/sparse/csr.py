@@ -29,3 +29,13 @@ def csr_from_lists(rows: Sequence[Sequence[int]], columns: int) -> csr_matrix:
     pointers = row_pointers([len(row) for row in rows])
     indices = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(pointers[-1]))
     return csr_matrix((np.ones(len(indices), dtype=np.float32), indices, pointers), shape=(len(rows), columns))
+
+
+def canonical(matrix: csr_matrix) -> csr_matrix:
+    """Return the matrix with sorted indices, without duplicates and stored zeros; the input does not change."""
+    if matrix.has_canonical_format and matrix.data.all():
+        return matrix
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix

@@ -9,9 +9,8 @@ from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit.context import map_on_threads
-from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.csr import row_pointers, sorted_csr
+from xmckit.sparse.csr import canonical, row_pointers, sorted_csr
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.product import multiply, transposed
 from xmckit.sparse.scoring import row_blocks
@@ -92,7 +91,7 @@ def hashed_projection(features: int, width: int, rng: np.random.Generator, *, ea
 def _pairs(Y: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
     """Return (indptr, indices) of the labels of rows, without repeats and stored zeros."""
     csr_pattern(Y, "the label matrix")
-    return csr_pattern(as_csr(Y), "the label matrix")
+    return csr_pattern(canonical(Y), "the label matrix")
 
 
 def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:
