@@ -60,7 +60,7 @@ def depth_for(data: str, size: int) -> int:
     return round(math.log2(ROWS[data] / size))
 
 
-def cells() -> Iterator[Cell]:
+def cells() -> Iterator[Cell]:  # noqa: C901  # a list of cells, in order
     """Yield the most informative cells first, for a study that is interrupted."""
     for seed in SEEDS:
         for data in SETS:

@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from xmckit.errors import PluginError
+from xmckit.processes import command, describe_exit
 from xmckit.registry import Plugin, Registry
 from xmckit.registry.locations import Location, file_of, is_below
 
-_START = (
-    "import sys; '' in sys.path and sys.path.remove(''); from xmckit.cli.plugin_probe import main; main(sys.argv[1])"
-)
 _REQUEST, _PROGRESS, _STACK, _OUTPUT = "request.json", "progress.jsonl", "stack.txt", "output.txt"
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
 LONGEST_OUTPUT = 200  # characters of a plugin's output to the terminal
@@ -73,14 +71,9 @@ def _run_child(probes: Sequence[Probe], limit: float) -> int:
         request = [{**asdict(probe.plugin), "at": None} for probe in probes]
         (folder / _REQUEST).write_text(json.dumps(request))
         (folder / _PROGRESS).touch()
-        path = os.pathsep.join(entry for entry in sys.path if entry)
         with open(folder / _OUTPUT, "wb") as output:
             child = subprocess.Popen(
-                [sys.executable, "-c", _START, name],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, "PYTHONPATH": path},
+                command("xmckit.cli.plugin_probe:main", name), stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
             code = _wait(child, folder / _PROGRESS, limit)
         return _read(probes, folder, code, limit)
@@ -148,7 +141,7 @@ def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float)
 def _how_it_ended(code: int | None, limit: float) -> str:
     if code is None:
         return f"did not end within {limit:g} s"
-    return f"ended the process, with {f'signal {-code}' if code < 0 else f'code {code}'}"
+    return f"ended the process, with {describe_exit(code)}"
 
 
 def main(folder: str) -> None:

@@ -75,15 +75,7 @@ def _locked_download_folder(folder: Path) -> Iterator[Path]:
         waiting.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f"{folder.parent} cannot be a folder: a file has this name") from None
-    with open(waiting / ".lock", "w") as stream:
-        try:
-            import fcntl
-
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no file locks on this system; two processes at one set are then the user's to avoid
-            pass
-        except BlockingIOError:
-            raise UsageError(f"{folder.name} is being fetched by another process; wait for it or stop it") from None
+    with store.locked(waiting / ".lock", f"{folder.name} is being fetched by another process; wait for it or stop it"):
         try:
             yield waiting
         finally:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
+from xmckit.processes import command
 
 LIBRARIES = (
     "numpy", "scipy.sparse", "numba", "torch", "torch.fx.experimental.symbolic_shapes", "pecos.xmc", "xmckit.nn",
@@ -34,7 +35,8 @@ def fresh_answers(subject: Any, folder: Path) -> dict[str, np.ndarray]:
     if sys.platform.startswith("linux"):
         died = _Server.current().run(folder / REQUEST)
     else:
-        died = subprocess.run(_command(str(folder / REQUEST)), env=_environment(), check=False).returncode
+        child = command("xmckit.testing.fresh_process:answer", str(folder / REQUEST))
+        died = subprocess.run(child, env=_environment(), check=False).returncode
     if (folder / ERROR).exists():
         raise AssertionError(f"a fresh process could not load and answer: {(folder / ERROR).read_text()}")
     if died:
@@ -74,8 +76,9 @@ def _request(subject: Any, folder: Path) -> dict[str, Any]:
     }
 
 
-def answer(request: dict[str, Any]) -> None:
+def answer(request_file: str) -> None:
     """Write the component's answers, or the error, into the folder of the request."""
+    request = json.loads(Path(request_file).read_bytes())
     folder = Path(request["folder"])
     try:
         sys.path[:] = request["path"]
@@ -103,14 +106,9 @@ def _subject(request: dict[str, Any]) -> Any:
     )
 
 
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "xmckit.testing.fresh_process", *arguments]
-
-
 def _environment() -> dict[str, str]:
     """Return the environment with another hash seed: no answer may depend on the order of a set of strings."""
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "4" if os.environ.get("PYTHONHASHSEED") != "4" else "5"}
+    return {**os.environ, "PYTHONHASHSEED": "4" if os.environ.get("PYTHONHASHSEED") != "4" else "5"}
 
 
 class _Server:
@@ -121,7 +119,7 @@ class _Server:
     def __init__(self, libraries: Sequence[str]):
         self.libraries = list(libraries)
         self.process = subprocess.Popen(
-            _command("--serve", *libraries),
+            command("xmckit.testing.fresh_process:serve", *libraries),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -159,7 +157,7 @@ class _Server:
         self.process.wait()
 
 
-def serve(libraries: Sequence[str]) -> None:
+def serve(*libraries: str) -> None:
     """Fork for each request that stdin names, and print the fork's exit code."""
     import warnings
 
@@ -173,13 +171,6 @@ def serve(libraries: Sequence[str]) -> None:
         child = os.fork()
         if not child:
             os.dup2(2, 1)  # stdout is for exit codes only
-            answer(json.loads(Path(line.strip()).read_bytes()))
+            answer(line.strip())
             os._exit(0)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "--serve":
-        serve(sys.argv[2:])
-    else:
-        answer(json.loads(Path(sys.argv[1]).read_bytes()))

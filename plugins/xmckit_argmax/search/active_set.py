@@ -277,7 +277,7 @@ def _first_blocker(multipliers, r, q, steps):  # type: ignore[no-untyped-def]
 
 
 @_fast
-def _solve(  # type: ignore[no-untyped-def]
+def _solve(  # type: ignore[no-untyped-def]  # noqa: C901  # a kernel, see below
     rows, norms, ids, signs, count, width, v, Q, R, active, multipliers, is_active, state, enough, most, dependent,
     closely, work, near, short, products
 ):  # fmt: skip
