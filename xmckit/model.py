@@ -235,7 +235,7 @@ def _load_run(run: Run, context: Context) -> Model:
     expected = max(manifest.heads or 1, 1)
     if len(heads) < expected:
         state = f"{len(heads)} of {expected} heads" if heads else "no trained head yet"
-        raise UsageError(f"{run.path} has {state}: go on with `xmckit run --resume {run.path}`")
+        raise UsageError(f"{run.path} has {state}: continue with `xmckit run --resume {run.path}`")
     seen = [run.features_stage(stage.name) for stage in trained]
     featurizers = {name: run.load_featurizer(name, context) for name in seen}
     chosen: dict[str, Any] = {"top": manifest.top, "rule": manifest.ensemble}

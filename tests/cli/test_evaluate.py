@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, random, save_npz
 
 import xmckit
-from xmckit.analysis.evaluate import Labelled, joined, match, read_file, written_otherwise
+from xmckit.analysis.evaluate import LabelledRows, concatenate, match, other_spellings, read_file
 from xmckit.cli import xmckit as program
 from xmckit.context import Context
 from xmckit.data.model import Split
@@ -115,11 +115,11 @@ def test_one_unknown_label_is_one(trained, tmp_path):
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=5), max_size=6), st.lists(st.text(max_size=5), max_size=6))
 def test_what_is_written_otherwise_is_a_known_name_of_the_same_letters(names, known):
-    found = written_otherwise(names, known)
+    found = other_spellings(names, known)
     assert set(found) <= set(names)
     assert set(found.values()) <= set(known)
     shouted = [name.upper() for name in known if name.isascii() and name.isalnum()]
-    assert set(written_otherwise(shouted, known)) == set(shouted)
+    assert set(other_spellings(shouted, known)) == set(shouted)
 
 
 def test_a_wrong_name_of_data_has_the_nearest_one(trained):
@@ -168,7 +168,7 @@ def test_one_file_of_features(tmp_path):
 
 
 def labelled(Y, names):
-    return Labelled("rows", Split(X=None, Y=csr_matrix(Y, dtype=np.float32), texts=[""] * len(Y)), names)
+    return LabelledRows("rows", Split(X=None, Y=csr_matrix(Y, dtype=np.float32), texts=[""] * len(Y)), names)
 
 
 @settings(deadline=None, max_examples=50)
@@ -187,7 +187,7 @@ def test_matching_is_by_name(names, known, data):
     for row, labels in enumerate(Y):
         expected = {name for name, there in zip(names, labels, strict=True) if there}
         assert {columns[label] for label in matched.truth[row].indices} == expected
-    told = matched.told(len(known))
+    told = matched.unknown_facts(len(known))
     assert told["pairs"] == sum(Y[:, place].sum() for place, name in enumerate(names) if name not in known)
     assert matched.truth.has_sorted_indices
 
@@ -206,7 +206,7 @@ def test_names_that_are_there_twice_cannot_be_matched():
 
 def test_filtered_pairs_move_with_their_labels():
     split = Split(X=None, Y=csr_matrix([[1.0, 1.0]]), texts=[""], filter=csr_matrix([[0.0, 1.0]]))
-    assert match(Labelled("rows", split, ["a", "b"]), ["b", "a"]).filtered.indices.tolist() == [0]
+    assert match(LabelledRows("rows", split, ["a", "b"]), ["b", "a"]).filtered.indices.tolist() == [0]
 
 
 def test_rows_are_joined():
@@ -216,7 +216,7 @@ def test_rows_are_joined():
         )
         for rows in (2, 3)
     )
-    both = joined(one, other)
+    both = concatenate(one, other)
     assert (both.rows, both.X["X"].shape, both.X["D"].shape, len(both.texts)) == (5, (5, 3), (5, 2), 5)
 
 

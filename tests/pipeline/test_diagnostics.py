@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from xmckit.components.metrics import inverse_propensity, rank_metrics
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
-from xmckit.pipeline.diagnostics import BINS, FREQUENCY_EDGES, GROUPS, examples, insights, thirds
+from xmckit.pipeline.diagnostics import BINS, FREQUENCY_EDGES, GROUPS, diagnose, examples, thirds
 from xmckit.records import TopK
 from xmckit.registry import Registry
 
@@ -65,7 +65,7 @@ def counted(dataset: Dataset, topk: TopK, weights: np.ndarray, members: set[int]
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_are_as_counted_by_hand(seed: int, filtered: bool) -> None:
     dataset, topk, counts = problem(seed, filtered)
-    numbers = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
+    numbers = diagnose([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
     weights = inverse_propensity(counts, dataset.train.rows, *CONSTANTS)
     (system,) = numbers["systems"]
     least = [group["least"] for group in numbers["groups"]]
@@ -90,7 +90,7 @@ def test_groups_are_as_counted_by_hand(seed: int, filtered: bool) -> None:
 @pytest.mark.parametrize("filtered", [False, True])
 def test_all_labels_together_are_the_metrics(filtered: bool) -> None:
     dataset, topk, counts = problem(7, filtered)
-    numbers = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
+    numbers = diagnose([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
     weights = inverse_propensity(counts, dataset.train.rows, *CONSTANTS)
     metrics = rank_metrics(topk, dataset.test.Y, ks=[1, 3], inverse_propensity=weights, filtered=dataset.test.filter)
     of_all = numbers["systems"][0]["all"]
@@ -102,7 +102,7 @@ def test_all_labels_together_are_the_metrics(filtered: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_calibration_is_as_counted_by_hand(seed: int) -> None:
     dataset, topk, counts = problem(seed, filtered=False)
-    told: dict[str, Any] = insights([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])[
+    told: dict[str, Any] = diagnose([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])[
         "systems"
     ][0]
     Y = dataset.test.Y.toarray()
@@ -124,7 +124,7 @@ def test_calibration_is_as_counted_by_hand(seed: int) -> None:
 def test_scores_that_are_no_logits_are_not_called_calibrated() -> None:
     dataset, topk, counts = problem(0, filtered=False)
     outputs = [("ensemble", "ensemble", topk), ("a", "head", topk)]
-    numbers = insights(outputs, dataset, counts, CONSTANTS, 3, probabilistic=[False, True])
+    numbers = diagnose(outputs, dataset, counts, CONSTANTS, 3, probabilistic=[False, True])
     assert [system["calibration"] is None for system in numbers["systems"]] == [True, False]
 
 

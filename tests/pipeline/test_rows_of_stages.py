@@ -309,7 +309,7 @@ def test_a_run_that_was_stopped_goes_on(run, folder, tmp_path, last):
     with pytest.raises(Stopped):
         run_of(folder, "two", TWO + VERIFY, root=tmp_path, announce=stop)
     (stopped,) = (tmp_path / "two").iterdir()
-    with pytest.raises(UsageError, match="go on with"):
+    with pytest.raises(UsageError, match="continue with"):
         xmckit.load(stopped)
     result = xmckit.run(folder / "two.toml", root=tmp_path, resume=stopped)
     assert same(predictions(result.path), predictions(run.path))

@@ -145,7 +145,7 @@ def check_done(runs: Sequence[Run]) -> None:
             raise UsageError(f"{run.path} is there twice: it would only count twice")
     for run in runs:
         if not run.is_done:
-            raise UsageError(f"{run.path} is {run.status}, not done: go on with `xmckit run --resume {run.path}`")
+            raise UsageError(f"{run.path} is {run.status}, not done: continue with `xmckit run --resume {run.path}`")
 
 
 def common_data(runs: Sequence[Run], done: str) -> Dataset:

@@ -1,7 +1,7 @@
-"""A finished run's model on labelled rows that it was not made for: whose labels they are, and how good it is on them.
+"""Evaluate the model of a finished run on other labelled rows.
 
-Labels are matched by their names. What the model does not know it cannot predict: such labels count as misses, and how
-many there are is told beside the scores.
+Labels are matched by their names. The model cannot predict labels that it does not know: they count as misses, and the
+result says how many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BLOCK = 4096
 
 
 def training_run(run: str | Path, root: Path) -> Run:
-    """The run whose training rows a model has: that run itself, the one it extends, or the first that it combines."""
+    """Return the run whose training rows a model has: that run, the run it extends, or the first that it combines."""
     folder = Path(run)
     if is_ensemble(folder):
         return members_of(folder)[1][0][0]
@@ -51,15 +51,15 @@ def as_trained(X: Any, features: FeatureRows | None) -> Any:
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Rows with the labels that they should have; `label_names` is None where labels are numbers."""
+class LabelledRows:
+    """Rows with their true labels; `label_names` is None if labels are numbers."""
 
     name: str
     split: Split
     label_names: Sequence[str] | None
 
 
-def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> Labelled | None:
+def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> LabelledRows | None:
     """All rows of one file of JSON lines, XMC text or svmlight text; None for a file of another kind."""
     from xmckit.data import reading
     from xmckit.data.jsonl import JsonLines
@@ -67,22 +67,22 @@ def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> 
 
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in (".jsonl", ".ndjson"):
-        return Labelled(path.name, *JsonLines().read_file(path, context=context))
+        return LabelledRows(path.name, *JsonLines().read_file(path, context=context))
     if suffix in (".svm", ".svmlight"):
         grammar = Grammar(features=features.width if features else None, first_feature=1, annotated=True)
         expected = f"the model takes {features.width} features, numbered from 1" if features else ""
         parsed = reading.read_rows(path, reading.read_bytes(path), 0, grammar, context=context, expected=expected)
         X = parsed.features(features.width if features else parsed.features_seen)
         Y = parsed.labels(max(parsed.labels_seen, 1))
-        return Labelled(path.name, Split(X=as_trained(X, features), Y=Y), None)
+        return LabelledRows(path.name, Split(X=as_trained(X, features), Y=Y), None)
     if suffix == ".txt":
         X, Y = read_data_rows(path, context)
-        return Labelled(path.name, Split(X=as_trained(X, features), Y=Y), None)
+        return LabelledRows(path.name, Split(X=as_trained(X, features), Y=Y), None)
     return None
 
 
-def joined(one: Split, other: Split) -> Split:
-    """The rows of both; what only one of them has is left out."""
+def concatenate(one: Split, other: Split) -> Split:
+    """Concatenate the rows of both; drop what only one of them has."""
 
     def stacked(a: Any, b: Any) -> Any:
         if a is None or b is None:
@@ -107,16 +107,16 @@ def joined(one: Split, other: Split) -> Split:
 
 
 @dataclass(frozen=True)
-class Matched:
-    """Truth in the model's columns, with further columns for labels that the model does not know."""
+class MatchedLabels:
+    """True labels in the model's columns, with further columns for labels that the model does not know."""
 
     truth: csr_matrix
     filtered: csr_matrix | None
     unknown: Sequence[str]
     meant: Mapping[str, str]  # unknown labels that are labels of the model in other writing, and these
 
-    def told(self, known: int) -> dict[str, Any]:
-        """How many labels, and how many of the pairs of row and label, the model cannot know."""
+    def unknown_facts(self, known: int) -> dict[str, Any]:
+        """Count the labels, and the pairs of row and label, that the model does not know."""
         strange = self.truth[:, known:]
         per_row, all_per_row = np.diff(strange.indptr), np.diff(self.truth.indptr)
         pairs, of = int(strange.nnz), int(self.truth.nnz)
@@ -135,14 +135,14 @@ class Matched:
         }
 
 
-def match(labelled: Labelled, known: Sequence[str]) -> Matched:
-    """The rows' labels as the model numbers them. DataError where no label is one of the model's."""
+def match(labelled: LabelledRows, known: Sequence[str]) -> MatchedLabels:
+    """Number the rows' labels as the model does; DataError if the model knows none of them."""
     Y = labelled.split.Y
     columns = _columns(labelled, known)
     seen = np.unique(Y.indices)
     strange = seen[columns[seen] < 0]
     unknown = [_name(labelled, int(label)) for label in strange]
-    meant = written_otherwise(unknown, known)
+    meant = other_spellings(unknown, known)
     if len(strange) and len(strange) == len(seen):
         advice = "; did you mean '{1}' by '{0}'?".format(*next(iter(meant.items()))) if meant else ""
         raise DataError(
@@ -153,7 +153,7 @@ def match(labelled: Labelled, known: Sequence[str]) -> Matched:
     columns[strange] = len(known) + np.arange(len(strange))
     total = len(known) + len(strange)
     filtered = labelled.split.filter
-    return Matched(
+    return MatchedLabels(
         truth=_renumbered(Y, columns, total),
         filtered=None if filtered is None else _renumbered(filtered, columns, total),
         unknown=unknown,
@@ -161,9 +161,8 @@ def match(labelled: Labelled, known: Sequence[str]) -> Matched:
     )
 
 
-def written_otherwise(names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Those of `names` that differ from one of `known` only in case, in spaces and marks or in how letters are encoded,
-    with that one."""
+def other_spellings(names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Map names to the known name from which they differ only in case, spaces, marks or encoding of letters."""
     if not names:
         return {}
     own = {_letters(name): name for name in known}
@@ -172,7 +171,7 @@ def written_otherwise(names: Sequence[str], known: Sequence[str]) -> dict[str, s
 
 
 def _letters(name: str) -> str:
-    """Its letters and digits, by which writings of the same name are told."""
+    """Return the letters and digits of a name, by which spellings of the same name are matched."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", name).casefold()))
 
 
@@ -180,12 +179,12 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 
-def _name(labelled: Labelled, label: int) -> str:
+def _name(labelled: LabelledRows, label: int) -> str:
     return labelled.label_names[label] if labelled.label_names is not None else str(label)
 
 
-def _columns(labelled: Labelled, known: Sequence[str]) -> np.ndarray:
-    """For each label of the data the model's number of it, or −1."""
+def _columns(labelled: LabelledRows, known: Sequence[str]) -> np.ndarray:
+    """Return the model's number of each label of the data, −1 if it has none."""
     count = int(labelled.split.Y.shape[1])
     numbered = all(name == str(number) for number, name in enumerate(known))
     if labelled.label_names is None and not numbered and count != len(known):
@@ -203,7 +202,7 @@ def _columns(labelled: Labelled, known: Sequence[str]) -> np.ndarray:
 
 
 def _renumbered(matrix: csr_matrix, columns: np.ndarray, total: int) -> csr_matrix:
-    """The matrix with its columns moved; those that have no place are dropped."""
+    """Move the columns of a matrix; drop columns without a new number."""
     places = columns[matrix.indices]
     kept = places >= 0
     ends = np.append(0, np.cumsum(kept))[matrix.indptr]
@@ -216,9 +215,9 @@ def _renumbered(matrix: csr_matrix, columns: np.ndarray, total: int) -> csr_matr
 
 
 def evaluate(
-    model: Model | CombinedModel, run: Run, labelled: Labelled, *, name: str, context: Context
+    model: Model | CombinedModel, run: Run, labelled: LabelledRows, *, name: str, context: Context
 ) -> dict[str, Any]:
-    """Scores of the model, which is shown as `name`, on these rows, and what it does not know of them.
+    """Score the model, called `name` in the results, on these rows, and count the labels that it does not know.
 
     Depths, metrics and propensities are those of the run: propensities are about the labels' training rows.
     """
@@ -249,13 +248,13 @@ def evaluate(
         "labels": known,
         "k": scored["k"],
         "propensity": scored["propensity"],
-        "unknown": matched.told(known),
+        "unknown": matched.unknown_facts(known),
         "results": [{"name": name, "role": "head", "metrics": values}],
     }
 
 
 def _measures(run: Run, context: Context) -> list[Any]:
-    """The metrics that the run was scored by."""
+    """Build the metrics that the run was scored with."""
     components = run.stage(layout.SCORE).identity["components"]
     metrics = [part for part in components if part["kind"] == "metric"]
     return [context.resolve("metric", part["use"])(**part["params"]) for part in metrics]

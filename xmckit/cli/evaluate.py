@@ -12,7 +12,7 @@ from xmckit.cli.tables import print_metrics
 from xmckit.errors import printable
 
 if TYPE_CHECKING:
-    from xmckit.analysis.evaluate import Labelled
+    from xmckit.analysis.evaluate import LabelledRows
     from xmckit.context import Context
     from xmckit.data.saved import FeatureRows
 
@@ -73,8 +73,8 @@ def _labelled(
     data_folders: tuple[str, ...],
     features: FeatureRows | None,
     context: Context,
-) -> Labelled:
-    from xmckit.analysis.evaluate import Labelled, joined, read_file
+) -> LabelledRows:
+    from xmckit.analysis.evaluate import LabelledRows, concatenate, read_file
     from xmckit.cli.data import read_dataset
 
     if Path(source).is_file() and part is None and not params:
@@ -83,10 +83,10 @@ def _labelled(
             return labelled
     dataset = read_dataset(source, params, data_folders, context)
     if part == "all":
-        rows = joined(dataset.train, dataset.test)
+        rows = concatenate(dataset.train, dataset.test)
     else:
         rows = dataset.train if part == "train" else dataset.test
-    return Labelled(dataset.name, rows, dataset.label_names)
+    return LabelledRows(dataset.name, rows, dataset.label_names)
 
 
 def _unknown_labels(unknown: dict[str, Any]) -> str:

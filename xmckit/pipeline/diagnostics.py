@@ -1,4 +1,4 @@
-"""What people look at beside the metrics: curves by label frequency, calibration, and some rows.
+"""Numbers and rows for the report beside the metrics: curves by label frequency, calibration, examples.
 
 Everything here is a few hundred numbers and a few dozen rows, whatever the size of the data, and is computed over rows
 × (places of the ranking) and over the true pairs, never over rows × labels.
@@ -26,7 +26,7 @@ LONGEST_TEXT, LONGEST_LABEL, MOST_LABELS = 600, 200, 40
 RIGHT, PARTLY, WRONG, SURELY = "all right", "partly right", "nothing right", "sure and wrong"
 
 
-def insights(
+def diagnose(
     outputs: Sequence[tuple[str, str, TopK]],
     dataset: Dataset,
     train_counts: np.ndarray,
@@ -35,8 +35,9 @@ def insights(
     *,
     probabilistic: Sequence[bool],
 ) -> dict[str, Any]:
-    """The numbers behind the report's pictures, for each (name, role, ranking). `probabilistic` says of each whether
-    σ(score) is meant as a probability: of other scores it is not asked whether they come true.
+    """Compute the numbers behind the report's charts, for each (name, role, ranking).
+
+    `probabilistic` says for each whether σ(score) is meant as a probability; only then its calibration is computed.
     """
     by_rank = np.sort(train_counts[train_counts > 0])[::-1]
     ranks = np.unique(np.geomspace(1, max(len(by_rank), 1), 200).astype(np.int64))[: len(by_rank)]
@@ -119,7 +120,7 @@ class _Truth:
             self.rows, self.labels, self.keys = self.rows[kept], self.labels[kept], self.keys[kept]
 
     def ranked(self, topk: TopK, deepest: int) -> _Ranked:
-        """The first places of a ranking, without the pairs that do not count: the labels behind them move up."""
+        """Return the first places of a ranking without pairs that do not count; the labels behind them move up."""
         labels, scores = topk.indices, topk.scores
         if len(self.dropped):
             rows = np.arange(topk.rows, dtype=np.int64)[:, None]
@@ -141,7 +142,7 @@ class _Ranked(NamedTuple):
 
 
 def _among(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Which of `keys` are in the rising `known`."""
+    """Return which of `keys` are in the sorted `known`."""
     if not len(known):
         return np.zeros(keys.shape, dtype=bool)
     places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -149,7 +150,7 @@ def _among(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
 
 
 class _Grouped(NamedTuple):
-    """Labels in groups: which one each label is in, and the most that can be had of each group at each depth."""
+    """Labels in groups: the group of each label, and the largest possible numbers of each group at each depth."""
 
     of: np.ndarray
     groups: int
@@ -158,7 +159,7 @@ class _Grouped(NamedTuple):
 
     @staticmethod
     def by(group_of: np.ndarray, groups: int, truth: _Truth, weights: np.ndarray, depth: int) -> _Grouped:
-        """Of a row's true labels in a group, those of the largest weights fill the first places."""
+        """Group labels; the true labels of a row with the largest weights fill the first places of a group."""
         of_pair, worth = group_of[truth.labels].astype(np.int64), weights[truth.labels]
         order = np.lexsort((-worth, truth.rows * groups + of_pair))
         together, of_pair, worth = (truth.rows * groups + of_pair)[order], of_pair[order], worth[order]
@@ -173,8 +174,9 @@ class _Grouped(NamedTuple):
         return _Grouped(group_of, groups, possible, best)
 
     def numbers(self, ranked: _Ranked, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Groups × depths: places given to labels of a group, how many are right, and their weights; `possible` and
-        `best_gain` are the most that `right` and `gain` could be in as many places.
+        """Count, by group and depth, the places given to labels of a group, the right ones, and their weights.
+
+        `possible` and `best_gain` are the largest possible values of `right` and `gain` in as many places.
         """
         depth = ranked.labels.shape[1]
         cell = self.of[ranked.labels].astype(np.int64) * depth + np.arange(depth)
@@ -194,8 +196,9 @@ class _Grouped(NamedTuple):
 
 
 def calibration(ranked: _Ranked, k: int) -> dict[str, Any] | None:
-    """σ(score) of the first `k` places against the share that is right, in bins of equal width; `ece` is the mean
-    distance of the two, each bin counted by its size. None where nothing is predicted.
+    """Compare σ(score) of the first `k` places with the share that is right, in bins of equal width.
+
+    `ece` is the mean distance of the two over bins, weighted by their sizes. Return None if nothing is predicted.
     """
     listed = (ranked.labels[:, :k] >= 0) & np.isfinite(ranked.scores[:, :k])
     scores = ranked.scores[:, :k][listed].astype(np.float64)
@@ -222,7 +225,7 @@ def calibration(ranked: _Ranked, k: int) -> dict[str, Any] | None:
 
 
 def examples(topk: TopK, dataset: Dataset, k: int, context: Context) -> list[dict[str, Any]]:
-    """Test rows with labels, of each kind a few: drawn by seed, but for those that are wrong with the highest score."""
+    """Choose a few test rows of each kind: drawn by seed, except the wrong ones with the highest scores."""
     truth = _Truth(dataset)
     ranked = truth.ranked(topk, k)
     relevant = np.bincount(truth.rows, minlength=topk.rows)

@@ -39,7 +39,7 @@ def find_run(name: str | os.PathLike[str], root: Path) -> Run:
         newest = of_recipe[-1]
         raise UsageError(
             f"no run of '{name}' below {root} is done; the newest is {newest.status}: {newest.path} "
-            f"(go on with: xmckit run --resume {newest.path})"
+            f"(continue with: xmckit run --resume {newest.path})"
         )
     known = {run.name for run in runs} | {run.path.name for run in runs}
     raise UsageError(f"no run '{name}' below {root}{nearest(str(name), known)}; `xmckit runs ls` lists the runs")

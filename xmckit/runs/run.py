@@ -192,7 +192,9 @@ class Run:
         for record in self.manifest.stages:
             if record.name == name:
                 return record
-        raise StorageError(f"{self.path} has no finished stage '{name}': go on with `xmckit run --resume {self.path}`")
+        raise StorageError(
+            f"{self.path} has no finished stage '{name}': continue with `xmckit run --resume {self.path}`"
+        )
 
     def stage_folder(self, name: str) -> Path:
         """Return the folder of a finished stage."""

@@ -17,7 +17,7 @@ from xmckit.components.metrics import propensity_constants
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError, PluginError, attribute_errors_to
-from xmckit.pipeline.diagnostics import examples, insights
+from xmckit.pipeline.diagnostics import diagnose, examples
 from xmckit.pipeline.output_checks import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage, keys_of
@@ -98,7 +98,7 @@ class ScoreStage(Stage[Metrics]):
         store.write_csr(folder / layout.SETS, model.sets)
         store.write_json(folder / layout.METRICS, metrics)
         store.write_json(folder / layout.HEAD_FACTS, _facts(self._recipe.heads, heads, dataset.test.Y))
-        numbers = insights(
+        numbers = diagnose(
             [(output.name, output.role, output.ranking) for output in outputs],
             dataset,
             train_counts,
@@ -194,7 +194,7 @@ def _training(head: Head) -> list[dict[str, Any]]:
 
 
 def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
-    """What a metric says, as plain finite numbers; an error names whose predictions it is about."""
+    """Return the values of a metric, checked to be finite; errors name the system that was scored."""
     what = type(measure).__name__
     try:
         with untouched(f"metric {what}", evaluation):
@@ -212,7 +212,7 @@ def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]
 def predict_blocks(
     head: Head, section: Section, X: Matrix, k: int, labels: int, context: Context
 ) -> tuple[TopK, csr_matrix]:
-    """The ranking and the label sets of every row, block by block under a progress bar."""
+    """Predict the ranking and the label set of every row, block by block under a progress bar."""
     rankings, sets = [], []
     who = f"head {section.name}"
     rows = int(X.shape[0])
@@ -222,9 +222,9 @@ def predict_blocks(
             block = X[start : start + BLOCK]
             size = int(block.shape[0])
             with untouched(who, {"rows": block}):
-                ranking, found = _answers(head, block, k)
+                ranking, label_sets = _answers(head, block, k)
             rankings.append(checked_ranking(ranking, size, k, section.name))
-            sets.append(checked_sets(found, size, labels, section.name))
+            sets.append(checked_sets(label_sets, size, labels, section.name))
             bar.advance(size)
     return TopK.of_blocks(rankings), csr_matrix(vstack(sets, format="csr"))
 
