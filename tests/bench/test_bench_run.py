@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from small_suite import HERE, SUITE, write_suite
 
 from xmckit import RecipeError, UsageError, store
-from xmckit.bench.cells import Cell, read_rows
+from xmckit.bench.cells import SuiteCell, read_rows
 from xmckit.bench.results import changes, collect, read_results
 from xmckit.bench.runner import run_suite
 from xmckit.bench.suite import load_suite
@@ -58,7 +58,7 @@ def results(folder, suite, first):
 
 def cell_of(suite, work, system, data="made-up"):
     found = next(one for one in suite.systems if one.name == system)
-    return Cell(suite, next(one for one in suite.data if one.name == data), found, 0, work)
+    return SuiteCell(suite, next(one for one in suite.data if one.name == data), found, 0, work)
 
 
 def test_each_cell_ends_in_its_own_way_and_the_rest_goes_on(first):
@@ -150,14 +150,14 @@ def test_two_sittings_do_not_share_a_folder(folder, suite, first):
 
 
 def test_other_data_makes_a_cell_anew(folder, suite, first):
-    from xmckit.bench.runner import Job, _is_settled
+    from xmckit.bench.runner import CellJob, _is_current
 
     cell = cell_of(suite, folder / "work", "worst")
     outcome = cell.outcome()
-    job = Job(cell, outcome["identity"], outcome["checksum"], (), 0.0)
-    assert _is_settled(outcome, job, retry_failed=True)
-    assert not _is_settled(outcome, replace(job, checksum="other"), retry_failed=False)
-    assert not _is_settled(outcome, replace(job, identity="other"), retry_failed=False)
+    job = CellJob(cell, outcome["identity"], outcome["checksum"], (), 0.0)
+    assert _is_current(outcome, job, retry_failed=True)
+    assert not _is_current(outcome, replace(job, checksum="other"), retry_failed=False)
+    assert not _is_current(outcome, replace(job, identity="other"), retry_failed=False)
 
 
 def test_a_damaged_outcome_counts_as_none(tmp_path, suite):

@@ -81,8 +81,8 @@ def test_a_peer_is_found_by_name_or_as_a_class():
         peer_class("os:path")
 
 
-@pytest.mark.parametrize(("use", "told"), [("napkinxc", True), ("mine:Own", False)])
-def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_path, use, told):
+@pytest.mark.parametrize(("use", "hinted"), [("napkinxc", True), ("mine:Own", False)])
+def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_path, use, hinted):
     def fails(job, folder):
         raise ModuleNotFoundError("No module named 'x'")
 
@@ -90,7 +90,7 @@ def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_pa
     found = child.outcome({"kind": "peer", "use": use}, tmp_path)
     assert found["reason"] == "not installed"
     assert found["error"].startswith("No module named 'x'")
-    assert ('pip install "xmckit[peers]"' in found["error"]) == told
+    assert ('pip install "xmckit[peers]"' in found["error"]) == hinted
 
 
 def test_processor_time_of_stages_that_another_cell_ran_counts():
@@ -99,4 +99,4 @@ def test_processor_time_of_stages_that_another_cell_ran_counts():
         StageRecord("name", "key", {"kind": kind}, 0.0, 0, "folder", reused, cpu_seconds=2.0**place)
         for place, (kind, reused) in enumerate(kinds)
     ]
-    assert child.cpu_spent_before(stages) == 4.0
+    assert child.cpu_of_reused(stages) == 4.0

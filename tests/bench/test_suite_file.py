@@ -72,9 +72,9 @@ use = "fake_peers:Absent"
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('name = "worst"', 'name = "mine"', "'mine' is the name of another"),
-        ('name = "mine"', 'name = "popularity"', "'popularity' is the name of another"),
-        ('name = "gone"', 'name = "made-up"', "'made-up' is the name of another"),
+        ('name = "worst"', 'name = "mine"', "the name 'mine' is used twice"),
+        ('name = "mine"', 'name = "popularity"', "the name 'popularity' is used twice"),
+        ('name = "gone"', 'name = "made-up"', "the name 'made-up' is used twice"),
         ('name = "gone"', 'name = "a/b"', "name"),
         ("limit = 4", "seeds = [0, 7]", r"7 is not among the suite's seeds \(0, 1\)"),
         ("limit = 4", "seeds = []", "seeds"),

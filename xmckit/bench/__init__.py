@@ -1,5 +1,6 @@
-"""Suites of recipes and peers over data sets and seeds: every cell a child process, a run folder and a JSON.
+"""Run suites of recipes and peers over data sets and seeds; each cell has a child process, a folder and a JSON file.
 
-`suite` reads suites, `runner` runs what is not done yet, `child` is what runs in the child process, `peers` are other
-programs, `results` collects cells and compares their rows, `tables` and `plots` show them.
+`suite` reads suite files, `runner` runs the cells that are not done, `child` is the code of the child process, `peers`
+wraps other programs, `results` collects and compares cells, `tables` and `plots` show them. Only the command line and
+the reports import this package.
 """

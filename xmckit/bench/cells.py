@@ -1,10 +1,10 @@
-"""A cell: one data set, one system, one seed. Its folder, its recipe, and what is kept of its outcome.
+"""Define a cell (one data set, one system, one seed): its folder, its recipe and the files with its outcome.
 
 <work>/cells/<data>/<system>/seed-<n>/
-  cell.json    the outcome; written last, so a cell that was killed has none
-  rows.npz     what each test row adds to the metrics
+  cell.json    the outcome; written last, so a killed cell has none
+  rows.npz     the contribution of each test row to the metrics
   cell.toml  job.json  found.json  output.txt
-<work>/runs/   the run folders of recipes, and the stages that they share
+<work>/runs/   the run folders of recipes, and their shared stages
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import tomli_w
 
 from xmckit import store
-from xmckit.bench.suite import BASELINE, DataSet, Suite, System
+from xmckit.bench.suite import BASELINE, Suite, SuiteData, SuiteSystem
 from xmckit.components.metrics import RowScores
 from xmckit.errors import StorageError
 from xmckit.recipe import Recipe, load_recipe
@@ -30,16 +30,18 @@ _NOT_IN_IDENTITY = ("name", "title", "description", "report", "workers", "execut
 
 
 def key_parts(key: str) -> tuple[str, str, int]:
-    """The data set, the system and the seed of a cell's key."""
+    """Split the key of a cell into data set, system and seed."""
     data, system, seed = key.split(" / ")
     return data, system, int(seed.removeprefix("seed "))
 
 
 @dataclass(frozen=True)
-class Cell:
+class SuiteCell:
+    """One system on one data set with one seed; `work` is the folder of the whole suite."""
+
     suite: Suite
-    data: DataSet
-    system: System
+    data: SuiteData
+    system: SuiteSystem
     seed: int
     work: Path
 
@@ -52,20 +54,17 @@ class Cell:
         return self.work / "cells" / self.data.name / self.system.name / f"seed-{self.seed}"
 
     def outcome(self) -> dict[str, Any] | None:
-        """What was written when the cell ended, or None; a file that cannot be read counts as none."""
-        file = self.folder / "cell.json"
-        if not file.is_file():
-            return None
+        """Return the content of cell.json; None if the file is missing, damaged or has another format."""
         try:
-            found = store.read_json(file)
+            outcome = store.read_json(self.folder / "cell.json")
         except StorageError:
             return None
-        return found if isinstance(found, dict) and found.get("format") == FORMAT else None
+        return outcome if isinstance(outcome, dict) and outcome.get("format") == FORMAT else None
 
     def recipe_text(self, source: Mapping[str, Any]) -> str:
-        """The recipe of this cell: the system's, on the suite's data, features, threads and seed.
+        """Return the recipe of the system with the data, features, threads and seed of this cell.
 
-        `source` is the [data] with its paths found. A recipe whose heads see different features keeps its own.
+        `source` is the [data] with resolved paths. A recipe with several feature views keeps its own features.
         """
         extends = {"extends": self.system.use} if self.system.kind == "recipe" else {}
         head = {} if extends else {"head": {"use": BASELINE}}
@@ -84,15 +83,15 @@ class Cell:
         )
 
     def recipe(self, source: Mapping[str, Any], registry: Registry, roots: Sequence[Path]) -> Recipe:
-        """RecipeError where the system cannot be run on the data."""
+        """Write cell.toml and load it; raise RecipeError if the system cannot run on the data."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "cell.toml"
         store.write_text(file, self.recipe_text(source))
         return load_recipe(file, sets=self.system.changes, registry=registry, data_roots=roots)
 
     def identity(self, recipe: Recipe | None) -> str:
-        """Equal for cells that ask for the same; where data lies and what a thing is called does not matter."""
-        asked: dict[str, Any] = {
+        """Return a checksum of what the cell computes; names and the location of the data do not change it."""
+        computation: dict[str, Any] = {
             "source": dict(self.data.source),
             "features": dict(self.data.features),
             "threads": self.suite.threads,
@@ -100,13 +99,14 @@ class Cell:
             "seed": self.seed,
         }
         if recipe is None:
-            asked |= {"peer": self.system.use, "options": dict(self.system.options)}
+            computation |= {"peer": self.system.use, "options": dict(self.system.options)}
         else:
             resolved = recipe.resolved()
-            # where the data lies is left out, but not what a recipe says of it besides
+            # Other keys of [data] than the suite's come from the recipe and change the results.
             own = {key: value for key, value in resolved["data"].items() if key not in self.data.source}
-            asked |= {"data": own, **{key: item for key, item in resolved.items() if key not in _NOT_IN_IDENTITY}}
-        return store.canonical_sha256(asked)
+            parts = {key: item for key, item in resolved.items() if key not in _NOT_IN_IDENTITY}
+            computation |= {"data": own, **parts}
+        return store.canonical_sha256(computation)
 
 
 def _has_views(recipe: str) -> bool:
@@ -114,8 +114,8 @@ def _has_views(recipe: str) -> bool:
 
 
 def write_rows(path: Path, rows: RowScores) -> None:
-    """Compact: single precision, and of the norms only those that are not 1 for every row."""
-    varying = [place for place, column in enumerate(rows.norms.T) if not (column == 1).all()]
+    """Write scores in single precision; norms that are 1 in all rows are left out."""
+    varying = [index for index, column in enumerate(rows.norms.T) if not (column == 1).all()]
     store.write_arrays(
         path,
         {
@@ -128,6 +128,7 @@ def write_rows(path: Path, rows: RowScores) -> None:
 
 
 def read_rows(path: Path) -> RowScores:
+    """Read what `write_rows` wrote."""
     arrays = store.read_arrays(path, "parts", "norms", "varying")
     names = tuple(store.read_strings(path.with_suffix(".names.npz")))
     parts = arrays["parts"].astype(np.float64)
@@ -139,5 +140,5 @@ def read_rows(path: Path) -> RowScores:
 
 
 def mean_rows(scores: Sequence[RowScores]) -> RowScores:
-    """Of several seeds: their mean in every row. All have the same norms."""
+    """Return the mean of several seeds in each row; all must have the same norms."""
     return RowScores(scores[0].names, np.mean([one.parts for one in scores], axis=0), scores[0].norms)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from xmckit import store
 from xmckit.analysis.compare import DRAWS, Difference, compare_rows
-from xmckit.bench.cells import Cell, key_parts, mean_rows, read_rows
+from xmckit.bench.cells import SuiteCell, key_parts, mean_rows, read_rows
 from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite
 from xmckit.components.metrics import RowScores
@@ -139,7 +139,7 @@ class Results:
 
 def collect(suite: Suite, work: Path, seeds: Sequence[int] = (), *, draws: int = DRAWS) -> Results:
     """All cells of a suite that have an outcome, and the comparison of those that are done."""
-    cells = [Cell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
+    cells = [SuiteCell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
     outcomes = [(cell, outcome) for cell in cells if (outcome := cell.outcome()) is not None]
     newest = max((outcome for _, outcome in outcomes), key=lambda outcome: outcome["ended"], default={})
     versions: dict[str, str] = {}
@@ -217,7 +217,7 @@ def _compared(
     name: str,
     published: Sequence[Mapping[str, Any]],
     suite: Suite,
-    outcomes: Sequence[tuple[Cell, dict[str, Any]]],
+    outcomes: Sequence[tuple[SuiteCell, dict[str, Any]]],
     draws: int,
 ) -> DataResults:
     done = [(cell, outcome) for cell, outcome in outcomes if outcome["status"] == DONE]
@@ -389,7 +389,7 @@ def kept_rows(suite: Suite, work: Path) -> dict[str, RowScores]:
     """The rows of every system, mean over seeds, by data set and system."""
     found: dict[str, list[RowScores]] = {}
     for data, system, seed in suite.cells():
-        cell = Cell(suite, data, system, seed, work)
+        cell = SuiteCell(suite, data, system, seed, work)
         outcome = cell.outcome()
         if outcome is not None and outcome["status"] == DONE:
             try:

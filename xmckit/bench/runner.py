@@ -1,12 +1,13 @@
-"""Runs the cells of a suite that are not done, each in a child process of its own.
+"""Run the cells of a suite that are not done, each in its own child process.
 
-A cell is done when its `cell.json` says so, for the same question on the same data. Whatever happens to one cell, a
-crash or a limit that it runs past, is written down, and the next one begins.
+A cell is done if its `cell.json` says so for the same computation on the same data. If a cell crashes or exceeds its
+time limit, the runner records that and continues with the next cell.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from xmckit import store
-from xmckit.bench.cells import FORMAT, Cell
-from xmckit.bench.suite import BASELINE, Suite
+from xmckit.bench.cells import FORMAT, SuiteCell
+from xmckit.bench.suite import BASELINE, Suite, SuiteData
 from xmckit.errors import RecipeError, UsageError, XmckitError
 from xmckit.processes import command, describe_exit
 from xmckit.recipe import Section, load_section
@@ -38,32 +39,41 @@ _THREAD_VARIABLES = (
 
 
 @dataclass(frozen=True)
-class Source:
-    """A data set that is there: its [data] with paths found, and the checksum of what it is made of."""
+class LocatedData:
+    """A data set that exists: its [data] section with resolved paths, and the checksum of its content."""
 
     section: Section
     checksum: str
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a worker needs to run a cell; it can go to another process."""
+class CellJob:
+    """The input of a worker that runs a cell; it can be pickled."""
 
-    cell: Cell
+    cell: SuiteCell
     identity: str
     checksum: str
     plugins: tuple[str, ...]
-    until: float  # by the wall clock; after it no cell begins
+    until: float  # wall-clock time after which no cell starts
 
 
 @dataclass
-class Summary:
-    """What a sitting did, by keys of cells."""
+class SuiteSummary:
+    """The keys of the cells by what happened to them; `failed` maps keys to reasons."""
 
     skipped: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     later: list[str] = field(default_factory=list)
+
+    def add(self, key: str, outcome: dict[str, Any] | None) -> None:
+        """Add a cell that ran or failed before; an outcome of None means that the time was over."""
+        if outcome is None:
+            self.later.append(key)
+        elif outcome["status"] == DONE:
+            self.done.append(key)
+        else:
+            self.failed[key] = f"{outcome['reason']}: {outcome['error']}"
 
 
 Announce = Callable[[str, dict[str, Any] | None], None]
@@ -82,100 +92,88 @@ def run_suite(
     jobs: int = 1,
     only: Sequence[str] = (),
     announce: Announce = lambda key, outcome: None,
-) -> Summary:
-    """Run what is not done. `announce` hears of a cell when it begins, with None, and with its outcome when it ends; of
-    a data set that is not there once, and not of its cells.
+) -> SuiteSummary:
+    """Run the cells that are not done.
 
-    `only` takes the cells whose key contains all these texts; baselines that others need are run in any case.
+    `announce` is called with the key of a cell and None when it starts, and with its outcome when it ends. For a
+    missing data set it is called once, and not for its cells. `only` selects the cells with all these texts in their
+    key, and the baselines that they need.
     """
-    spread = registry.resolve("executor", executor)()
+    mapper = registry.resolve("executor", executor)()
     work.mkdir(parents=True, exist_ok=True)
     until = time.time() + 60 * minutes
     with store.locked(work / ".lock", f"{work} is being worked on by another process; wait for it or stop it"):
-        wanted = _wanted(suite, work, seeds, only)
-        names = {cell.data.name for cell in wanted}
-        sources = {data.name: _find(data, suite, registry, roots) for data in suite.data if data.name in names}
-        identities = _checked(wanted, sources, registry, roots)
-        summary = Summary()
-        todo = _todo(wanted, sources, identities, registry, until, retry_failed, summary, announce)
-        # A baseline's run holds the rows and features that the peers get.
-        first = [job for job in todo if job.cell.system.kind == "baseline"]
-        rest = [job for job in todo if job.cell.system.kind != "baseline"]
-        for batch in (first, rest):
-            for job, outcome in zip(batch, spread.map(_Work(announce), batch, workers=jobs), strict=True):
-                _note(summary, job.cell.key, outcome)
+        cells = _select(suite, work, seeds, only)
+        names = {cell.data.name for cell in cells}
+        sources = {data.name: _locate(data, suite, registry, roots) for data in suite.data if data.name in names}
+        identities = _identities(cells, sources, registry, roots)
+        summary = SuiteSummary()
+        pending = _pending(cells, sources, identities, registry, until, retry_failed, summary, announce)
+        # Baselines run first: peers read the rows and features of their runs.
+        for baseline in (True, False):
+            batch = [job for job in pending if (job.cell.system.kind == "baseline") is baseline]
+            outcomes = mapper.map(functools.partial(_run_announced, announce), batch, workers=jobs)
+            for job, outcome in zip(batch, outcomes, strict=True):
+                summary.add(job.cell.key, outcome)
     return summary
 
 
-def _wanted(suite: Suite, work: Path, seeds: Sequence[int], only: Sequence[str]) -> list[Cell]:
-    """The cells that were asked for, and the baselines of their data sets."""
-    cells = [Cell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
-    named = {cell.key for cell in cells if all(part in cell.key for part in only)}
-    if not named:
+def _select(suite: Suite, work: Path, seeds: Sequence[int], only: Sequence[str]) -> list[SuiteCell]:
+    """Return the cells with all texts of `only` in their key, and the baselines of their data sets."""
+    cells = [SuiteCell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
+    selected = {cell.key for cell in cells if all(part in cell.key for part in only)}
+    if not selected:
         raise UsageError(f"no cell of the suite has {' and '.join(map(repr, only))} in its key")
-    data = {cell.data.name for cell in cells if cell.key in named}
+    data = {cell.data.name for cell in cells if cell.key in selected}
     return [
         cell for cell in cells
-        if cell.key in named or (cell.system.kind == "baseline" and cell.data.name in data)
+        if cell.key in selected or (cell.system.kind == "baseline" and cell.data.name in data)
     ]  # fmt: skip
 
 
-def _todo(
-    cells: Sequence[Cell],
-    sources: dict[str, Source | XmckitError],
+def _pending(
+    cells: Sequence[SuiteCell],
+    sources: dict[str, LocatedData | XmckitError],
     identities: dict[str, str],
     registry: Registry,
     until: float,
     retry_failed: bool,
-    summary: Summary,
+    summary: SuiteSummary,
     announce: Announce,
-) -> list[Job]:
-    """The cells to run; those that need not be, or cannot since their data is not there, go into the summary."""
+) -> list[CellJob]:
+    """Return the jobs to run; add cells that are done or have no data to the summary."""
     files = tuple(str(plugin.file) for plugin in registry.plugins if plugin.origin == "file")
-    todo = []
+    pending = []
     for name, source in sources.items():
         if isinstance(source, XmckitError):
             announce(name, {"status": FAILED, "reason": NO_DATA, "error": str(source)})
     for cell in cells:
         source = sources[cell.data.name]
         if isinstance(source, XmckitError):
-            _no_data(cell, source, summary)
+            _record_no_data(cell, source, summary)
             continue
-        job = Job(cell, identities[cell.key], source.checksum, files, until)
+        job = CellJob(cell, identities[cell.key], source.checksum, files, until)
         outcome = cell.outcome()
-        if outcome is None or not _is_settled(outcome, job, retry_failed):
-            todo.append(job)
+        if outcome is None or not _is_current(outcome, job, retry_failed):
+            pending.append(job)
         elif outcome["status"] == DONE:
             summary.skipped.append(cell.key)
         else:
-            _note(summary, cell.key, outcome)
-    return todo
+            summary.add(cell.key, outcome)
+    return pending
 
 
-@dataclass(frozen=True)
-class _Work:
-    announce: Announce
-
-    def __call__(self, job: Job) -> dict[str, Any] | None:
-        if time.time() > job.until:
-            return None
-        self.announce(job.cell.key, None)
-        outcome = run_cell(job)
-        self.announce(job.cell.key, outcome)
-        return outcome
+def _run_announced(announce: Announce, job: CellJob) -> dict[str, Any] | None:
+    if time.time() > job.until:
+        return None
+    announce(job.cell.key, None)
+    outcome = run_cell(job)
+    announce(job.cell.key, outcome)
+    return outcome
 
 
-def _note(summary: Summary, key: str, outcome: dict[str, Any] | None) -> None:
-    if outcome is None:
-        summary.later.append(key)
-    elif outcome["status"] == DONE:
-        summary.done.append(key)
-    else:
-        summary.failed[key] = f"{outcome['reason']}: {outcome['error']}"
-
-
-def _find(data: Any, suite: Suite, registry: Registry, roots: Sequence[Path]) -> Source | XmckitError:
-    """The data set, or why it is not there: that is no reason to leave the others."""
+def _locate(data: SuiteData, suite: Suite, registry: Registry, roots: Sequence[Path]) -> LocatedData | XmckitError:
+    """Return the data set, or the error if it cannot be read, so that the other data sets can run."""
     context = make_context(registry=registry)
     try:
         section = load_section(
@@ -185,13 +183,13 @@ def _find(data: Any, suite: Suite, registry: Registry, roots: Sequence[Path]) ->
         prints = dict(source.fingerprint(context=context.using(seed=section.extra["seed"])))
     except XmckitError as error:
         return error
-    return Source(section, store.canonical_sha256(prints))
+    return LocatedData(section, store.canonical_sha256(prints))
 
 
-def _checked(
-    cells: Sequence[Cell], sources: dict[str, Source | XmckitError], registry: Registry, roots: Sequence[Path]
+def _identities(
+    cells: Sequence[SuiteCell], sources: dict[str, LocatedData | XmckitError], registry: Registry, roots: Sequence[Path]
 ) -> dict[str, str]:
-    """The identity of every cell whose data is there; RecipeError with all that cannot work."""
+    """Return the identity of each cell with data; raise a RecipeError that lists the mistakes of all cells."""
     identities, mistakes = {}, []
     for cell in cells:
         source = sources[cell.data.name]
@@ -209,17 +207,18 @@ def _checked(
     return identities
 
 
-def _is_settled(outcome: dict[str, Any], job: Job, retry_failed: bool) -> bool:
+def _is_current(outcome: dict[str, Any], job: CellJob, retry_failed: bool) -> bool:
+    """Return whether the outcome is that of the job, so that the cell need not run."""
     if outcome["identity"] != job.identity or outcome["checksum"] != job.checksum:
         return False
     if outcome["status"] == DONE:
-        kept = job.cell.folder / "rows.npz"
-        return kept.is_file() and (job.cell.system.kind == "peer" or (job.cell.work / outcome["run"]).is_dir())
+        rows = job.cell.folder / "rows.npz"
+        return rows.is_file() and (job.cell.system.kind == "peer" or (job.cell.work / outcome["run"]).is_dir())
     return not retry_failed
 
 
-def _no_data(cell: Cell, error: XmckitError, summary: Summary) -> None:
-    """Written down, unless the cell was done when its data was there."""
+def _record_no_data(cell: SuiteCell, error: XmckitError, summary: SuiteSummary) -> None:
+    """Write the error to cell.json, unless the cell was done earlier, with data."""
     outcome = cell.outcome()
     if outcome is None or outcome["status"] != DONE:
         outcome = _outcome(cell, "", "", {"reason": NO_DATA, "error": str(error)}, 0.0)
@@ -228,27 +227,27 @@ def _no_data(cell: Cell, error: XmckitError, summary: Summary) -> None:
     summary.failed[cell.key] = f"{NO_DATA}: {error}"
 
 
-def run_cell(job: Job) -> dict[str, Any]:
-    """Run a cell in a child process and write down what came of it."""
+def run_cell(job: CellJob) -> dict[str, Any]:
+    """Run a cell in a child process; write and return its outcome."""
     cell, folder = job.cell, job.cell.folder
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("cell.json", "found.json", "rows.npz", "rows.names.npz"):
         (folder / name).unlink(missing_ok=True)
     shutil.rmtree(folder / "model", ignore_errors=True)
-    baseline = Cell(cell.suite, cell.data, cell.suite.systems[0], 0, cell.work).outcome()
+    baseline = SuiteCell(cell.suite, cell.data, cell.suite.systems[0], 0, cell.work).outcome()
     if cell.system.kind == "peer" and (baseline is None or baseline["status"] != DONE):
-        found: dict[str, Any] = {"reason": NO_BASELINE, "error": f"the cell of {BASELINE}, whose rows it needs, failed"}
+        result: dict[str, Any] = {"reason": NO_BASELINE, "error": f"needs rows of the cell of {BASELINE}, which failed"}
         seconds = 0.0
     else:
         store.write_json(folder / "job.json", _job_file(job, baseline))
-        found, seconds = _child(folder, cell.suite.threads, cell.system.limit)
+        result, seconds = _run_child(folder, cell.suite.threads, cell.system.limit)
     shutil.rmtree(folder / "model", ignore_errors=True)
-    outcome = _outcome(cell, job.identity, job.checksum, found, seconds)
+    outcome = _outcome(cell, job.identity, job.checksum, result, seconds)
     store.write_json(folder / "cell.json", outcome)
     return outcome
 
 
-def _job_file(job: Job, baseline: dict[str, Any] | None) -> dict[str, Any]:
+def _job_file(job: CellJob, baseline: dict[str, Any] | None) -> dict[str, Any]:
     cell = job.cell
     peer: dict[str, Any] = {}
     if cell.system.kind == "peer":
@@ -271,8 +270,8 @@ def _job_file(job: Job, baseline: dict[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _child(folder: Path, threads: int, limit: float) -> tuple[dict[str, Any], float]:
-    """What the child found, or how it ended, and its seconds."""
+def _run_child(folder: Path, threads: int, limit: float) -> tuple[dict[str, Any], float]:
+    """Return the content of found.json, or how the child ended, and its seconds."""
     environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONHASHSEED": "0"}
     began = time.perf_counter()
     with open(folder / "output.txt", "wb") as output:
@@ -285,7 +284,7 @@ def _child(folder: Path, threads: int, limit: float) -> tuple[dict[str, Any], fl
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            # What a program started must not outlive it, nor an interrupted suite.
+            # Processes that the child started must not outlive it, nor an interrupted suite.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
@@ -301,16 +300,16 @@ def _last_lines(file: Path) -> str:
     with open(file, "rb") as stream:
         stream.seek(max(0, file.stat().st_size - 8192))
         text = stream.read().decode("utf-8", "replace")
-    return "\n".join(text.strip().splitlines()[-_SHOWN_LINES:]) or "it said nothing"
+    return "\n".join(text.strip().splitlines()[-_SHOWN_LINES:]) or "it printed nothing"
 
 
-def _outcome(cell: Cell, identity: str, checksum: str, found: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """The content of cell.json; nothing in it says where things lie on this machine."""
-    failed = "reason" in found
-    if "error" in found:
-        found["error"] = found["error"].replace(str(cell.work), "…").replace(str(Path.home()), "~")
-    if "run" in found:
-        found["run"] = os.path.relpath(found["run"], cell.work)
+def _outcome(cell: SuiteCell, identity: str, checksum: str, result: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Return the content of cell.json, without absolute paths of this machine."""
+    failed = "reason" in result
+    if "error" in result:
+        result["error"] = result["error"].replace(str(cell.work), "…").replace(str(Path.home()), "~")
+    if "run" in result:
+        result["run"] = os.path.relpath(result["run"], cell.work)
     return {
         "format": FORMAT,
         "status": FAILED if failed else DONE,
@@ -324,5 +323,5 @@ def _outcome(cell: Cell, identity: str, checksum: str, found: dict[str, Any], se
         "machine": provenance.machine(),
         "ended": utc_now(),
         "seconds": round(seconds, 3),
-        **found,
+        **result,
     }

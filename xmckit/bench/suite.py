@@ -1,4 +1,4 @@
-"""What a suite says: data sets, systems (recipes with changes, and peers), seeds, threads and limits.
+"""Read and check suite files: data sets, systems (recipes with changes, and peers), seeds, threads and limits.
 
     title = "Two recipes and PECOS"
     seeds = [0, 1]
@@ -18,7 +18,8 @@
     name = "pecos"
     use = "pecos"
 
-Each data set also has a cell of the baseline, the commonest labels, whose run gives the peers their rows and features.
+Each data set also has a cell of the baseline, which predicts the commonest labels. Peers take their rows and
+features from its run.
 """
 
 from __future__ import annotations
@@ -30,70 +31,72 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat
 
-from xmckit.bench.peers import PEERS, params_of
+from xmckit.bench.peers import PEERS, peer_class
 from xmckit.errors import PluginError, RecipeError, nearest
 from xmckit.params import Params
 from xmckit.recipe.check import Checker, Mistakes
-from xmckit.recipe.expectations import found
+from xmckit.recipe.expectations import quote_value
 from xmckit.recipe.layers import locate, read_source
 from xmckit.recipe.sections import Name
 from xmckit.recipe.toml_lines import KeyPath
 from xmckit.registry import Registry
 
 BASELINE = "popularity"
-Kind = Literal["baseline", "recipe", "peer"]
+SystemKind = Literal["baseline", "recipe", "peer"]
 _TABLES = ("data", "system", "peer")
 
 
 class SuiteKeys(Params):
     title: str = Field("", description="One line that says what the suite is for.")
-    seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1, description="Each system is run with each.")
-    threads: int = Field(1, ge=1, description="Threads of every child process, ours and those of peers.")
-    limit: PositiveFloat = Field(3600.0, description="Seconds that a cell may take.")
+    seeds: list[Annotated[int, Field(ge=0)]] = Field([0], min_length=1, description="Every system runs with each seed.")
+    threads: int = Field(1, ge=1, description="Threads of each child process, for recipes and peers alike.")
+    limit: PositiveFloat = Field(3600.0, description="Time limit of a cell in seconds.")
     k: list[Annotated[int, Field(ge=1)]] = Field([1, 3, 5], min_length=1, description="Depths of the ranking.")
-    results: str | None = Field(None, description="JSON file for all results, relative to the suite.")
-    page: str | None = Field(None, description="Markdown file whose part between markers is written anew.")
+    results: str | None = Field(None, description="JSON file for all results; relative to the suite file.")
+    page: str | None = Field(None, description="Markdown file; the text between its markers is replaced.")
 
 
 class Published(Params):
-    system: str = Field(description="Whose figures these are.")
-    source: str = Field(description="Where they were published.")
-    same_split: bool = Field(description="Whether they are of the same rows.")
+    system: str = Field(description="Name of the system with these figures.")
+    source: str = Field(description="Publication that contains the figures.")
+    same_split: bool = Field(description="Whether the figures were measured on the same rows.")
     metrics: dict[str, PositiveFloat] = Field(description='Percentages by name, such as { "P@1" = 60.1 }.')
 
 
 class DataKeys(Params):
-    name: Name = Field(description="What the data set is called in the suite.")
-    source: dict[str, Any] = Field(description="The recipe's [data]: `use` and the data set's own parameters.")
+    name: Name = Field(description="Name of the data set in the suite.")
+    source: dict[str, Any] = Field(description="The recipe's [data]: `use` and the parameters of the data set.")
     features: dict[str, Any] = Field({"use": "blocks"}, description="The recipe's [features].")
-    published: list[Published] = Field([], description="Figures to show beside ours.")
+    published: list[Published] = Field([], description="Published figures to show in the same table.")
 
 
-class WhereKeys(Params):
-    name: Name | None = Field(None, description="What the system is called in the suite.")
-    title: str | None = Field(None, description="What tables call it; by default its name.")
-    only: list[str] | None = Field(None, description="Names of the data sets to run it on; by default all.")
+class ParticipantKeys(Params):
+    name: Name | None = Field(None, description="Name of the system in the suite.")
+    title: str | None = Field(None, description="Name of the system in tables; by default `name`.")
+    only: list[str] | None = Field(None, description="Names of the data sets that the system runs on; by default all.")
     seeds: list[Annotated[int, Field(ge=0)]] | None = Field(
         None,
         min_length=1,
-        description="Those of the suite's seeds to run it with; one, where they change nothing. Of `--seeds` that are "
-        "none of the suite's: as many of the first.",
+        description="Seeds of the suite that the system runs with; one is enough if the seed changes nothing. If "
+        "`--seeds` gives seeds that the suite does not have, it takes as many of those as it lists here.",
     )
-    limit: PositiveFloat | None = Field(None, description="Seconds that a cell may take; by default the suite's.")
+    limit: PositiveFloat | None = Field(None, description="Time limit of a cell in seconds; by default the suite's.")
 
 
-class SystemKeys(WhereKeys):
-    recipe: str = Field(description="The name of a shipped recipe, or a file relative to the suite.")
-    set: list[str] = Field([], description="Changes of the recipe, such as head.beam=20.")
+class SystemKeys(ParticipantKeys):
+    recipe: str = Field(description="Name of a shipped recipe, or a file relative to the suite file.")
+    set: list[str] = Field([], description="Changes to the recipe, such as head.beam=20.")
 
 
-class PeerKeys(WhereKeys):
-    use: str = Field(description="The name of a peer, or package.module:Class of one.")
-    options: dict[str, Any] = Field({}, description="The peer's own parameters.")
+class PeerKeys(ParticipantKeys):
+    use: str = Field(description="Name of a peer, or its class as package.module:Class.")
+    options: dict[str, Any] = Field({}, description="Parameters of the peer.")
 
 
 @dataclass(frozen=True)
-class DataSet:
+class SuiteData:
+    """A data set of a suite: the recipe's [data] and [features], and published figures."""
+
     name: str
     source: Mapping[str, Any]
     features: Mapping[str, Any]
@@ -101,12 +104,12 @@ class DataSet:
 
 
 @dataclass(frozen=True)
-class System:
-    """A row of the table. `use` is a recipe or a peer, `changes` a recipe's `--set`, `options` a peer's parameters."""
+class SuiteSystem:
+    """A row of the table: a recipe with changes (as of `--set`), a peer with options, or the baseline."""
 
     name: str
     title: str
-    kind: Kind
+    kind: SystemKind
     use: str
     limit: float
     changes: tuple[str, ...] = ()
@@ -117,42 +120,48 @@ class System:
     def runs_on(self, data: str) -> bool:
         return self.only is None or data in self.only
 
-    def seeds_among(self, asked: Sequence[int], suite: Sequence[int]) -> Sequence[int]:
-        """Its own of some seeds; if none of them is, of those that are none of the suite's as many as it has."""
+    def seeds_among(self, requested: Sequence[int], suite: Sequence[int]) -> Sequence[int]:
+        """Return the requested seeds that this system runs with.
+
+        If none of its own seeds is requested, it takes as many requested seeds that the suite does not have.
+        """
         if self.seeds is None:
-            return asked
-        own = [seed for seed in asked if seed in self.seeds]
-        return own or [seed for seed in asked if seed not in suite][: len(self.seeds)]
+            return requested
+        own = [seed for seed in requested if seed in self.seeds]
+        return own or [seed for seed in requested if seed not in suite][: len(self.seeds)]
 
 
 @dataclass(frozen=True)
 class Suite:
+    """A checked suite file; the first system is the baseline."""
+
     name: str
     path: Path
     title: str
     seeds: tuple[int, ...]
     threads: int
     k: tuple[int, ...]
-    data: tuple[DataSet, ...]
-    systems: tuple[System, ...]
+    data: tuple[SuiteData, ...]
+    systems: tuple[SuiteSystem, ...]
     results: Path | None = None
     page: Path | None = None
 
-    def cells(self, seeds: Sequence[int] = ()) -> list[tuple[DataSet, System, int]]:
-        """Baselines, which need no seed, first; then in the order that says most when a suite is cut short."""
+    def cells(self, seeds: Sequence[int] = ()) -> list[tuple[SuiteData, SuiteSystem, int]]:
+        """Return the cells: baselines first, which need no seed, then all systems seed by seed."""
+        # In this order, a suite that is stopped early can still compare systems.
         baseline, *others = self.systems
-        asked = seeds or self.seeds
+        requested = seeds or self.seeds
         return [(data, baseline, 0) for data in self.data] + [
             (data, system, seed)
-            for seed in asked
+            for seed in requested
             for data in self.data
             for system in others
-            if system.runs_on(data.name) and seed in system.seeds_among(asked, self.seeds)
+            if system.runs_on(data.name) and seed in system.seeds_among(requested, self.seeds)
         ]
 
 
 def load_suite(path: Path, registry: Registry) -> Suite:
-    """The suite in a file; RecipeError with all its mistakes."""
+    """Read a suite file; raise a RecipeError that lists all its mistakes."""
     source = read_source(Path.cwd() / path)
     mistakes = Mistakes(source.root, source.shown)
     checker = Checker(mistakes, registry, ())
@@ -180,14 +189,14 @@ def load_suite(path: Path, registry: Registry) -> Suite:
                 if name not in names:
                     known = f"(data sets of the suite: {', '.join(names)})"
                     mistakes.add((key, place, "only", position), f"no data set '{name}'{nearest(name, names)} {known}")
-    _check_names(mistakes, data, "data")
-    _check_names(mistakes, [*systems, *peers], "system", len(systems))
+    _check_names(mistakes, {"data": data}, set())
+    _check_names(mistakes, {"system": systems, "peer": peers}, {BASELINE})
     mistakes.raise_any()
     assert general is not None
     folder, limit = source.path.parent, general["limit"]
-    every = [System(BASELINE, "commonest labels", "baseline", BASELINE, limit)]
+    every = [SuiteSystem(BASELINE, "commonest labels", "baseline", BASELINE, limit)]
     every += [
-        _system(table, "recipe", str(_recipe_file(table["recipe"], folder)), limit, changes=tuple(table["set"]))
+        _system(table, "recipe", str(locate(table["recipe"], beside=folder)), limit, changes=tuple(table["set"]))
         for _, table in systems
     ]
     every += [_system(table, "peer", table["use"], limit, options=table["options"]) for _, table in peers]
@@ -198,57 +207,55 @@ def load_suite(path: Path, registry: Registry) -> Suite:
         seeds=tuple(dict.fromkeys(general["seeds"])),
         threads=general["threads"],
         k=tuple(sorted(set(general["k"]))),
-        data=tuple(DataSet(table["name"], table["source"], table["features"], table["published"]) for _, table in data),
+        data=tuple(
+            SuiteData(table["name"], table["source"], table["features"], table["published"]) for _, table in data
+        ),
         systems=tuple(every),
         results=folder / general["results"] if general.get("results") else None,
         page=folder / general["page"] if general.get("page") else None,
     )
 
 
-Tables = list[tuple[int, dict[str, Any]]]
+NumberedTables = list[tuple[int, dict[str, Any]]]
 
 
-def _tables(checker: Checker, document: Mapping[str, Any], key: str, model: type[Params]) -> Tables:
-    """The tables that can be read, with their places; a single table is a list of one."""
+def _tables(checker: Checker, document: Mapping[str, Any], key: str, model: type[Params]) -> NumberedTables:
+    """Return the valid tables of a list, each with its position in the list."""
     value = document.get(key, [])
     if not isinstance(value, list):
-        checker.mistakes.add((key,), f"expected a list of tables, [[{key}]], found {found(value)}")
+        checker.mistakes.add((key,), f"expected a list of tables, [[{key}]], found {quote_value(value)}")
         return []
-    read = []
+    valid = []
     for place, table in enumerate(value):
         if not isinstance(table, dict):
-            checker.mistakes.add((key, place), f"expected a table, found {found(table)}")
+            checker.mistakes.add((key, place), f"expected a table, found {quote_value(table)}")
         elif (params := checker.params(model, table, (key, place))) is not None:
-            read.append((place, {**params, "name": params.get("name") or _default_name(params)}))
-    return read
+            valid.append((place, {**params, "name": params.get("name") or _default_name(params)}))
+    return valid
 
 
 def _default_name(table: Mapping[str, Any]) -> str:
     return Path(str(table.get("recipe", table.get("use", "")))).stem
 
 
-def _system(table: Mapping[str, Any], kind: Kind, use: str, limit: float, **more: Any) -> System:
+def _system(table: Mapping[str, Any], kind: SystemKind, use: str, limit: float, **more: Any) -> SuiteSystem:
     where: Any = {key: tuple(dict.fromkeys(table[key])) for key in ("only", "seeds") if key in table}
-    return System(
+    return SuiteSystem(
         table["name"], table.get("title", table["name"]), kind, use, table.get("limit", limit), **where, **more
     )
 
 
-def _recipe_file(recipe: str, folder: Path) -> Path:
-    return locate(recipe, beside=folder)
-
-
-def _check_recipes(mistakes: Mistakes, systems: Tables, folder: Path) -> None:
+def _check_recipes(mistakes: Mistakes, systems: NumberedTables, folder: Path) -> None:
     for place, table in systems:
         at: KeyPath = ("system", place, "recipe")
         try:
-            if not _recipe_file(table["recipe"], folder).is_file():
-                mistakes.add(at, f"there is no file {table['recipe']!r} beside the suite")
+            if not locate(table["recipe"], beside=folder).is_file():
+                mistakes.add(at, f"no file {table['recipe']!r} next to the suite file")
         except RecipeError as error:
             mistakes.add(at, str(error))
 
 
-def _check_peers(checker: Checker, peers: Tables) -> None:
+def _check_peers(checker: Checker, peers: NumberedTables) -> None:
     for place, table in peers:
         use = table["use"]
         if use not in PEERS and ":" not in use:
@@ -257,17 +264,16 @@ def _check_peers(checker: Checker, peers: Tables) -> None:
             )
             continue
         try:
-            params = params_of(use)
+            params = peer_class(use).Params
         except PluginError as error:
             checker.mistakes.add(("peer", place, "use"), str(error))
             continue
         checker.params(params, table["options"], ("peer", place, "options"))
 
 
-def _check_names(mistakes: Mistakes, tables: Tables, key: str, of_first_key: int | None = None) -> None:
-    taken = {BASELINE} if key == "system" else set()
-    for count, (place, table) in enumerate(tables):
-        own = "peer" if of_first_key is not None and count >= of_first_key else key
-        if table["name"] in taken:
-            mistakes.add((own, place, "name"), f"'{table['name']}' is the name of another; give each its own")
-        taken.add(table["name"])
+def _check_names(mistakes: Mistakes, tables: Mapping[str, NumberedTables], taken: set[str]) -> None:
+    for key, numbered in tables.items():
+        for place, table in numbered:
+            if table["name"] in taken:
+                mistakes.add((key, place, "name"), f"the name '{table['name']}' is used twice; names must differ")
+            taken.add(table["name"])

@@ -88,9 +88,6 @@ def quote_value(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
-found = quote_value  # the name that xmckit.bench imports
-
-
 def _bounds(schema: Schema) -> str:
     parts = [
         f"{before}{schema[key]}{after}"
