@@ -77,7 +77,7 @@ def test_a_peer_is_found_by_name_or_as_a_class():
     assert peer_class("xmckit.bench.peers:Pecos") is Pecos
     with pytest.raises(PluginError, match="no_such"):
         peer_class("no_such:Thing")
-    with pytest.raises(PluginError, match="not a class"):
+    with pytest.raises(PluginError, match="not a subclass"):
         peer_class("os:path")
 
 

@@ -81,7 +81,7 @@ use = "fake_peers:Absent"
         ('recipe = "mine.toml"', 'recipe = "yours.toml"', "yours.toml"),
         ("[[data]]", "[[dota]]", "dota"),
         ("k = [1, 3]", "k = [1, 3", "not TOML"),
-        ("fake_peers:Commonest", "fake_peers:os", "not a class"),
+        ("fake_peers:Commonest", "fake_peers:os", "not a subclass"),
     ],
 )
 def test_one_mistake(tmp_path, old, new, words):

@@ -17,10 +17,10 @@ from xmckit.bench.plots import draw
 from xmckit.bench.results import (
     DataResults,
     Duel,
+    GapToBest,
     Results,
-    Standing,
     _duels,
-    _standings,
+    _gaps,
     changes,
     kept_rows,
     read_results,
@@ -50,9 +50,9 @@ def cell(system, seed, p1, **more):
 def results():
     standings = {
         "P@1": {
-            "theirs": Standing("theirs", 0.0, 0.0, 0.0, 1.0, same=True),
-            "ours": Standing("theirs", 0.02, 0.01, 0.03, 0.001, same=False),
-            "popularity": Standing("theirs", 0.3, 0.2, 0.4, 0.001, same=False),
+            "theirs": GapToBest("theirs", 0.0, 0.0, 0.0, 1.0, same=True),
+            "ours": GapToBest("theirs", 0.02, 0.01, 0.03, 0.001, same=False),
+            "popularity": GapToBest("theirs", 0.3, 0.2, 0.4, 0.001, same=False),
         }
     }
     duels = [Duel("P@1", "ours", "theirs", -0.02, -0.03, -0.01, 0.001, True)]
@@ -103,10 +103,10 @@ def test_the_page_says_who_is_behind_what_failed_and_what_was_published(results)
     ("low", "high", "said"),
     [(0.01, 0.03, "better"), (-0.01, 0.05, "matches"), (-0.05, 0.01, "matches"), (-0.03, -0.01, "behind by 2.0")],
 )
-def test_verdicts_go_by_the_interval(results, low, high, said):
+def test_conclusions_go_by_the_interval(results, low, high, said):
     duel = replace(results.data[0].duels[0], difference=(low + high) / 2, low=low, high=high, significant=False)
     changed = replace(results, data=[replace(results.data[0], duels=[duel])])
-    assert tables.verdicts(changed)[0][-1] == said
+    assert tables.duel_rows(changed)[0][-1] == said
 
 
 @pytest.mark.parametrize(("threads", "said"), [(1, "\n1 thread for every"), (2, "\n2 threads for every")])
@@ -155,17 +155,17 @@ def test_changes_are_ratios_and_differences(results):
     assert tables.change_rows(found, ["P@1"])[1] == ["a / ours", "52.0 (+0.0)", "3.00×", "1.00×", "1.00×"]
 
 
-def test_standings_and_duels_come_from_the_same_pairs():
+def test_gaps_and_duels_come_from_the_same_pairs():
     rng = np.random.default_rng(0)
     base = rng.random((200, 1))
     norms = np.ones((200, 1))
     shifts = {"popularity": -0.5, "ours": 0.1, "theirs": 0.0}
     rows = {name: RowScores(("P@1",), base + shift, norms) for name, shift in shifts.items()}
     found = compare_rows(list(rows), list(rows.values()), draws=300).differences
-    standing = _standings(rows, found)["P@1"]
-    assert standing["ours"].best == "ours"
-    assert standing["theirs"].difference == pytest.approx(0.1)
-    assert not standing["theirs"].same
+    gaps = _gaps(rows, found)["P@1"]
+    assert gaps["ours"].best == "ours"
+    assert gaps["theirs"].difference == pytest.approx(0.1)
+    assert not gaps["theirs"].same
     duel = _duels(rows, found, {one["name"]: one["kind"] for one in SYSTEMS})[0]
     assert (duel.recipe, duel.peer) == ("ours", "theirs")
     assert duel.difference == pytest.approx(0.1)

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from xmckit.analysis.compare import Comparison, Cost, Difference, RecipeDifference, System
-from xmckit.bench.results import DataResults, Duel, Results, Standing
+from xmckit.bench.results import DataResults, Duel, GapToBest, Results
 
 HOSTILE = [
     "</script><script>window.hit = 1</script>",
@@ -85,8 +85,8 @@ SUITE = Results(
             [{"system": "PD-Sparse", "source": "<em>a paper</em>", "same_split": False, "metrics": {"P@1": 61.3}}],
             {
                 f"{family}@{k}": {
-                    "bsl": Standing("bsl", 0.0, 0.0, 0.0, 1.0, True),
-                    "pecos": Standing("bsl", 0.02, 0.01, 0.03, 0.001, False),
+                    "bsl": GapToBest("bsl", 0.0, 0.0, 0.0, 1.0, True),
+                    "pecos": GapToBest("bsl", 0.02, 0.01, 0.03, 0.001, False),
                 }
                 for family in ("P", "PSP")
                 for k in (1, 5)

@@ -1,4 +1,4 @@
-"""Results of a suite as tables: for the terminal, and as Markdown between the markers of a page."""
+"""Format the results of a suite as tables for the terminal, and as Markdown between the markers of a page."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _MIB = 2**20
 
 
 def columns(results: Results) -> list[str]:
+    """Return the names of the metrics in the tables."""
     return [f"{name}@{k}" for name in METRICS for k in results.k]
 
 
 def data_rows(results: Results, data: DataResults) -> list[list[str]]:
-    """A line for each system that has something to show: metrics with their marks, times and sizes."""
+    """Return a row for each system with finished cells: metrics with their marks, times and sizes."""
     rows = []
     for system in results.systems:
         name = system["name"]
@@ -35,40 +36,41 @@ COST_COLUMNS = ("train s", "predict s", "CPU s", "peak MiB", "model MiB", "seeds
 
 
 def _metric(results: Results, data: DataResults, system: str, metric: str) -> str:
-    found = results.mean(data.name, system, metric)
-    if found is None:
+    mean_and_deviation = results.mean(data.name, system, metric)
+    if mean_and_deviation is None:
         return "–"
-    mean, deviation = found
+    mean, deviation = mean_and_deviation
     text = f"{100 * mean:.1f}" + (f" ± {100 * deviation:.1f}" if len(results.of(data.name, system)) > 1 else "")
-    standing = data.standings.get(metric, {}).get(system)
-    if standing is None:
+    gap = data.standings.get(metric, {}).get(system)
+    if gap is None:
         return text
-    return text + (BEST if standing.best == system else SAME if standing.same else "")
+    return text + (BEST if gap.best == system else SAME if gap.same else "")
 
 
 def _costs(results: Results, data: str, system: str) -> list[str]:
-    shown = []
+    texts = []
     for cost, unit, places in (
         ("train_seconds", 1, 1), ("predict_seconds", 1, 2), ("cpu_seconds", 1, 1), ("peak_bytes", _MIB, 0),
         ("bytes", _MIB, 1),
     ):  # fmt: skip
-        found = results.mean(data, system, cost)
-        shown.append("–" if found is None else f"{found[0] / unit:,.{places}f}")
-    return shown
+        mean = results.mean(data, system, cost)
+        texts.append("–" if mean is None else f"{mean[0] / unit:,.{places}f}")
+    return texts
 
 
-def title_of(data: DataResults) -> str:
+def data_title(data: DataResults) -> str:
+    """Return the name of a data set with its sizes and checksum."""
     facts = data.facts
     if not facts:
-        return f"{data.name}: nothing is done"
+        return f"{data.name}: no results"
     return (
         f"{data.name}: {facts['rows']:,} training and {facts['test_rows']:,} test rows, {facts['features']:,} "
         f"features, {facts['labels']:,} labels; data {data.checksum[:12]}"
     )
 
 
-def verdicts(results: Results) -> list[list[str]]:
-    """For each data set, P and PSP at the largest k: the best recipe against the best peer."""
+def duel_rows(results: Results) -> list[list[str]]:
+    """Compare the best recipe with the best peer on each data set, in P and PSP at the largest k."""
     deepest = max(results.k)
     titles = {system["name"]: system["title"] for system in results.systems}
     rows = []
@@ -77,21 +79,21 @@ def verdicts(results: Results) -> list[list[str]]:
             if duel.metric not in {f"{name}@{deepest}" for name in METRICS}:
                 continue
             values = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
-            ours, theirs = (f"{100 * value[0]:.1f}" if value else "–" for value in values)
+            recipe, peer = (f"{100 * value[0]:.1f}" if value else "–" for value in values)
             rows.append(
                 [
-                    data.name, duel.metric, f"{titles[duel.recipe]} {ours}", f"{titles[duel.peer]} {theirs}",
-                    f"{100 * duel.difference:+.1f} ({100 * duel.low:+.1f} … {100 * duel.high:+.1f})", _verdict(duel),
+                    data.name, duel.metric, f"{titles[duel.recipe]} {recipe}", f"{titles[duel.peer]} {peer}",
+                    f"{100 * duel.difference:+.1f} ({100 * duel.low:+.1f} … {100 * duel.high:+.1f})", _conclusion(duel),
                 ]
             )  # fmt: skip
     return rows
 
 
-def _verdict(duel: Duel) -> str:
-    return f"behind by {-100 * duel.difference:.1f}" if duel.standing == "behind" else duel.standing
+def _conclusion(duel: Duel) -> str:
+    return f"behind by {-100 * duel.difference:.1f}" if duel.conclusion == "behind" else duel.conclusion
 
 
-VERDICT_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmckit")
+DUEL_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmckit")
 
 
 LEGEND = (
@@ -102,7 +104,7 @@ LEGEND = (
 
 
 def markdown(results: Results) -> str:
-    """All tables of a suite."""
+    """Return all tables of a suite as Markdown."""
     machine = results.machine
     lines = [f"### {results.title or results.suite}", ""]
     if machine:
@@ -110,11 +112,11 @@ def markdown(results: Results) -> str:
         threads = f"{results.threads} thread{'' if results.threads == 1 else 's'}"
         lines += [f"{threads} for every system; {where}; {machine.get('python', '')}.", ""]
     lines += [LEGEND, ""]
-    if rows := verdicts(results):
+    if rows := duel_rows(results):
         lines += ["The best recipe against the best peer (recipe minus peer, 95% of draws):", ""]
-        lines += [*_markdown_table(VERDICT_COLUMNS, rows, left=4), ""]
+        lines += [*_markdown_table(DUEL_COLUMNS, rows, left=4), ""]
     for data in results.data:
-        lines += [f"#### {title_of(data)}", ""]
+        lines += [f"#### {data_title(data)}", ""]
         if rows := data_rows(results, data):
             rows += _published_rows(results, data)
             lines += [*_markdown_table(["", *columns(results), *COST_COLUMNS], rows), ""]
@@ -127,8 +129,8 @@ def markdown(results: Results) -> str:
         lines += [*_markdown_table(["data", "system", "seed", "why", ""], rows, left=5), ""]
     if results.missing:
         lines += [f"Not run yet: {len(results.missing)} cells.", ""]
-    shown = ", ".join(f"{name} {version}" for name, version in results.versions.items())
-    lines += [f"Versions: {shown}."] if shown else []
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    lines += [f"Versions: {versions}."] if versions else []
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -157,7 +159,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def write_between_markers(page: Path, name: str, text: str) -> None:
-    """Replace what is between the markers of this name; everything else on the page stays."""
+    """Replace the text between the markers with this name; the rest of the page stays."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     try:
         content = page.read_text("utf-8")
@@ -172,22 +174,22 @@ def write_between_markers(page: Path, name: str, text: str) -> None:
 CHANGE_COLUMNS = ("train", "predict", "memory")
 
 
-def change_rows(found: Sequence[Change], metrics: Sequence[str]) -> list[list[str]]:
-    """What got better, worse, slower: the later value, its difference, and ratios of costs."""
+def change_rows(changes: Sequence[Change], metrics: Sequence[str]) -> list[list[str]]:
+    """Return a row for each change: the later metrics with their differences, and the ratios of costs."""
     rows = []
-    for change in found:
+    for change in changes:
         ratios = (change.train_ratio, change.predict_ratio, change.memory_ratio)
         rows.append(
             [
                 f"{change.data} / {change.system}",
-                *(_changed(change, metric) for metric in metrics),
+                *(_metric_change(change, metric) for metric in metrics),
                 *("–" if ratio is None else f"{ratio:.2f}×" for ratio in ratios),
             ]
         )
     return rows
 
 
-def _changed(change: Change, metric: str) -> str:
+def _metric_change(change: Change, metric: str) -> str:
     if metric not in change.metrics:
         return "–"
     before, after = change.metrics[metric]

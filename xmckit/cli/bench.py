@@ -204,16 +204,16 @@ def _print(results: Results) -> None:
     for data in results.data:
         if rows := tables.data_rows(results, data):
             header = ["", *tables.columns(results), *tables.COST_COLUMNS]
-            print_table(rows, header, title=tables.title_of(data))
+            print_table(rows, header, title=tables.data_title(data))
         else:
-            click.echo(tables.title_of(data))
+            click.echo(tables.data_title(data))
         for note in data.notes:
             click.echo(f"note: {note}")
         click.echo()
     click.echo(tables.LEGEND)
-    if rows := tables.verdicts(results):
+    if rows := tables.duel_rows(results):
         click.echo()
-        print_table(rows, tables.VERDICT_COLUMNS, left=6, title="the best recipe against the best peer")
+        print_table(rows, tables.DUEL_COLUMNS, left=6, title="the best recipe against the best peer")
     if rows := results.failures():
         click.echo()
         print_table(rows, ["data", "system", "seed", "reason", ""], left=5, title="failures")

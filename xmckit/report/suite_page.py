@@ -158,7 +158,7 @@ def _duels(results: Results) -> ReportTable:
                 [
                     name_cell(data.name),
                     Cell(duel.metric),
-                    Cell(duel.standing, style={"better": "best", "behind": "bad"}.get(duel.standing, "")),
+                    Cell(duel.conclusion, style={"better": "best", "behind": "bad"}.get(duel.conclusion, "")),
                     name_cell(titles[duel.recipe]),
                     recipe,
                     name_cell(titles[duel.peer]),
