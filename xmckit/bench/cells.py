@@ -109,6 +109,11 @@ class SuiteCell:
         return store.canonical_sha256(computation)
 
 
+def suite_cells(suite: Suite, work: Path, seeds: Sequence[int] = ()) -> list[SuiteCell]:
+    """Return all cells of a suite, in the order in which they run."""
+    return [SuiteCell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
+
+
 def _has_views(recipe: str) -> bool:
     return len(merged_tree(read_chain(recipe), ()).plain().get("features", ())) > 1
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from xmckit import store
 from xmckit.analysis.compare import DRAWS, Difference, compare_rows
-from xmckit.bench.cells import SuiteCell, key_parts, mean_rows, read_rows
+from xmckit.bench.cells import SuiteCell, key_parts, mean_rows, read_rows, suite_cells
 from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite, SuiteData
 from xmckit.components.metrics import RowScores
@@ -133,7 +133,7 @@ class Results:
 
 def collect(suite: Suite, work: Path, seeds: Sequence[int] = (), *, draws: int = DRAWS) -> Results:
     """Collect all cells of a suite that have an outcome, and compare those that are done."""
-    cells = [SuiteCell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
+    cells = suite_cells(suite, work, seeds)
     outcomes = [(cell, outcome) for cell in cells if (outcome := cell.outcome()) is not None]
     newest = max((outcome for _, outcome in outcomes), key=lambda outcome: outcome["ended"], default={})
     versions: dict[str, str] = {}
@@ -383,14 +383,14 @@ def changes(
 def kept_rows(suite: Suite, work: Path) -> dict[str, RowScores]:
     """Return the stored rows, mean over seeds; the keys are `data / system`."""
     rows: dict[str, list[RowScores]] = {}
-    for data, system, seed in suite.cells():
-        cell = SuiteCell(suite, data, system, seed, work)
+    for cell in suite_cells(suite, work):
         outcome = cell.outcome()
         if outcome is not None and outcome["status"] == DONE:
             try:
-                rows.setdefault(f"{data.name} / {system.name}", []).append(read_rows(cell.folder / "rows.npz"))
+                own = read_rows(cell.folder / "rows.npz")
             except StorageError as error:
                 raise DataError(f"the rows of {cell.key} cannot be read: {error}") from None
+            rows.setdefault(f"{cell.data.name} / {cell.system.name}", []).append(own)
     return {key: mean_rows(by_seed) for key, by_seed in rows.items()}
 
 

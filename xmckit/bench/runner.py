@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from xmckit import store
-from xmckit.bench.cells import FORMAT, SuiteCell
+from xmckit.bench.cells import FORMAT, SuiteCell, suite_cells
 from xmckit.bench.suite import BASELINE, Suite, SuiteData
 from xmckit.errors import RecipeError, UsageError, XmckitError
 from xmckit.processes import command, describe_exit
@@ -120,7 +120,7 @@ def run_suite(
 
 def _select(suite: Suite, work: Path, seeds: Sequence[int], only: Sequence[str]) -> list[SuiteCell]:
     """Return the cells with all texts of `only` in their key, and the baselines of their data sets."""
-    cells = [SuiteCell(suite, data, system, seed, work) for data, system, seed in suite.cells(seeds)]
+    cells = suite_cells(suite, work, seeds)
     selected = {cell.key for cell in cells if all(part in cell.key for part in only)}
     if not selected:
         raise UsageError(f"no cell of the suite has {' and '.join(map(repr, only))} in its key")
