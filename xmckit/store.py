@@ -114,7 +114,7 @@ def process_alive(process: int) -> bool:
         return False
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # the number comes from a file, and may be no id at all
         return False
     except PermissionError:
         return True

@@ -197,7 +197,7 @@ def _columns(labelled: LabelledRows, known: Sequence[str]) -> np.ndarray:
         return np.where(numbers < len(known), numbers, -1)
     own = {name: number for number, name in enumerate(known)}
     if len(own) < len(known) or len(set(labelled.label_names)) < count:
-        raise DataError(f"{labelled.name}: two labels have the same name, so that labels cannot be told by their names")
+        raise DataError(f"{labelled.name}: two labels have the same name, so labels cannot be matched by name")
     return np.array([own.get(name, -1) for name in labelled.label_names], dtype=np.int64)
 
 

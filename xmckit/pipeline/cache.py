@@ -61,7 +61,8 @@ class StageRunner:
         # The stage may have been made under another name.
         here = {"name": stage.name, "folder": str(folder.relative_to(self.run.path)), "reused": reused}
         path = folder / layout.STAGE_RECORD
-        record = record_from(StageRecord, {**store.read_json(path), **here}, path)
+        content = {name: value for name, value in store.read_json(path).items() if name != "files"}
+        record = record_from(StageRecord, {**content, **here}, path)
         self.run.update(stages=[*self.run.stages[: self.count], record])
         self.run.event("stage", name=stage.name, reused=reused, seconds=record.seconds)
         self.announce(record)

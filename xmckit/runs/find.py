@@ -27,7 +27,7 @@ def find_run(name: str | os.PathLike[str], root: Path) -> Run:
     path = Path(name)
     for file, what in ((layout.EXTENSION, "a run with added labels"), (layout.ENSEMBLE, "several runs combined")):
         if (path / file).is_file():
-            raise UsageError(f"{path} is {what}, not a run: name one of the runs that {file} in that folder lists")
+            raise UsageError(f"{path} is {what}, not a run: name a run that its {file} lists")
     if path.is_dir() and (is_run(path) or path.is_absolute()):
         return Run.open(path)
     runs = find_runs(root)

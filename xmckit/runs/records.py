@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -32,6 +32,10 @@ class StageRecord:
     reused: bool
     cpu_seconds: float = 0.0
     bytes: int = 0
+    rest: Mapping[str, Any] = field(default_factory=dict)  # keys that this version does not know, kept as they are
+
+    def to_json(self) -> dict[str, Any]:
+        return _to_json(self)
 
     @property
     def kind(self) -> str:
@@ -97,6 +101,7 @@ class Manifest:
     data: Mapping[str, str] | None = None  # input -> checksum
     features: Mapping[str, str] | None = None  # stage -> the features stage that it sees, where there are several
     error: str | None = None
+    rest: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Any, path: Path) -> Manifest:
@@ -106,8 +111,7 @@ class Manifest:
         return dataclasses.replace(manifest, stages=stages)
 
     def to_json(self) -> dict[str, Any]:
-        known = {name: value for name, value in vars(self).items() if value is not None}
-        return {**known, "stages": [vars(stage) for stage in self.stages]}
+        return {**_to_json(self), "stages": [stage.to_json() for stage in self.stages]}
 
 
 # Constants of the propensity model; `from` says who chose them: the recipe, the data set, or nobody ("default").
@@ -197,18 +201,26 @@ class VerdictSummary(TypedDict):
 
 
 def record_from(record: type[Record], value: Any, path: Path) -> Record:
-    """Build a record from JSON, or raise the error for a damaged file; unknown keys are ignored."""
+    """Build a record from JSON, or raise the error for a damaged file; `rest` gets the unknown keys."""
     if not isinstance(value, dict):
         raise store.damaged(path, f"expected an object, found {type(value).__name__}")
     fields = dataclasses.fields(record)  # type: ignore[arg-type]
-    if missing := [one.name for one in fields if one.name not in value and one.default is dataclasses.MISSING]:
+    required = [one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING]
+    if missing := [name for name in required if name not in value]:
         raise store.damaged(path, f"without {', '.join(missing)}")
     hints = get_type_hints(record)
-    values = {one.name: value[one.name] for one in fields if one.name in value}
+    names = {one.name for one in fields} - {"rest"}
+    values = {name: content for name, content in value.items() if name in names}
     for name, content in values.items():
         if not isinstance(content, _json_types(hints[name])):
             raise store.damaged(path, f"{name} is {content!r:.60}")
+    values["rest"] = {name: content for name, content in value.items() if name not in names}
     return record(**values)
+
+
+def _to_json(record: Any) -> dict[str, Any]:
+    values = {name: value for name, value in vars(record).items() if value is not None and name != "rest"}
+    return {**record.rest, **values}
 
 
 def _json_types(hint: Any) -> tuple[type, ...]:

@@ -55,7 +55,7 @@ class VerifyStage(Stage[VerdictSummary]):
         rows = {head.name: self._rows(recipe.seen_by(head)) for head in recipe.heads}
         first = rows[recipe.heads[0].name]
         if first is None:
-            raise DataError("verify.assignments is 'validation', but too few rows were there to keep any for it")
+            raise DataError("verify.assignments is 'validation', but there are too few rows to keep a validation share")
         return verify(
             folder,
             self.setup.build(self._section),
