@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -80,15 +80,8 @@ class Configured:
     @classmethod
     def load(cls: type[Self], folder: Path, *, context: Context) -> Self:
         """Load what `save` stored. `context` builds the components that the parameters name."""
-        params = store.read_json(folder / PARAMS)
-        if not isinstance(params, Mapping):
-            raise store.damaged(folder / PARAMS, "expected an object with parameters")
+        params = store.read_json(folder / PARAMS, dict[str, Any])
         try:
             return cls(**params)
         except ValidationError as error:
-            raise store.damaged(folder / PARAMS, reasons(error)) from None
-
-
-def reasons(error: ValidationError) -> str:
-    """Return the mistakes in parameters, in one line."""
-    return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+            raise store.damaged(folder / PARAMS, store.reasons(error)) from None

@@ -7,6 +7,7 @@ file, or none. Every error about a damaged file names the file.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -18,19 +19,23 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar, overload
 
 from xmckit.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
+    from pydantic import TypeAdapter, ValidationError
     from scipy.sparse import csr_matrix
+
+Shape = TypeVar("Shape")
 
 TEMPORARY = ".tmp-"
 # zipfile raises RuntimeError for encrypted files and unknown compression.
 _UNREADABLE = (
     ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile
 )  # fmt: skip
+_MOST_MISTAKES = 8  # listed in an error
 _HOST = re.sub(r"\W", "", platform.node()) or "host"  # machines may share a folder
 
 
@@ -127,13 +132,46 @@ def write_json(path: Path, value: Any) -> None:
         stream.write("\n")
 
 
-def read_json(path: Path) -> Any:
+@overload
+def read_json(path: Path) -> Any: ...
+@overload
+def read_json(path: Path, shape: type[Shape]) -> Shape: ...
+def read_json(path: Path, shape: Any = Any) -> Any:
+    """Return the content of a JSON file; check that it has the type `shape`, such as a TypedDict."""
     try:
-        return json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise StorageError(f"{path}: no such file") from None
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"not JSON: {error}") from None
+    if shape is not Any:
+        check_type(path, content, shape)
+    return content
+
+
+def check_type(path: Path, content: Any, shape: Any) -> Any:
+    """Return the content of a file as `shape`, any type that pydantic knows; if it is of another type, say where."""
+    from pydantic import ValidationError
+
+    try:
+        return _type_adapter(shape).validate_python(content, strict=True)
+    except ValidationError as error:
+        raise damaged(path, reasons(error)) from None
+
+
+@functools.cache
+def _type_adapter(shape: Any) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
+
+
+def reasons(error: ValidationError) -> str:
+    """Return the mistakes that pydantic found, in one line."""
+    mistakes = [(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
+    listed = [f"{where}: {why}" if where else why for where, why in mistakes[:_MOST_MISTAKES]]
+    more = len(mistakes) - len(listed)
+    return "; ".join(listed) + (f"; and {more} more" if more else "")
 
 
 def write_text(path: Path, text: str) -> None:

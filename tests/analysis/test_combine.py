@@ -165,27 +165,30 @@ def test_the_command_prints_every_run_and_keeps_what_predict_takes(runs, folder,
 def test_an_ensemble_knows_when_its_runs_are_gone(runs, tmp_path):
     combine_runs(runs, "average").save(tmp_path / "kept")
     about = store.read_json(tmp_path / "kept" / ENSEMBLE)
-    for entry, message in (({"path": "../nowhere"}, "not there any more"), ({"identity": "0"}, "another run now")):
+    for entry, message in (
+        ({"path": "../nowhere"}, "which does not exist"),
+        ({"identity": "0"}, "combines another run than"),
+    ):
         changed = {**about, "runs": [{**about["runs"][0], **entry}, *about["runs"][1:]]}
         store.write_json(tmp_path / "kept" / ENSEMBLE, changed)
         with pytest.raises(UsageError, match=message):
             xmckit.load(tmp_path / "kept")
     store.write_json(tmp_path / "kept" / ENSEMBLE, {**about, "format": 9})
-    with pytest.raises(StorageError, match="expected format 1"):
+    with pytest.raises(StorageError, match="format: Input should be 1"):
         xmckit.load(tmp_path / "kept")
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ({"rule": "mean"}, "expected a rule, one of average"),
-        ({"rule": None}, "expected a rule"),
-        ({"runs": None}, "expected two runs"),
-        ({"runs": []}, "expected two runs"),
-        ({"runs": ["one", "two"]}, "expected two runs"),
-        ({"runs": [{"path": 1}] * 2}, "expected the path"),
-        ({"runs": [{"path": "..", "top": "5"}] * 2}, "how many labels it lists"),
-        ({"runs": [{"path": "..", "top": 0}] * 2}, "how many labels it lists"),
+        ({"rule": "mean"}, "rule: Input should be 'average'"),
+        ({"rule": None}, "rule: Input should be 'average'"),
+        ({"runs": None}, "runs: Input should be a valid list"),
+        ({"runs": []}, "runs: List should have at least 2 items"),
+        ({"runs": ["one", "two"]}, r"runs\.0: Input should be a valid dictionary"),
+        ({"runs": [{"path": 1}] * 2}, r"runs\.0\.path: Input should be a valid string"),
+        ({"runs": [{"path": "..", "top": "5"}] * 2}, r"runs\.0\.top: Input should be a valid integer"),
+        ({"runs": [{"path": "..", "identity": "0", "top": 0}] * 2}, r"runs\.0\.top: Input should be greater"),
     ],
 )
 def test_a_damaged_ensemble_names_its_file(runs, tmp_path, damage, message):

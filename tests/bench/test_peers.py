@@ -96,7 +96,16 @@ def test_a_peer_that_is_not_installed_says_how_to_install_it(monkeypatch, tmp_pa
 def test_processor_time_of_stages_that_another_cell_ran_counts():
     kinds = [("dataset", True), ("featurizer", True), ("head", True), ("score", False)]
     stages = [
-        StageRecord("name", "key", {"kind": kind}, 0.0, 0, "folder", reused, cpu_seconds=2.0**place)
+        StageRecord(
+            name="name",
+            key="key",
+            identity={"kind": kind},
+            seconds=0.0,
+            peak_bytes=0,
+            folder="folder",
+            reused=reused,
+            cpu_seconds=2.0**place,
+        )
         for place, (kind, reused) in enumerate(kinds)
     ]
     assert child.cpu_of_reused(stages) == 4.0

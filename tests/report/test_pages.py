@@ -164,10 +164,11 @@ def test_an_empty_text_is_said_to_be_one(run: pipeline.Result, tmp_path: Path) -
 
 
 def test_only_a_run_with_stages_from_the_cache_has_a_column_about_it() -> None:
-    fresh, reused = (StageRecord("data", "key", {}, 1.0, 1 << 20, "stages/0-data", one) for one in (False, True))
-    for records, told in (([fresh, fresh], False), ([fresh, reused], True)):
+    stage = {"name": "data", "key": "key", "identity": {"kind": "dataset"}, "seconds": 1.0, "peak_bytes": 1 << 20}
+    fresh, reused = (StageRecord(**stage, folder="stages/0-data", reused=one) for one in (False, True))
+    for records, has_column in (([fresh, fresh], False), ([fresh, reused], True)):
         table = stage_section(records)[1]
-        assert ("from the cache" in [column.title for column in table.columns]) is told
+        assert ("from the cache" in [column.title for column in table.columns]) is has_column
         assert {len(row) for row in table.rows} == {len(table.columns)}
 
 

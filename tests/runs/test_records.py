@@ -25,18 +25,20 @@ def test_keys_that_are_not_known_stay(run):
     run.update(status="done")
     written = store.read_json(run.path / "manifest.json")
     assert (written["status"], written["note_of_mine"], written["stages"][0]["more"]) == ("done", 1, 2)
-    assert "rest" not in written
-    assert "rest" not in written["stages"][0]
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"stages": 3}, "stages is 3"),
-        ({"stages": [{}]}, "without name, key"),
-        ({"stages": [7]}, "expected an object, found int"),
-        ({"machine": "x"}, "machine is 'x'"),
-        ({"seed": "0"}, "seed is '0'"),
+        ({"stages": 3}, "stages: Input should be an instance of Sequence"),
+        ({"stages": [{}]}, r"stages\.0\.name: Field required; stages\.0\.key: Field required"),
+        ({"stages": [7]}, r"stages\.0: Input should be a valid dictionary"),
+        ({"machine": "x"}, "machine: Input should be"),
+        ({"seed": "0"}, "seed: Input should be a valid integer"),
+        ({"seed": True}, "seed: Input should be a valid integer"),
+        ({"versions": {"numpy": 1}}, r"versions\.numpy: Input should be a valid string"),
+        ({"format": [1]}, "format: Input should be a valid integer"),
+        ({"format": None}, "format: Input should be a valid integer"),
     ],
 )
 def test_a_damaged_manifest_is_named(run, change, text):
@@ -45,6 +47,53 @@ def test_a_damaged_manifest_is_named(run, change, text):
     with pytest.raises(StorageError, match=text):
         Run.open(run.path)
     assert find_runs(Path(run.root)) == []
+
+
+def test_another_format_is_named_as_such(run):
+    path = run.path / "manifest.json"
+    store.write_json(path, {**store.read_json(path), "format": 7})
+    with pytest.raises(StorageError, match="was written in run format 7 and this xmckit reads format 1"):
+        Run.open(run.path)
+
+
+METRICS = {
+    "dataset": "d",
+    "rows": 1,
+    "labels": 1,
+    "k": [1],
+    "propensity": {"A": 0.5, "B": 1.5, "from": "default"},
+    "results": [{"name": "bsl", "role": "head", "metrics": {"P@1": 1}}],
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "read", "text"),
+    [
+        ("metrics.json", [], Run.metrics, "Input should be a valid dictionary"),
+        ("metrics.json", {**METRICS, "rows": True}, Run.metrics, "rows: Input should be a valid integer"),
+        ("metrics.json", {**METRICS, "results": [{}]}, Run.metrics, r"results\.0\.name: Field required"),
+        ("verdicts.json", {"format": 1}, Run.verdicts, "verifier: Field required"),
+        ("facts.json", [{"name": "bsl"}], Run.head_facts, r"0\.facts: Field required"),
+        ("origins.json", [{"key": "seed"}], Run.origins, r"0\.value: Field required"),
+        ("origins.json", "seed", Run.origins, "Input should be a valid list"),
+    ],
+)
+def test_a_damaged_record_is_named(run, file, content, read, text):
+    store.write_json(run.path / file, content)
+    with pytest.raises(StorageError, match=text) as error:
+        read(run)
+    assert str(run.path / file) in str(error.value)
+
+
+def test_records_keep_what_this_version_does_not_know(run):
+    store.write_json(run.path / "metrics.json", {**METRICS, "later": 2})
+    assert run.metrics() == {**METRICS, "later": 2}
+
+
+def test_many_mistakes_are_counted(run):
+    store.write_json(run.path / "origins.json", [{}] * 10)
+    with pytest.raises(StorageError, match="; and 22 more"):
+        run.origins()
 
 
 def test_a_number_that_is_no_process_is_no_process(run):

@@ -13,10 +13,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
 from scipy.sparse import csr_matrix
+from typing_extensions import TypedDict
 
 from xmckit import store
 from xmckit.components.ensembles import combine_rankings, combine_sets
@@ -25,9 +27,24 @@ from xmckit.data.model import Dataset, as_csr
 from xmckit.errors import DataError, UsageError
 from xmckit.recipe import ENSEMBLE
 from xmckit.records import Combining, Evaluation, TopK
-from xmckit.runs import Run, is_run, layout
+from xmckit.runs import Run, layout
+from xmckit.runs.run import open_linked
 
-FORMAT = 1  # of ensemble.json
+FORMAT = 1
+
+
+class _MemberEntry(TypedDict):
+    path: str
+    identity: str
+    top: Annotated[int, Field(ge=1)]
+
+
+class _EnsembleFile(TypedDict):
+    """The content of ensemble.json."""
+
+    format: Literal[1]
+    rule: Combining
+    runs: Annotated[list[_MemberEntry], Field(min_length=2)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +73,7 @@ class Combined:
         store.remove_stale(folder.parent)
         runs = [
             {
-                "path": Path(os.path.relpath(member.run.path, folder)).as_posix(),
+                "path": member.run.path_from(folder),
                 "identity": member.run.manifest.identity,
                 "top": member.topk.k,
             }
@@ -109,33 +126,11 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
 
 def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
     """Read the rule and the runs, each with its number of listed labels, from a folder that `Combined.save` wrote."""
-    about = _about(folder)
-    found = []
-    for entry in about["runs"]:
-        path = folder.resolve() / entry["path"]
-        if not is_run(path):
-            raise UsageError(f"{folder} combines the run {path}, which is not there any more")
-        run = Run.open(path)
-        if run.manifest.identity != entry.get("identity"):
-            raise UsageError(f"{folder} combines the run {path}, where there is another run now")
-        found.append((run, entry["top"]))
-    return about["rule"], found
-
-
-def _about(folder: Path) -> dict[str, Any]:
-    """Read and check ensemble.json."""
-    about = store.read_json(folder / layout.ENSEMBLE)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise store.damaged(folder / layout.ENSEMBLE, f"expected format {FORMAT}")
-    if about.get("rule") not in get_args(Combining):
-        raise store.damaged(folder / layout.ENSEMBLE, f"expected a rule, one of {', '.join(get_args(Combining))}")
-    runs = about.get("runs")
-    if not isinstance(runs, list) or len(runs) < 2 or not all(isinstance(entry, dict) for entry in runs):
-        raise store.damaged(folder / layout.ENSEMBLE, "expected two runs or more")
-    for entry in runs:
-        if not isinstance(entry.get("path"), str) or type(entry.get("top")) is not int or entry["top"] < 1:
-            raise store.damaged(folder / layout.ENSEMBLE, "expected the path of each run, and how many labels it lists")
-    return about
+    about = store.read_json(folder / layout.ENSEMBLE, _EnsembleFile)
+    members = [
+        (open_linked(folder, "combines", entry["path"], entry["identity"]), entry["top"]) for entry in about["runs"]
+    ]
+    return about["rule"], members
 
 
 def check_done(runs: Sequence[Run]) -> None:

@@ -24,6 +24,7 @@ from xmckit.data.model import Dataset
 from xmckit.errors import DataError, UsageError
 from xmckit.runs import Metrics, Run
 from xmckit.runs.layout import DEFAULT_ORIGIN, ORIGINS
+from xmckit.runs.records import ValueOrigin
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -324,7 +325,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
     """Return the keys whose values differ between complete recipes, except titles and the like."""
     recipes = [_flat(_document(file)) for file in files]
-    defaults = [_defaults(file.with_name(ORIGINS), recipe) for file, recipe in zip(files, recipes, strict=True)]
+    defaults = [_unset_keys(file.with_name(ORIGINS), recipe) for file, recipe in zip(files, recipes, strict=True)]
     found = []
     for key in dict.fromkeys(key for recipe in recipes for key in recipe):
         values = tuple(recipe.get(key) for recipe in recipes)
@@ -334,11 +335,11 @@ def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
     return tuple(found)
 
 
-def _defaults(file: Path, recipe: Mapping[str, Any]) -> set[str]:
+def _unset_keys(file: Path, recipe: Mapping[str, Any]) -> set[str]:
     """Return the keys of a flat recipe that nobody wrote; none if the origins are unknown."""
     if not file.is_file():
         return set()
-    unset = [one["key"] for one in store.read_json(file) if one["origin"] == DEFAULT_ORIGIN]
+    unset = [one["key"] for one in store.read_json(file, list[ValueOrigin]) if one["origin"] == DEFAULT_ORIGIN]
     return {key if key in recipe else key.replace(".0.", ".") for key in unset}
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from xmckit import store
 from xmckit.analysis.compare import DRAWS, Difference, compare_rows
@@ -75,6 +77,16 @@ class DataResults:
     standings: Mapping[str, Mapping[str, GapToBest]]
     duels: Sequence[Duel]
     notes: Sequence[str] = ()
+
+
+class CellKeys(TypedDict):
+    """The keys of every cell; one that is done also has metrics and costs, one that failed a reason and an error."""
+
+    data_set: str
+    system: str
+    seed: int
+    status: str
+    environment: NonNegativeInt
 
 
 @dataclass(frozen=True)
@@ -296,35 +308,17 @@ def write_results(results: Results, path: Path) -> None:
 def read_results(path: Path) -> Results:
     """Read a results file; raise StorageError if it is another kind of file."""
     content = store.read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT or "suite" not in content:
-        raise _not_results(path, f"its format is not {FORMAT}")
     try:
-        data = [
-            DataResults(
-                **{
-                    **one,
-                    "standings": {
-                        metric: {name: GapToBest(**gap) for name, gap in by_system.items()}
-                        for metric, by_system in one["standings"].items()
-                    },
-                    "duels": [Duel(**duel) for duel in one["duels"]],
-                }
-            )
-            for one in content["data"]
-        ]
-        results = Results(**{key: value for key, value in content.items() if key not in ("format", "data")}, data=data)
-        for cell in results.cells:
-            _ = (
-                [cell[key] for key in ("data_set", "system", "seed", "status")],
-                results.environments[cell["environment"]],
-            )
-        return results
-    except (TypeError, KeyError, AttributeError, IndexError) as error:
-        raise _not_results(path, str(error)) from None
-
-
-def _not_results(path: Path, why: str) -> StorageError:
-    return StorageError(f"{path}: expected results as `xmckit bench run` writes them ({why})")
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        results = TypeAdapter(Results).validate_python(content)
+        cells = TypeAdapter(list[CellKeys]).validate_python(results.cells)
+        if any(cell["environment"] >= len(results.environments) for cell in cells):
+            raise ValueError("a cell refers to an environment that is not listed")
+    except ValueError as error:
+        why = store.reasons(error) if isinstance(error, ValidationError) else str(error)
+        raise StorageError(f"{path}: expected results as `xmckit bench run` writes them ({why})") from None
+    return results
 
 
 # -- two sets of results -----------------------------------------------------------------------------------------------

@@ -97,9 +97,9 @@ DUEL_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmc
 
 
 LEGEND = (
-    f"Percentages, mean ± deviation over seeds. {BEST} the best of the data set, {SAME} not told apart from it: paired "
-    "bootstrap over test rows, Holm's correction over all pairs, level 95%. Times and memory are those of a child "
-    "process of its own, the same for all."
+    f"Percentages, mean ± deviation over seeds. {BEST} marks the best system on the data set, {SAME} a system that "
+    "does not differ from it significantly: paired bootstrap over test rows, Holm's correction over all pairs, level 95%. "
+    "Each system runs in a child process of its own, with the same threads and the same measurements."
 )
 
 

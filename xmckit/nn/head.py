@@ -20,6 +20,7 @@ import torch
 from pydantic import ValidationError
 from scipy.sparse import csr_matrix
 
+from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Groups, Matrix, Split, as_csr
 from xmckit.errors import DataError, UsageError
@@ -35,7 +36,7 @@ from xmckit.nn.shortlist import Chosen, Indexes, Shortlisted, ShortlistedRows
 from xmckit.nn.threads import Threads, use_threads
 from xmckit.nn.training import Epoch, Examples, Schedule, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.nn.validation import Validation
-from xmckit.params import Configured, Params, Spec, reasons
+from xmckit.params import Configured, Params, Spec
 from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts
 from xmckit.records import Alternating, LinearDecision, TopK
 from xmckit.sparse.topk import csr_pattern
@@ -171,7 +172,7 @@ class TorchHead(Configured, ABC):
         except ValidationError as error:
             raise UsageError(
                 f"the encoder {self.params.encoder.use!r} cannot serve this head, which asks for a width of "
-                f"{self.encoder_width(self.sizes)}: {reasons(error)}"
+                f"{self.encoder_width(self.sizes)}: {store.reasons(error)}"
             ) from None
         self.start(network, train, generator)
         network.to(self._device)

@@ -16,7 +16,7 @@ from xmckit.errors import DataError, UsageError
 from xmckit.nn.network import Network, Widened
 from xmckit.nn.shortlist import Indexes
 from xmckit.nn.training import Epoch
-from xmckit.params import PARAMS, reasons
+from xmckit.params import PARAMS
 
 WEIGHTS, STATE = "weights.safetensors", "state.json"
 
@@ -89,7 +89,7 @@ def load_network(
     try:
         network = new_network()
     except ValidationError as error:
-        raise store.damaged(folder / PARAMS, f"the encoder's parameters: {reasons(error)}") from None
+        raise store.damaged(folder / PARAMS, f"the encoder's parameters: {store.reasons(error)}") from None
     except (RuntimeError, MemoryError, OverflowError, TypeError, UsageError) as error:
         raise store.damaged(folder / STATE, f"no network of the sizes {sizes}: {error}") from None
     network.fold()

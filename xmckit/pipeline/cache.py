@@ -19,7 +19,7 @@ from xmckit import store
 from xmckit.errors import StorageError
 from xmckit.pipeline.stage import Stage
 from xmckit.runs import Run, StageRecord, layout
-from xmckit.runs.records import RUN_FORMAT, record_from
+from xmckit.runs.records import RUN_FORMAT
 from xmckit.runs.resources import Measured
 
 AnyStage = TypeVar("AnyStage", bound=Stage[Any])
@@ -62,7 +62,7 @@ class StageRunner:
         here = {"name": stage.name, "folder": str(folder.relative_to(self.run.path)), "reused": reused}
         path = folder / layout.STAGE_RECORD
         content = {name: value for name, value in store.read_json(path).items() if name != "files"}
-        record = record_from(StageRecord, {**content, **here}, path)
+        record: StageRecord = store.check_type(path, {**content, **here}, StageRecord)
         self.run.update(stages=[*self.run.stages[: self.count], record])
         self.run.event("stage", name=stage.name, reused=reused, seconds=record.seconds)
         self.announce(record)

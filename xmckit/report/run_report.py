@@ -20,6 +20,7 @@ from xmckit.report.tables import Cell, Column, ReportTable, count_cell, metric_t
 from xmckit.report.texts import flat_facts, percent, seconds, size
 from xmckit.report.verdict_section import SCOPES, verdict_section
 from xmckit.runs import Run, StageRecord, layout
+from xmckit.runs.records import Example
 
 MOST_VERDICT_CARDS = 3
 LONGEST_RECIPE = 100_000
@@ -146,7 +147,7 @@ def _system_name(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     return f"{result['name']} ({role})" if role else str(result["name"])
 
 
-def _examples(examples: list[dict[str, Any]], probabilistic: bool) -> list[dict[str, Any]]:
+def _examples(examples: list[Example], probabilistic: bool) -> list[Example]:
     """Add a display text for each score, and the probability if the score is calibrated."""
     for example in examples:
         for item in example["predicted"]:

@@ -9,18 +9,30 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
 
 from xmckit import store
 from xmckit.errors import UsageError
 from xmckit.runs import layout
-from xmckit.runs.run import Run, is_run
+from xmckit.runs.run import Run, open_linked
 
-FORMAT = 1  # of extension.json
+FORMAT = 1
+
+
+class _ExtensionFile(TypedDict):
+    """The content of extension.json."""
+
+    format: Literal[1]
+    run: str
+    identity: str
+    labels: list[str]
+    heads: list[int]
+    indexes: list[str]
 
 
 @dataclass(frozen=True)
@@ -47,25 +59,12 @@ def is_extension(folder: Path) -> bool:
 def read_extension(folder: Path) -> Extension:
     """Read and check the extension in `folder`."""
     folder = Path(folder).resolve()
-    about = store.read_json(folder / layout.EXTENSION)
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise store.damaged(folder / layout.EXTENSION, f"expected format {FORMAT}")
-    kept = (about.get("labels"), about.get("heads"), about.get("indexes"))
-    if not isinstance(about.get("run"), str) or not all(isinstance(part, list) for part in kept):
-        raise store.damaged(folder / layout.EXTENSION, "expected a run, labels, heads and indexes")
-    path = folder / about["run"]
-    if not is_run(path):
-        raise UsageError(f"{folder} extends the run {path.resolve()}, which is not there any more")
-    run = Run.open(path)
-    if run.manifest.identity != about.get("identity"):
-        raise UsageError(f"{folder} extends the run {path.resolve()}, where there is another run now")
-    labels, heads, indexes = (part or [] for part in kept)
-    if not all(isinstance(name, str) for name in [*labels, *indexes]):
-        raise store.damaged(folder / layout.EXTENSION, "expected names of labels and indexes")
+    about = store.read_json(folder / layout.EXTENSION, _ExtensionFile)
+    run = open_linked(folder, "extends", about["run"], about["identity"])
     trained = len(run.head_stages)
-    if not all(type(head) is int and 0 <= head < trained for head in heads):
+    if not all(0 <= head < trained for head in about["heads"]):
         raise store.damaged(folder / layout.EXTENSION, f"expected numbers of the run's {trained} heads")
-    return Extension(folder, run, labels, heads, indexes)
+    return Extension(folder, run, about["labels"], about["heads"], about["indexes"])
 
 
 def write_extension(
@@ -78,7 +77,7 @@ def write_extension(
     extension = Extension(folder, run, list(labels), sorted(heads), sorted(indexes))
     about = {
         "format": FORMAT,
-        "run": Path(os.path.relpath(run.path, folder)).as_posix(),
+        "run": run.path_from(folder),
         "identity": run.manifest.identity,
         "labels": extension.labels,
         "heads": extension.heads,

@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
-import dataclasses
-import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from xmckit import store
+from pydantic import BaseModel, ConfigDict, with_config
+from typing_extensions import NotRequired, Required, TypedDict  # pydantic takes typing's own from Python 3.12 on
+
 from xmckit.runs import layout
 
 RUN_FORMAT = 1
-Record = TypeVar("Record")
 
 
-@dataclass(frozen=True)
-class StageRecord:
-    """A finished stage. `identity` is everything that could change its output; `key` is the checksum of that.
+class _Record(BaseModel):
+    """A file that is read, changed and written again: keys that this version does not know stay in it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of the file; fields that are None are not in it."""
+        return {name: value for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
+
+
+@with_config(ConfigDict(extra="allow"))
+class StageIdentity(TypedDict, total=False):
+    """Everything that could change a stage's output. These keys are read back; a stage may have others."""
+
+    kind: Required[str]
+    use: str
+    params: dict[str, Any]
+    inputs: list[str]  # keys of other stages
+    sources: dict[str, str]  # kind:name of each component -> the plugin that has it
+    components: list[StageIdentity]  # of the score stage
+
+
+class StageRecord(_Record):
+    """A finished stage; `key` is the checksum of its identity.
 
     Time, memory and size are those of the run that made the stage, also where this run took it from the cache.
     """
 
     name: str
     key: str
-    identity: Mapping[str, Any]
+    identity: StageIdentity
     seconds: float
     peak_bytes: int
     folder: str  # relative to the run folder
     reused: bool
     cpu_seconds: float = 0.0
     bytes: int = 0
-    rest: Mapping[str, Any] = field(default_factory=dict)  # keys that this version does not know, kept as they are
-
-    def to_json(self) -> dict[str, Any]:
-        return _to_json(self)
 
     @property
     def kind(self) -> str:
         """The kind of the stage's component; `score` for the score stage, which has several."""
-        return str(self.identity["kind"])
+        return self.identity["kind"]
 
     @property
     def use(self) -> str:
         """The name of the stage's component; empty for the score stage."""
-        return str(self.identity.get("use", ""))
+        return self.identity.get("use", "")
 
     @property
     def section(self) -> str:
@@ -77,9 +91,8 @@ class StageRecord:
         return self.name.startswith((layout.INDEX_PREFIX, layout.HEAD_PREFIX))
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """manifest.json. Fields that are None are not in the file; they are set when the run starts."""
+class Manifest(_Record):
+    """manifest.json. Fields that may be None are set when the run starts."""
 
     format: int
     name: str
@@ -101,17 +114,6 @@ class Manifest:
     data: Mapping[str, str] | None = None  # input -> checksum
     features: Mapping[str, str] | None = None  # stage -> the features stage that it sees, where there are several
     error: str | None = None
-    rest: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, value: Any, path: Path) -> Manifest:
-        """Check and convert the content of the manifest at `path`."""
-        manifest = record_from(cls, value, path)
-        stages = [record_from(StageRecord, stage, path) for stage in value["stages"]]
-        return dataclasses.replace(manifest, stages=stages)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**_to_json(self), "stages": [stage.to_json() for stage in self.stages]}
 
 
 # Constants of the propensity model; `from` says who chose them: the recipe, the data set, or nobody ("default").
@@ -126,19 +128,16 @@ class SystemMetrics(TypedDict):
     metrics: dict[str, float]
 
 
-class _Metrics(TypedDict):
+class Metrics(TypedDict):
+    """metrics.json. `results` begins with the model: the only head, or the ensemble of several."""
+
     dataset: str
     rows: int
     labels: int
     k: list[int]
     propensity: Propensity
     results: list[SystemMetrics]
-
-
-class Metrics(_Metrics, total=False):
-    """metrics.json. `results` begins with the model: the only head, or the ensemble of several."""
-
-    ensemble: str
+    ensemble: NotRequired[str]
 
 
 class ComponentFacts(TypedDict):
@@ -161,15 +160,73 @@ class HeadFacts(ComponentFacts):
     training: list[dict[str, Any]]
 
 
-class _HeadVerdicts(TypedDict):
-    head: str
-    scope: str
-    verifiable: bool
+class FeaturesFacts(TypedDict):
+    """The record of a features stage; `as_in_data` says that the features are the data's own matrix."""
+
+    use: str
+    as_in_data: bool
+    columns: int
 
 
-class HeadVerdicts(_HeadVerdicts, total=False):
+class FrequencyGroup(TypedDict):
+    """Labels of similar frequency: those with at least `least` training rows that are in no group before."""
+
+    name: str
+    labels: int
+    least: int
+    pairs: int
+
+
+class SystemDiagnostics(TypedDict):
+    """Hits and gains of one system, by depth (`all`, `thirds`) and by frequency of the label (`bins`)."""
+
+    name: str
+    role: str
+    all: dict[str, list[float]]
+    thirds: dict[str, list[list[float]]]
+    bins: dict[str, list[float]]
+    calibration: dict[str, Any] | None
+
+
+class Diagnostics(TypedDict):
+    """The numbers behind the report's charts. The name of the file is older: insights.json."""
+
+    frequency: dict[str, list[int]]
+    k: int
+    rows: int
+    groups: list[FrequencyGroup]
+    edges: list[int]
+    bin_labels: list[int]
+    bin_pairs: list[int]
+    systems: list[SystemDiagnostics]
+
+
+class Example(TypedDict):
+    """A test row with its predicted and its true labels, for the report."""
+
+    kind: str
+    row: int
+    name: str | None
+    text: str | None
+    predicted: list[dict[str, Any]]
+    truth: list[dict[str, Any]]
+    true_labels: int
+
+
+class ValueOrigin(TypedDict):
+    """An entry of origins.json: a value of the recipe, and the file or option that it came from."""
+
+    key: str
+    value: str
+    origin: str
+
+
+class HeadVerdicts(TypedDict, total=False):
     """The verdicts on one head in one scope; `why` says why it is not verifiable, all other keys are of one that is."""
 
+    head: Required[str]
+    scope: Required[str]
+    verifiable: Required[bool]
     why: str
     rule: str
     labels: int
@@ -198,38 +255,3 @@ class VerdictSummary(TypedDict):
     of: int
     files: dict[str, str]
     results: list[HeadVerdicts]
-
-
-def record_from(record: type[Record], value: Any, path: Path) -> Record:
-    """Build a record from JSON, or raise the error for a damaged file; `rest` gets the unknown keys."""
-    if not isinstance(value, dict):
-        raise store.damaged(path, f"expected an object, found {type(value).__name__}")
-    fields = dataclasses.fields(record)  # type: ignore[arg-type]
-    required = [one.name for one in fields if one.default is one.default_factory is dataclasses.MISSING]
-    if missing := [name for name in required if name not in value]:
-        raise store.damaged(path, f"without {', '.join(missing)}")
-    hints = get_type_hints(record)
-    names = {one.name for one in fields} - {"rest"}
-    values = {name: content for name, content in value.items() if name in names}
-    for name, content in values.items():
-        if not isinstance(content, _json_types(hints[name])):
-            raise store.damaged(path, f"{name} is {content!r:.60}")
-    values["rest"] = {name: content for name, content in value.items() if name not in names}
-    return record(**values)
-
-
-def _to_json(record: Any) -> dict[str, Any]:
-    values = {name: value for name, value in vars(record).items() if value is not None and name != "rest"}
-    return {**record.rest, **values}
-
-
-def _json_types(hint: Any) -> tuple[type, ...]:
-    """Return the types that `json` gives for a field of this type."""
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return tuple(kind for part in get_args(hint) for kind in _json_types(part))
-    if hint is float:
-        return (int, float)
-    if origin is not None:
-        return (dict,) if issubclass(origin, Mapping) else (list, tuple)
-    return (hint,)

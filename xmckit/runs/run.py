@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import itertools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xmckit import store
 from xmckit.errors import PluginError, StorageError, UsageError
 from xmckit.runs import layout
-from xmckit.runs.records import RUN_FORMAT, HeadFacts, LabelFacts, Manifest, Metrics, StageRecord, VerdictSummary
+from xmckit.runs.records import (
+    RUN_FORMAT,
+    ComponentFacts,
+    Diagnostics,
+    Example,
+    FeaturesFacts,
+    HeadFacts,
+    LabelFacts,
+    Manifest,
+    Metrics,
+    StageRecord,
+    ValueOrigin,
+    VerdictSummary,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -26,7 +38,8 @@ if TYPE_CHECKING:
     from xmckit.data.model import Dataset, Matrix
     from xmckit.protocols import Featurizer
     from xmckit.records import TopK
-    from xmckit.runs.records import ComponentFacts
+
+Record = TypeVar("Record")
 
 
 def utc_now() -> str:
@@ -50,7 +63,15 @@ class Run:
         except (FileExistsError, NotADirectoryError):
             raise StorageError(f"{parent} cannot be a folder for runs: a file is in its way") from None
         store.remove_stale(parent)
-        manifest = Manifest(RUN_FORMAT, name, identity, "created", utc_now(), stages=(), pid=os.getpid())
+        manifest = Manifest(
+            format=RUN_FORMAT,
+            name=name,
+            identity=identity,
+            status="created",
+            created=utc_now(),
+            stages=(),
+            pid=os.getpid(),
+        )
         for attempt in itertools.count():
             path = parent / (f"{stamp}-{identity[:8]}" + (f"-{attempt}" if attempt else ""))
             if path.exists():
@@ -73,15 +94,13 @@ class Run:
             raise UsageError(
                 f"{path} is not a run folder: it has no {layout.MANIFEST}. `xmckit runs ls` lists the runs."
             )
-        content = store.read_json(file)
-        if not isinstance(content, dict) or "format" not in content:
-            raise store.damaged(file, "no format")
-        if content["format"] != RUN_FORMAT:
+        content = store.read_json(file, dict[str, Any])
+        if type(content.get("format")) is int and content["format"] != RUN_FORMAT:
             raise StorageError(
                 f"{path} was written in run format {content['format']} and this xmckit reads format {RUN_FORMAT}. "
                 f"Run {path / layout.RESOLVED} again, or use the version of xmckit that made it."
             )
-        return cls(path, Manifest.from_json(content, file))
+        return cls(path, store.check_type(file, content, Manifest))
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -107,9 +126,13 @@ class Run:
     def is_done(self) -> bool:
         return self.status == "done"
 
+    def path_from(self, folder: Path) -> str:
+        """Return the path by which a file in `folder` refers to this run."""
+        return Path(os.path.relpath(self.path, folder)).as_posix()
+
     def update(self, **changes: Any) -> None:
         """Change fields of the manifest, in memory and on disk."""
-        self.manifest = dataclasses.replace(self.manifest, **changes)
+        self.manifest = self.manifest.model_copy(update=changes)
         store.write_json(self.path / layout.MANIFEST, self.manifest.to_json())
 
     def event(self, what: str, **facts: Any) -> None:
@@ -141,12 +164,11 @@ class Run:
     def recipe_text(self) -> str:
         return (self.path / layout.RECIPE).read_text("utf-8")
 
-    def origins(self) -> list[dict[str, str]]:
-        """Read where each value of the recipe came from: `key`, `value`, `origin`."""
-        origins: list[dict[str, str]] = store.read_json(self.path / layout.ORIGINS)
-        return origins
+    def origins(self) -> list[ValueOrigin]:
+        """Read where each value of the recipe came from."""
+        return store.read_json(self.path / layout.ORIGINS, list[ValueOrigin])
 
-    def write_origins(self, origins: list[dict[str, str]]) -> None:
+    def write_origins(self, origins: Sequence[Mapping[str, str]]) -> None:
         """Keep the origins of the recipe's values, unless an earlier attempt at this run has."""
         if not (self.path / layout.ORIGINS).is_file():
             store.write_json(self.path / layout.ORIGINS, origins)
@@ -166,8 +188,7 @@ class Run:
         return read_verdicts(self.path)
 
     def head_facts(self) -> list[HeadFacts]:
-        facts: list[HeadFacts] = store.read_json(self.path / layout.HEAD_FACTS)
-        return facts
+        return store.read_json(self.path / layout.HEAD_FACTS, list[HeadFacts])
 
     def predictions(self) -> TopK:
         """Read the model's ranking of the test rows."""
@@ -222,15 +243,19 @@ class Run:
         return self.stage_folder(layout.INDEX_PREFIX + name) / layout.INDEX
 
     def label_facts(self) -> list[LabelFacts]:
-        facts: list[LabelFacts] = self._facts(self.label_stages, layout.LABELS_RECORD)
-        return facts
+        return self._facts(self.label_stages, layout.LABELS_RECORD, LabelFacts)
 
     def index_facts(self) -> list[ComponentFacts]:
-        facts: list[ComponentFacts] = self._facts(self.index_stages, layout.INDEX_RECORD)
-        return facts
+        return self._facts(self.index_stages, layout.INDEX_RECORD, ComponentFacts)
 
-    def _facts(self, stages: Sequence[StageRecord], file: str) -> Any:
-        return [{"name": stage.section, **store.read_json(self.path / stage.folder / file)} for stage in stages]
+    def _facts(self, stages: Sequence[StageRecord], file: str, shape: type[Record]) -> list[Record]:
+        """Read the facts of components; the name of each is that of its section in this run."""
+        facts = []
+        for stage in stages:
+            path = self.path / stage.folder / file
+            content = {**store.read_json(path, dict[str, Any]), "name": stage.section}
+            facts.append(store.check_type(path, content, shape))
+        return facts
 
     def features_stage(self, seen_by: str = "labels") -> str:
         """Return the name of the features stage that the stage `seen_by` sees.
@@ -242,10 +267,9 @@ class Run:
     def features_folder(self, seen_by: str = "labels") -> Path:
         return self.stage_folder(self.features_stage(seen_by))
 
-    def features_facts(self, stage: str) -> dict[str, Any]:
+    def features_facts(self, stage: str) -> FeaturesFacts:
         """Read `use`, `columns` and `as_in_data` of a features stage."""
-        facts: dict[str, Any] = store.read_json(self.stage_folder(stage) / layout.FEATURES_RECORD)
-        return facts
+        return store.read_json(self.stage_folder(stage) / layout.FEATURES_RECORD, FeaturesFacts)
 
     # -- what a model and its training rows are loaded from -----------------------------------------------------------
 
@@ -267,22 +291,19 @@ class Run:
 
     def description(self) -> dict[str, Any]:
         """Read what `xmckit data info` says about the data."""
-        description: dict[str, Any] = store.read_json(self.stage_folder(layout.DATA) / layout.DESCRIPTION)
-        return description
+        return store.read_json(self.stage_folder(layout.DATA) / layout.DESCRIPTION, dict[str, Any])
 
     @property
     def can_report(self) -> bool:
         """Whether the run keeps what a report needs."""
         return (self.stage_folder(layout.SCORE) / layout.DIAGNOSTICS).is_file()
 
-    def diagnostics(self) -> dict[str, Any]:
+    def diagnostics(self) -> Diagnostics:
         """Read the numbers behind the report's charts."""
-        numbers: dict[str, Any] = store.read_json(self.stage_folder(layout.SCORE) / layout.DIAGNOSTICS)
-        return numbers
+        return store.read_json(self.stage_folder(layout.SCORE) / layout.DIAGNOSTICS, Diagnostics)
 
-    def examples(self) -> list[dict[str, Any]]:
-        examples: list[dict[str, Any]] = store.read_json(self.stage_folder(layout.SCORE) / layout.EXAMPLES)
-        return examples
+    def examples(self) -> list[Example]:
+        return store.read_json(self.stage_folder(layout.SCORE) / layout.EXAMPLES, list[Example])
 
     def head_folder(self, stage: StageRecord) -> Path:
         """Return the folder that the head of a stage was saved in."""
@@ -302,7 +323,7 @@ class Run:
         from xmckit.data.saved import load_split
 
         stage = self.features_stage(seen_by)
-        if self.features_facts(stage).get("as_in_data"):
+        if self.features_facts(stage)["as_in_data"]:
             X = load_split(self.train_folder).matrix
         else:
             X = store.read_matrix(self.stage_folder(stage) / layout.TRAIN_FEATURES)
@@ -338,6 +359,17 @@ class Run:
         return context.using(resolve=resolve)
 
 
+def open_linked(folder: Path, verb: str, path: str, identity: str) -> Run:
+    """Open the run that a file in `folder` refers to by its path from there; `verb` says in errors what it does."""
+    target = (folder / path).resolve()
+    if not is_run(target):
+        raise UsageError(f"{folder} {verb} the run {target}, which does not exist: restore it, or make {folder} again")
+    run = Run.open(target)
+    if run.manifest.identity != identity:
+        raise UsageError(f"{folder} {verb} another run than the one that is now in {target}: make {folder} again")
+    return run
+
+
 def is_run(folder: Path) -> bool:
     return (folder / layout.MANIFEST).is_file()
 
@@ -349,14 +381,12 @@ def is_ensemble(folder: Path) -> bool:
 
 def read_metrics(folder: Path) -> Metrics:
     """Read metrics.json of a run, of its score stage, or of a folder that combines runs."""
-    metrics: Metrics = store.read_json(folder / layout.METRICS)
-    return metrics
+    return store.read_json(folder / layout.METRICS, Metrics)
 
 
 def read_verdicts(folder: Path) -> VerdictSummary:
     """Read verdicts.json of a run, of its verify stage, or of a folder that `xmckit verify` wrote."""
-    verdicts: VerdictSummary = store.read_json(folder / layout.VERDICTS)
-    return verdicts
+    return store.read_json(folder / layout.VERDICTS, VerdictSummary)
 
 
 def _folder_name(recipe: str) -> str:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from xmckit import testing
+from xmckit import store, testing
 from xmckit.context import Context
 from xmckit.errors import PluginError, UsageError, XmckitError, nearest, one_line
 from xmckit.kinds import KINDS, load
-from xmckit.params import reasons
 from xmckit.protocols import SupportsConformance
 from xmckit.registry import make_context
 from xmckit.registry.locations import Location, file_of, is_below, raised_at
@@ -145,7 +144,7 @@ class Case:
     def explained(self, error: BaseException) -> str:
         """Return what a component raised and in which line, or what a check says about it."""
         if isinstance(error, ValidationError):
-            return f"it cannot be made with these parameters: {reasons(error)}"
+            return f"it cannot be made with these parameters: {store.reasons(error)}"
         last = traceback.extract_tb(error.__traceback__)[-1]
         by_a_check = isinstance(error, AssertionError) and is_below(last.filename, testing.__file__)
         if by_a_check or isinstance(error, XmckitError):
