@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,7 @@ class Difference:
     @property
     def reversed(self) -> Difference:
         """`other` minus `one`."""
-        return Difference(
-            self.metric, self.other, self.one, -self.value, -self.high, -self.low, self.p, self.adjusted,
-            self.significant,
-        )  # fmt: skip
+        return replace(self, one=self.other, other=self.one, value=-self.value, low=-self.high, high=-self.low)
 
 
 @dataclass(frozen=True)
@@ -120,10 +117,7 @@ class Comparison:
 
     def difference(self, metric: str, one: str, other: str) -> Difference:
         """Return `one` minus `other`."""
-        for difference in self.differences:
-            if difference.metric == metric and {difference.one, difference.other} == {one, other}:
-                return difference if difference.one == one else difference.reversed
-        raise UsageError(f"{one} and {other} were not compared by {metric}")
+        return find_difference(self.differences, metric, one, other)
 
     def equals_best(self, metric: str, name: str) -> bool:
         """Return whether a system is the best, or does not differ significantly from the best."""
@@ -143,6 +137,14 @@ class Comparison:
             "differences": [vars(difference) for difference in self.differences],
             "recipe_differences": [{"key": one.key, "values": list(one.values)} for one in self.recipes],
         }
+
+
+def find_difference(differences: Sequence[Difference], metric: str, one: str, other: str) -> Difference:
+    """Return `one` minus `other`, which may be listed the other way round."""
+    for difference in differences:
+        if difference.metric == metric and {difference.one, difference.other} == {one, other}:
+            return difference if difference.one == one else difference.reversed
+    raise UsageError(f"{one} and {other} were not compared by {metric}")
 
 
 def _system_json(system: System) -> dict[str, Any]:
@@ -166,18 +168,8 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
     first = runs[0].metrics()
     constants = (first["propensity"]["A"], first["propensity"]["B"])
     scores = [score_rows(member_of(run, dataset).topk, dataset, first["k"], constants) for run in runs]
-    systems = [
-        System(
-            name=name,
-            metrics={**_own_metrics(run, first), **rows.totals},
-            cost=cost_of(run),
-            title=run.manifest.title or "",
-            path=run.path,
-            seed=run.manifest.seed,
-        )
-        for name, run, rows in zip(distinct_names(runs), runs, scores, strict=True)
-    ]
-    found = compare_rows([system.name for system in systems], scores, draws=draws, level=level, seed=seed)
+    names = distinct_names(runs)
+    compared = compare_rows(names, scores, draws=draws, level=level, seed=seed)
     return Comparison(
         dataset=dataset.name,
         rows=dataset.test.rows,
@@ -185,11 +177,19 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
         propensity=first["propensity"],
         checksums=runs[0].manifest.data or {},
         systems=tuple(
-            System(**{**vars(system), "intervals": intervals})
-            for system, intervals in zip(systems, found.intervals, strict=True)
+            System(
+                name=name,
+                metrics={**_own_metrics(run, first), **rows.totals},
+                cost=cost_of(run),
+                title=run.manifest.title or "",
+                path=run.path,
+                seed=run.manifest.seed,
+                intervals=intervals,
+            )
+            for name, run, rows, intervals in zip(names, runs, scores, compared.intervals, strict=True)
         ),
         metrics=scores[0].names,
-        differences=found.differences,
+        differences=compared.differences,
         recipes=recipe_differences([run.resolved_recipe for run in runs]),
         draws=draws,
         level=level,
@@ -266,19 +266,8 @@ def compare_rows(
         for place, adjusted in enumerate(holm(p).tolist()):
             left, right = pairs[place]
             low, high = np.percentile(spread[place], tail).tolist()
-            differences.append(
-                Difference(
-                    metric,
-                    names[left],
-                    names[right],
-                    values[place],
-                    low,
-                    high,
-                    float(p[place]),
-                    adjusted,
-                    significant=adjusted < 1 - level,
-                )
-            )
+            pair = (names[left], names[right], values[place], low, high, float(p[place]), adjusted)
+            differences.append(Difference(metric, *pair, significant=adjusted < 1 - level))
     return RowComparison(tuple(differences), intervals)
 
 

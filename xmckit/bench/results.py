@@ -17,7 +17,7 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from xmckit import store
-from xmckit.analysis.compare import DRAWS, Difference, compare_rows
+from xmckit.analysis.compare import DRAWS, Difference, compare_rows, find_difference
 from xmckit.bench.cells import SuiteCell, key_parts, mean_rows, read_rows, suite_cells
 from xmckit.bench.runner import DONE, NO_DATA
 from xmckit.bench.suite import Suite, SuiteData
@@ -259,12 +259,6 @@ def _same_truth(one: RowScores, other: RowScores) -> bool:
     return one.names == other.names and np.array_equal(one.norms, other.norms)
 
 
-def _difference(differences: Sequence[Difference], metric: str, one: str, other: str) -> Difference:
-    """Return the difference `one` minus `other`."""
-    pair = next(pair for pair in differences if pair.metric == metric and {pair.one, pair.other} == {one, other})
-    return pair if pair.one == one else pair.reversed
-
-
 def _gaps(rows: Mapping[str, RowScores], differences: Sequence[Difference]) -> dict[str, dict[str, GapToBest]]:
     """Compare each system with the best one, in every metric."""
     gaps: dict[str, dict[str, GapToBest]] = {}
@@ -274,7 +268,7 @@ def _gaps(rows: Mapping[str, RowScores], differences: Sequence[Difference]) -> d
         gaps[metric] = {best: GapToBest(best, 0.0, 0.0, 0.0, 1.0, same=True)}
         for name in values:
             if name != best:
-                pair = _difference(differences, metric, best, name)
+                pair = find_difference(differences, metric, best, name)
                 gaps[metric][name] = GapToBest(
                     best, pair.value, pair.low, pair.high, pair.adjusted, same=not pair.significant
                 )
@@ -292,7 +286,7 @@ def _duels(rows: Mapping[str, RowScores], differences: Sequence[Difference], kin
                 best[kind] = max(of_kind, key=lambda name: of_kind[name])
         if len(best) < 2:
             continue
-        pair = _difference(differences, metric, best["recipe"], best["peer"])
+        pair = find_difference(differences, metric, best["recipe"], best["peer"])
         duels.append(
             Duel(metric, pair.one, pair.other, pair.value, pair.low, pair.high, pair.adjusted, pair.significant)
         )
@@ -352,14 +346,11 @@ def changes(
             old, new = (results.of(data.name, system["name"]) for results in (before, after))
             if not old or not new:
                 continue
-            pairs = {
-                metric: (
-                    _mean(before, data.name, system["name"], metric),
-                    _mean(after, data.name, system["name"], metric),
-                )
-                for metric in old[0]["metrics"]
-                if metric in new[0]["metrics"]
-            }
+            pairs = {}
+            for metric in old[0]["metrics"]:
+                was, now = (results.mean(data.name, system["name"], metric) for results in (before, after))
+                if was and now:
+                    pairs[metric] = (was[0], now[0])
             significant = None
             if rows is not None and (both := rows.get(f"{data.name} / {system['name']}")) is not None:
                 significant = _significant(*both)
@@ -393,12 +384,6 @@ def _significant(before: RowScores, after: RowScores) -> dict[str, bool] | None:
         return None
     differences = compare_rows(["after", "before"], [after, before]).differences
     return {one.metric: one.significant for one in differences}
-
-
-def _mean(results: Results, data: str, system: str, name: str) -> float:
-    mean_and_deviation = results.mean(data, system, name)
-    assert mean_and_deviation is not None
-    return mean_and_deviation[0]
 
 
 def _ratio(before: Results, after: Results, data: str, system: str, cost: str) -> float | None:

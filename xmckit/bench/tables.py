@@ -98,8 +98,8 @@ DUEL_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmc
 
 LEGEND = (
     f"Percentages, mean ± deviation over seeds. {BEST} marks the best system on the data set, {SAME} a system that "
-    "does not differ from it significantly: paired bootstrap over test rows, Holm's correction over all pairs, level 95%. "
-    "Each system runs in a child process of its own, with the same threads and the same measurements."
+    "does not differ from it significantly: paired bootstrap over test rows, Holm's correction over all pairs, level "
+    "95%. Each system runs in a child process of its own, with the same threads and the same measurements."
 )
 
 
