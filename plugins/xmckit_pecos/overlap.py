@@ -19,7 +19,7 @@ from xmckit_pecos.labels import assignment, auction, meanings
 from xmckit_pecos.labels.assignment import Placement, PlacementValue, Reachability
 from xmckit_pecos.labels.report import leaf_size_facts
 from xmckit_pecos.labels.tree import LabelTree
-from xmckit_pecos.linear.matrices import features, targets
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.options import TOLERANCE
 from xmckit_pecos.tree import TreeIndex, TreeIndexer, TreeParams
 
@@ -61,10 +61,9 @@ class OverlapIndexer(TreeIndexer):
     Params: ClassVar[type[Params]] = OverlapParams
 
     def build(self, train: Split, *, context: Context) -> TreeIndex:
-        X, (Y, weights) = features(train.matrix), targets(train)
-        first, counts = self._tree(X, Y, context)
-        rounds = self.params.rounds
-        matcher = self._matcher(X, Y, weights, first, context, ROUGH if rounds else TOLERANCE)
+        rows, rounds = TrainingRows.from_split(train), self.params.rounds
+        first, counts = self._tree(rows, context), rows.label_counts
+        matcher = self._matcher(rows, first, context, ROUGH if rounds else TOLERANCE)
         warnings = self._warnings(first.leaves)
         index = TreeIndex(first, matcher, counts, self.params, context.workers, warnings)
         if first.leaves == 1:
@@ -72,13 +71,14 @@ class OverlapIndexer(TreeIndexer):
         copies = None if self.params.copies_per_label == "auto" else min(self.params.copies_per_label, first.leaves)
         for turn in range(max(1, rounds)):
             with context.progress("finding the leaves that rows reach"):
-                M = index.reached_leaves(X, self.params.reach)
+                M = index.reached_leaves(rows.X, self.params.reach)
             with context.progress("moving labels to the leaves of their rows"):
-                tree, facts = move_labels(first, Y, M, self.params, copies, context.using(seed=context.seed_for(turn)))
+                turn_context = context.using(seed=context.seed_for(turn))
+                tree, facts = move_labels(first, rows.Y, M, self.params, copies, turn_context)
             context.log(_summary(facts))
             if rounds:
                 tolerance = ROUGH if turn + 1 < rounds else TOLERANCE
-                matcher = self._matcher(X, Y, weights, tree, context, tolerance)
+                matcher = self._matcher(rows, tree, context, tolerance)
             index = TreeIndex(tree, matcher, counts, self.params, context.workers, {**facts, **warnings})
         return index
 

@@ -14,12 +14,12 @@ from numba import njit
 from pydantic import AfterValidator, Field
 from scipy.sparse import csr_matrix
 
-from xmckit import Configured, Context, DataError, DataPath, Matrix, Params, Split, UsageError, store
+from xmckit import Configured, Context, DataPath, Matrix, Params, Split, UsageError, store
 from xmckit.exhibits import Exhibit
 from xmckit_pecos.labels.report import tree_exhibits
 from xmckit_pecos.labels.tree import LabelTree, read_tree, tree_of_leaves
 from xmckit_pecos.linear import isolation
-from xmckit_pecos.linear.matrices import features, targets
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TOLERANCE, Loss, Negatives, TrainingOptions
 from xmckit_pecos.linear.storage import PostProcessor
@@ -186,47 +186,29 @@ class TreeIndexer(Configured):
     provides: ClassVar[frozenset[str]] = frozenset({"shortlist", "clusters"})
 
     def build(self, train: Split, *, context: Context) -> TreeIndex:
-        X, (Y, weights) = features(train.matrix), targets(train)
-        tree, counts = self._tree(X, Y, context)
-        matcher = self._matcher(X, Y, weights, tree, context)
-        return TreeIndex(tree, matcher, counts, self.params, context.workers)
+        rows = TrainingRows.from_split(train)
+        tree = self._tree(rows, context)
+        return TreeIndex(tree, self._matcher(rows, tree, context), rows.label_counts, self.params, context.workers)
 
-    def _tree(self, X: Matrix, Y: csr_matrix, context: Context) -> tuple[LabelTree, np.ndarray]:
-        """Return the tree, and the number of rows of each label."""
-        if not Y.nnz:
-            raise DataError("no training row has a label, so an index has nothing to learn from")
-        labels = Y.shape[1]
-        counts = np.bincount(Y.indices, minlength=labels).astype(np.int64)
-        if self.params.path is not None:
-            tree = read_tree(self.params.path, labels, context.label_names)
+    def _tree(self, rows: TrainingRows, context: Context) -> LabelTree:
+        params, labels = self.params, rows.Y.shape[1]
+        if params.path is not None:
+            tree = read_tree(params.path, labels, context.label_names)
         else:
             with context.progress("building the label tree"):
-                tree = build_tree(
-                    X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
-                )
-        if unseen := int((counts == 0).sum()):
+                tree = build_tree(rows, params.branching, params.leaf_size, context, isolated=params.isolated)
+        if unseen := int((rows.label_counts == 0).sum()):
             context.log(f"{unseen:,} of {labels:,} labels are on no training row: they go to the smallest leaves")
-        return tree, counts
+        return tree
 
     def _matcher(
-        self,
-        X: Matrix,
-        Y: csr_matrix,
-        weights: csr_matrix | None,
-        tree: LabelTree,
-        context: Context,
-        tolerance: float = TOLERANCE,
+        self, rows: TrainingRows, tree: LabelTree, context: Context, tolerance: float = TOLERANCE
     ) -> LinearModel | None:
+        if tree.depth == 1:
+            return None
+        options = replace(self.params.training_options(), tolerance=tolerance)
         with context.progress("training the levels above the leaves"):
-            return isolation.train_matcher(
-                X,
-                over_pseudo_labels(Y, tree),
-                tree,
-                replace(self.params.training_options(), tolerance=tolerance),
-                context,
-                isolated=self.params.isolated,
-                weights=None if weights is None else over_pseudo_labels(weights, tree),
-            )
+            return isolation.train(rows, tree, options, context, isolated=self.params.isolated, to_leaves=True)
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> Any:
@@ -235,20 +217,17 @@ class TreeIndexer(Configured):
 
 
 def build_tree(
-    X: Matrix, Y: csr_matrix, branching: int, leaf_size: int, context: Context, *, isolated: bool = False
+    rows: TrainingRows, branching: int, leaf_size: int, context: Context, *, isolated: bool = False
 ) -> LabelTree:
     """Build the tree of the labels that occur, and spread the others over its leaves, the smallest first."""
-    labels = Y.shape[1]
-    counts = np.bincount(Y.indices, minlength=labels)
+    labels, counts = rows.Y.shape[1], rows.label_counts
     seen = np.flatnonzero(counts)
-    if not len(seen):
-        raise DataError("no training row has a label, so a label tree has nothing to learn from")
     depth = max(0, math.ceil(math.log2(labels / leaf_size)))
     depth = min(depth, int(math.log2(len(seen))))  # no empty leaf
     leaf_of = np.zeros(labels, dtype=np.int32)
     if depth:
-        present = Y if len(seen) == labels else Y[:, seen]
-        codes = isolation.leaf_codes(X, present, depth, context.seed_for("tree"), context, isolated=isolated)
+        present = rows.Y if len(seen) == labels else rows.Y[:, seen]
+        codes = isolation.leaf_codes(rows.X, present, depth, context.seed_for("tree"), context, isolated=isolated)
         leaf_of[seen] = codes
         leaf_of[counts == 0] = _smallest_leaves(np.bincount(codes, minlength=1 << depth), labels - len(seen))
     return tree_of_leaves(leaf_of, 1 << depth, branching, np.arange(labels), labels)
@@ -262,13 +241,6 @@ def _smallest_leaves(sizes: np.ndarray, count: int) -> np.ndarray:
     within = np.concatenate([np.arange(max(0, places)) for places in room])
     order = np.lexsort((leaves, sizes[leaves] + within))
     return leaves[order[:count]].astype(np.int32)
-
-
-def over_pseudo_labels(Y: csr_matrix, tree: LabelTree) -> csr_matrix:
-    """Return Y with a column for each pseudo-label: the column of its label."""
-    if tree.plain:
-        return Y
-    return csr_matrix(Y[:, tree.label_of]).sorted_indices()
 
 
 @njit(cache=True, nogil=True)

@@ -33,11 +33,12 @@ from xmckit_pecos.labels.report import leaf_size_facts, tree_exhibits
 from xmckit_pecos.labels.tree import LabelTree, tree_of_clusters
 from xmckit_pecos.linear import calibration, isolation, matrices
 from xmckit_pecos.linear.calibration import CalibrationMethod
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
 from xmckit_pecos.linear.storage import PostProcessor
 from xmckit_pecos.search.copies import scores_of_labels
-from xmckit_pecos.tree import COUNTS, Branching, LinearParams, build_tree, over_pseudo_labels, read_counts
+from xmckit_pecos.tree import COUNTS, Branching, LinearParams, TreeIndex, build_tree, read_counts
 
 MODEL, STATE = "model", "state.json"
 EVALUATED = 5  # best labels of a row in the calibration error
@@ -191,46 +192,36 @@ class XRLinearHead(Configured):
             raise UsageError(
                 f'this head takes one index, not {len(indexes)}: name it with index = ["…"] in the head\'s section'
             )
-        X, (Y, weights) = matrices.features(train.matrix), matrices.targets(train)
-        if not Y.nnz:
-            raise DataError("no training row has a label, so this head has nothing to learn from")
+        params, rows = self.params, TrainingRows.from_split(train)
         if indexes:
-            tree, matcher = self._from_index(indexes[0], Y.shape[1])
+            tree, matcher = self._from_index(indexes[0], rows.Y.shape[1])
         else:
             with context.progress("building the label tree"):
-                tree = build_tree(
-                    X, Y, self.params.branching, self.params.leaf_size, context, isolated=self.params.isolated
-                )
+                tree = build_tree(rows, params.branching, params.leaf_size, context, isolated=params.isolated)
                 matcher = None
         # a label on no row has nothing to learn from, and its score would mean nothing
-        counts = np.bincount(Y.indices, minlength=Y.shape[1])
+        counts = rows.label_counts
         tree = tree.filtered(counts[tree.label_of] > 0)
         self._counts = None if indexes else counts
         with context.progress("training the linear models"):
             model = isolation.train(
-                X,
-                over_pseudo_labels(Y, tree),
-                tree,
-                self.params.training_options(),
-                context,
-                isolated=self.params.isolated,
-                weights=None if weights is None else over_pseudo_labels(weights, tree),
-                matcher=matcher,
+                rows, tree, params.training_options(), context, isolated=params.isolated, matcher=matcher
             )
         self._workers = context.workers
         self._model, self._tree = model, tree
         self._calibration, self.threshold = calibration.Uncalibrated(), 0.0
-        self._facts = self._training_facts(X, counts, context)
+        self._facts = self._training_facts(rows.X, counts, context)
         if indexes and isinstance(indexes[0], SupportsFacts) and (facts := indexes[0].facts()):
             self._facts["index"] = facts
 
-    def _from_index(self, index: Any, labels: int) -> tuple[LabelTree, LinearModel | None]:
+    def _from_index(self, index: LabelIndex, labels: int) -> tuple[LabelTree, LinearModel | None]:
         """Return the tree of an index and, if it is an index of this plugin, its matcher."""
-        tree, matcher = getattr(index, "tree", None), getattr(index, "matcher", None)
-        if not isinstance(tree, LabelTree):
-            if not isinstance(index, ClusteredIndex):
-                raise UsageError(f"this head needs an index with clusters, and a {type(index).__name__} has none")
+        if isinstance(index, TreeIndex):
+            tree, matcher = index.tree, index.matcher
+        elif isinstance(index, ClusteredIndex):
             tree, matcher = tree_of_clusters(index.clusters, index.label_of, labels, self.params.branching), None
+        else:
+            raise UsageError(f"this head needs an index with clusters, and a {type(index).__name__} has none")
         if tree.labels != labels:
             raise DataError(f"the index is over {tree.labels} labels, the training rows have {labels}")
         return tree, matcher

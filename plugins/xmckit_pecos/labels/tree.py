@@ -100,6 +100,10 @@ class LabelTree:
         """Return the tree with the same leaves and only the pseudo-labels for which `kept` is true."""
         return replace(self, parents=(*self.parents[:-1], self.leaf_of[kept]), label_of=self.label_of[kept])
 
+    def over_pseudo_labels(self, Y: csr_matrix) -> csr_matrix:
+        """Return Y with a column for each pseudo-label: the column of its label."""
+        return Y if self.plain else csr_matrix(Y[:, self.label_of]).sorted_indices()
+
     def members(self, leaf: int) -> np.ndarray:
         """Return the labels in a leaf, in the order of their pseudo-labels."""
         return self.label_of[self.leaf_of == leaf]

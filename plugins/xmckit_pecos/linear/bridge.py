@@ -27,7 +27,7 @@ from scipy.sparse import csc_matrix, csr_matrix, issparse
 
 from xmckit import Matrix, UsageError
 from xmckit_pecos.labels.tree import LabelTree
-from xmckit_pecos.linear.matrices import features, useful_threads
+from xmckit_pecos.linear.matrices import TrainingRows, features, useful_threads
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
 from xmckit_pecos.linear.storage import ModelLevel
@@ -102,60 +102,30 @@ def balanced_codes(embeddings: Matrix, depth: int, seed: int, threads: int) -> n
 
 
 def train(
-    X: Matrix,
-    Y: csr_matrix,
+    rows: TrainingRows,
     tree: LabelTree,
     options: TrainingOptions,
     threads: int,
     *,
-    weights: csr_matrix | None = None,
     matcher: LinearModel | None = None,
+    to_leaves: bool = False,
 ) -> LinearModel:
-    """Train the linear models of every level of `tree` as `XLinearModel.train` does, with Y over its pseudo-labels.
+    """Train the linear models of every level of `tree` as `XLinearModel.train` does.
 
-    With `matcher`, a model over the tree's leaves, train only the last level, below it. `weights` has Y's pattern and
-    multiplies the cost of each positive. A cluster weighs as much as the heaviest of its labels in the row.
+    With `to_leaves`, train all levels but the last: a matcher, which ranks the leaves. With `matcher`, train only the
+    last level, below it. A cluster weighs as much as the heaviest of its labels in the row.
     """
+    if rows.Y.shape[1] != tree.labels:
+        raise UsageError(f"the tree is over {tree.labels} labels, the training rows have {rows.Y.shape[1]}")
     if matcher is not None and matcher.labels != tree.leaves:
         raise UsageError(f"the matcher is over {matcher.labels} leaves, the tree has {tree.leaves}")
     # the weights of the matcher stay; the defaults of PECOS's `predict` become those of this model
     above = _predicting(options.beam, options)
     levels = [] if matcher is None else [replace(level, predicting=above) for level in matcher.levels]
-    return LinearModel(_train_levels(X, Y, tree, options, threads, weights, levels, tree.depth))
-
-
-def train_matcher(
-    X: Matrix,
-    Y: csr_matrix,
-    tree: LabelTree,
-    options: TrainingOptions,
-    threads: int,
-    *,
-    weights: csr_matrix | None = None,
-) -> LinearModel | None:
-    """Train all levels but the last: a model that ranks the leaves. Return None for a tree with one leaf."""
-    if tree.depth == 1:
-        return None
-    return LinearModel(_train_levels(X, Y, tree, options, threads, weights, [], tree.depth - 1))
-
-
-def _train_levels(
-    X: Matrix,
-    Y: csr_matrix,
-    tree: LabelTree,
-    options: TrainingOptions,
-    threads: int,
-    weights: csr_matrix | None,
-    levels: list[ModelLevel],
-    depth: int,
-) -> list[ModelLevel]:
-    """Train the levels below `levels`, down to `depth`, and return all of them."""
-    if Y.shape[1] != len(tree.label_of):
-        raise UsageError(f"Y has {Y.shape[1]} columns for {len(tree.label_of)} pseudo-labels")
+    X = features(rows.X)
     chain, threads = [tree.step(level).tocsc() for level in range(tree.depth)], useful_threads(threads, X)
-    ready = features(X)
-    pX = ScipyCsrF32.init_from(ready) if issparse(ready) else ScipyDrmF32.init_from(ready)
-    Ys, weighted = _aggregate(Y, weights, tree, chain, threads)
+    pX = ScipyCsrF32.init_from(X) if issparse(X) else ScipyDrmF32.init_from(X)
+    Ys, weighted = _aggregate(rows, tree, chain, threads)
     train_params = MLModel.TrainParams(
         threshold=options.prune,
         solver_type=_SOLVERS[options.loss],
@@ -164,13 +134,13 @@ def _train_levels(
         eps=options.tolerance,
         threads=threads,
     )
-    for level in range(len(levels), depth):
+    for level in range(len(levels), tree.depth - to_leaves):
         kept = _KEPT_BY_DEFAULT if level == tree.depth - 1 else options.beam
         C, M = _most_work_first(chain[level], _training_rows(pX, Ys, levels, options, threads))
         problem = MLProblem(pX, Ys[level], C=C, M=M, R=weighted[level], threads=threads)
         trained = MLModel.train(problem, train_params=train_params)
         levels.append(ModelLevel(trained.W, chain[level], trained.bias, _predicting(kept, options)))
-    return levels
+    return LinearModel(levels)
 
 
 def _predicting(kept: int, options: TrainingOptions) -> dict[str, Any]:
@@ -189,15 +159,15 @@ def _most_work_first(C: csc_matrix, M: csc_matrix | None) -> tuple[csc_matrix, c
 
 
 def _aggregate(
-    Y: csr_matrix, weights: csr_matrix | None, tree: LabelTree, chain: Sequence[csc_matrix], threads: int
+    rows: TrainingRows, tree: LabelTree, chain: Sequence[csc_matrix], threads: int
 ) -> tuple[list[csc_matrix], list[csc_matrix | None]]:
     """Return Y and the weights over the nodes of each level, from below the root down to the pseudo-labels."""
-    Ys = [Y.tocsc()]
+    Ys = [tree.over_pseudo_labels(rows.Y).tocsc()]
     for step in reversed(chain[1:]):
         Ys.append(clib.sparse_matmul(Ys[-1], step, threads=threads).tocsc())
-    if weights is None:
+    if rows.weights is None:
         return Ys[::-1], [None] * len(chain)
-    heaviest = [weights.tocsc()]
+    heaviest = [tree.over_pseudo_labels(rows.weights).tocsc()]
     for level in range(tree.depth - 1, 0, -1):
         heaviest.append(_largest_below(heaviest[-1], tree.parents[level], tree.level_sizes[level]))
     return Ys[::-1], heaviest[::-1]

@@ -29,7 +29,7 @@ from xmckit import Context, DataError, Matrix, PluginError, UsageError, XmckitEr
 from xmckit.processes import command, describe_exit, end_with_stdin
 from xmckit_pecos import PECOS
 from xmckit_pecos.labels.tree import LabelTree
-from xmckit_pecos.linear.matrices import features
+from xmckit_pecos.linear.matrices import TrainingRows, features
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
 
@@ -52,49 +52,32 @@ def leaf_codes(X: Matrix, Y: csr_matrix, depth: int, seed: int, context: Context
     with _exchange_folder("clustering the labels", context, isolated) as folder:
         if folder is None:
             return _leaf_codes(X, Y, **settings)
-        _write_data(folder, X, Y)
-        _run_child(folder, "codes", settings, context)
+        _write_rows(folder, TrainingRows(X, Y))
+        _run_child(folder, {"job": "codes", **settings}, context)
         return store.read_arrays(folder / _RESULT / "codes.npz", "codes")["codes"]
 
 
 def train(
-    X: Matrix,
-    Y: csr_matrix,
+    rows: TrainingRows,
     tree: LabelTree,
     options: TrainingOptions,
     context: Context,
     *,
     isolated: bool,
-    weights: csr_matrix | None = None,
     matcher: LinearModel | None = None,
+    to_leaves: bool = False,
 ) -> LinearModel:
     """Run `bridge.train` with the threads of the context."""
-    with _exchange_folder("training the linear models", context, isolated) as folder:
+    task = "training the levels above the leaves" if to_leaves else "training the linear models"
+    with _exchange_folder(task, context, isolated) as folder:
         if folder is None:
-            return _bridge().train(X, Y, tree, options, context.workers, weights=weights, matcher=matcher)
-        _write_data(folder, X, Y, tree, weights, matcher)
-        _run_child(folder, "train", {"training": asdict(options), "threads": context.workers}, context)
-        return LinearModel.load(folder / _RESULT)
-
-
-def train_matcher(
-    X: Matrix,
-    Y: csr_matrix,
-    tree: LabelTree,
-    options: TrainingOptions,
-    context: Context,
-    *,
-    isolated: bool,
-    weights: csr_matrix | None = None,
-) -> LinearModel | None:
-    """Run `bridge.train_matcher` with the threads of the context."""
-    if tree.depth == 1:
-        return None
-    with _exchange_folder("training the levels above the leaves", context, isolated) as folder:
-        if folder is None:
-            return _bridge().train_matcher(X, Y, tree, options, context.workers, weights=weights)
-        _write_data(folder, X, Y, tree, weights)
-        _run_child(folder, "matcher", {"training": asdict(options), "threads": context.workers}, context)
+            return _bridge().train(rows, tree, options, context.workers, matcher=matcher, to_leaves=to_leaves)
+        _write_rows(folder, rows)
+        tree.save(folder)
+        if matcher is not None:
+            matcher.save(folder / "matcher")
+        job = {"job": "train", "training": asdict(options), "threads": context.workers, "to_leaves": to_leaves}
+        _run_child(folder, job, context)
         return LinearModel.load(folder / _RESULT)
 
 
@@ -121,26 +104,28 @@ def _bridge() -> Any:
 def _exchange_folder(task: str, context: Context, isolated: bool) -> Iterator[Path | None]:
     """Provide a folder to exchange files with another process, or None if PECOS runs in this process."""
     note = None if context.folder is None else context.folder / NOTE
-    crashed = note is not None and note.is_file()
-    if not isolated and not crashed:
+    crash = _earlier_crash(note)
+    if not isolated and crash is None:
         with _crash_note(task, note):
             yield None
         return
     with contextlib.ExitStack() as stack:
-        if crashed:
-            context.log(f"{_earlier_crash(note)}: PECOS now runs in its own process")
+        if crash is not None:
+            context.log(f"{crash}: PECOS now runs in its own process")
             stack.enter_context(context.progress("PECOS in its own process: it ended an earlier attempt"))
         for unfinished in () if context.folder is None else context.folder.glob(f"{_EXCHANGE}*"):
             shutil.rmtree(unfinished)
         yield Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_EXCHANGE, dir=context.folder)))
 
 
-def _earlier_crash(note: Path | None) -> str:
-    try:
-        task = store.read_json(note)["what"] if note is not None else ""
-    except (XmckitError, KeyError, TypeError):  # the process may have died while it wrote
-        task = ""
-    return f"an earlier attempt ended in PECOS{f', {task}' if task else ''} (a crash, no memory, or killed)"
+def _earlier_crash(note: Path | None) -> str | None:
+    """Describe the crash that left a note behind. Return None if there is no note."""
+    if note is None or not note.is_file():
+        return None
+    task = ""
+    with contextlib.suppress(XmckitError, KeyError, TypeError):  # the process may have died while it wrote
+        task = f", {store.read_json(note)['what']}"
+    return f"an earlier attempt ended in PECOS{task} (a crash, no memory, or killed)"
 
 
 @contextlib.contextmanager
@@ -161,27 +146,16 @@ def _crash_note(task: str, note: Path | None) -> Iterator[None]:
             note.unlink(missing_ok=True)
 
 
-def _write_data(
-    folder: Path,
-    X: Matrix,
-    Y: csr_matrix,
-    tree: LabelTree | None = None,
-    weights: csr_matrix | None = None,
-    matcher: LinearModel | None = None,
-) -> None:
-    store.write_matrix(folder / "X.npz", features(X))
-    store.write_csr(folder / "Y.npz", Y)
-    if tree is not None:
-        tree.save(folder)
-    if weights is not None:
-        store.write_csr(folder / "weights.npz", weights)
-    if matcher is not None:
-        matcher.save(folder / "matcher")
+def _write_rows(folder: Path, rows: TrainingRows) -> None:
+    store.write_matrix(folder / "X.npz", features(rows.X))
+    store.write_csr(folder / "Y.npz", rows.Y)
+    if rows.weights is not None:
+        store.write_csr(folder / "weights.npz", rows.weights)
 
 
-def _run_child(folder: Path, job: str, settings: dict[str, Any], context: Context) -> None:
+def _run_child(folder: Path, job: dict[str, Any], context: Context) -> None:
     """Run the job in another process. Raise an error that says how the process ended if it failed."""
-    store.write_json(folder / _JOB, {"job": job, **settings})
+    store.write_json(folder / _JOB, job)
     output = folder / LAST_WORDS
     with open(output, "wb") as stream:
         # only this process holds the other end of stdin, so the child ends when this process does
@@ -231,19 +205,14 @@ def serve(folder_name: str) -> None:
 
 
 def _work(folder: Path) -> None:
-    job = store.read_json(folder / _JOB)
+    job, result = store.read_json(folder / _JOB), folder / _RESULT
     X, Y, threads = store.read_matrix(folder / "X.npz"), store.read_csr(folder / "Y.npz"), job["threads"]
-    result = folder / _RESULT
     if job["job"] == "codes":
         result.mkdir()
         store.write_arrays(result / "codes.npz", {"codes": _leaf_codes(X, Y, job["depth"], job["seed"], threads)})
         return
     tree, options = LabelTree.load(folder), TrainingOptions(**job["training"])
     weights = store.read_csr(folder / "weights.npz") if (folder / "weights.npz").is_file() else None
-    if job["job"] == "matcher":
-        model = _bridge().train_matcher(X, Y, tree, options, threads, weights=weights)
-        assert model is not None  # the parent does not hand over a tree with one leaf
-    else:
-        matcher = LinearModel.load(folder / "matcher") if (folder / "matcher").is_dir() else None
-        model = _bridge().train(X, Y, tree, options, threads, weights=weights, matcher=matcher)
-    model.save(result)
+    matcher = LinearModel.load(folder / "matcher") if (folder / "matcher").is_dir() else None
+    rows = TrainingRows(X, Y, weights)
+    _bridge().train(rows, tree, options, threads, matcher=matcher, to_leaves=job["to_leaves"]).save(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,27 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import DataError, Matrix, Split, UsageError
 from xmckit.data.model import as_csr
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows to train on: features, labels as ones, and weights with the pattern of Y that multiply the cost of pairs."""
+
+    X: Matrix
+    Y: csr_matrix
+    weights: csr_matrix | None = None
+
+    @classmethod
+    def from_split(cls, train: Split) -> TrainingRows:
+        rows = cls(features(train.matrix), *targets(train))
+        if not rows.Y.nnz:
+            raise DataError("no training row has a label, so there is nothing to learn from")
+        return rows
+
+    @property
+    def label_counts(self) -> np.ndarray:
+        """The number of rows of each label."""
+        return np.bincount(self.Y.indices, minlength=self.Y.shape[1])
 
 
 def features(X: Matrix) -> Matrix:

@@ -16,10 +16,11 @@ from test_assignment import objectives, random_problem
 from xmckit_pecos import overlap
 from xmckit_pecos.labels import assignment, auction
 from xmckit_pecos.labels.tree import tree_of_leaves
-from xmckit_pecos.linear import bridge, isolation, matrices
+from xmckit_pecos.linear import bridge, isolation
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.options import TOLERANCE, TrainingOptions
 from xmckit_pecos.overlap import STAYED, OverlapIndexer, OverlapParams, move_labels
-from xmckit_pecos.tree import TreeIndexer, over_pseudo_labels
+from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
 from xmckit import Context, DataError, Split
@@ -100,15 +101,15 @@ def test_no_rounds_leave_the_matcher_as_it_was(monkeypatch):
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_only_matchers_that_are_not_kept_are_rough(rounds, monkeypatch):
     asked = []
-    inner = isolation.train_matcher
+    inner = isolation.train
     monkeypatch.setattr(
-        isolation, "train_matcher", lambda *args, **more: (asked.append(args[3].tolerance), inner(*args, **more))[1]
+        isolation, "train", lambda *args, **more: (asked.append(args[2].tolerance), inner(*args, **more))[1]
     )
     train = every_label()
     index = build(train, rounds=rounds, copies_per_label=2)
     assert asked == [*[overlap.ROUGH] * rounds, TOLERANCE]
-    Y, training = over_pseudo_labels(matrices.targets(train)[0], index.tree), TrainingOptions(beam=index._params.beam)
-    exact = bridge.train_matcher(train.matrix, Y, index.tree, training, 1)
+    rows, training = TrainingRows.from_split(train), TrainingOptions(beam=index._params.beam)
+    exact = bridge.train(rows, index.tree, training, 1, to_leaves=True)
     assert all((one.W != other.W).nnz == 0 for one, other in zip(index.matcher.levels, exact.levels, strict=True))
 
 

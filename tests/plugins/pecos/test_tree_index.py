@@ -12,6 +12,7 @@ from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos_problems import every_label, problem
 from pydantic import ValidationError
 from xmckit_pecos.labels.tree import tree_of_leaves
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.tree import TreeIndex, TreeIndexer, _smallest_leaves, build_tree
 
 from xmckit import Context, DataError, Split, StorageError, UsageError
@@ -24,7 +25,7 @@ def build(train, **params):
 def test_the_tree_is_that_of_pecos():
     train = every_label(labels=70)
     context = Context(seed=5)
-    tree = build_tree(train.matrix, train.Y, 4, 10, context)
+    tree = build_tree(TrainingRows(train.matrix, train.Y), 4, 10, context)
     embeddings = LabelEmbeddingFactory.create(train.Y, train.matrix, method="pifa")
     seed = context.seed_for("tree") % 2**31
     expected = Indexer.gen(embeddings, nr_splits=4, max_leaf_size=10, seed=seed, threads=1)
@@ -34,7 +35,7 @@ def test_the_tree_is_that_of_pecos():
 
 def test_other_seeds_give_other_trees():
     train = problem()
-    first, second = (build_tree(train.matrix, train.Y, 4, 10, Context(seed=seed)) for seed in (0, 1))
+    first, second = (build_tree(TrainingRows(train.matrix, train.Y), 4, 10, Context(seed=seed)) for seed in (0, 1))
     assert not np.array_equal(first.leaf_of, second.leaf_of)
 
 
@@ -43,7 +44,7 @@ def test_labels_of_a_kind_stand_together():
     kind = rng.permutation(64) % 2
     Y = np.eye(64, dtype=np.float32)[rng.permutation(640) % 64]
     X = np.eye(2)[kind[Y.argmax(1)]].repeat(4, axis=1) * rng.uniform(0.5, 1, (640, 8))
-    tree = build_tree(csr_matrix(X.astype(np.float32)), csr_matrix(Y), 2, 32, Context())
+    tree = build_tree(TrainingRows(csr_matrix(X.astype(np.float32)), csr_matrix(Y)), 2, 32, Context())
     assert [set(kind[tree.members(leaf)].tolist()) for leaf in (0, 1)] in ([{0}, {1}], [{1}, {0}])
 
 

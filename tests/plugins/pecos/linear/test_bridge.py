@@ -24,6 +24,7 @@ from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
 from xmckit_pecos.labels.tree import LabelTree, tree_of_clusters, tree_of_leaves
 from xmckit_pecos.linear import bridge, matrices
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
 from xmckit_pecos.tree import TreeIndexer
@@ -181,7 +182,7 @@ def test_training_is_that_of_pecos(negatives, loss):
     train = every_label()
     tree = tree_for(train)
     training = TrainingOptions(C=2.0, prune=0.05, loss=loss, negatives=negatives, beam=3, post_processor="l2-hinge")
-    ours = bridge.train(train.matrix, train.Y, tree, training, 1)
+    ours = bridge.train(TrainingRows(train.matrix, train.Y), tree, training, 1)
     theirs = XLinearModel.train(
         train.matrix, train.Y.tocsc(), C=chain(tree), min_codes=2, nr_splits=2, threshold=0.05, Cp=2.0, Cn=2.0,
         solver_type=bridge._SOLVERS[loss], negative_sampling_scheme=negatives, beam_size=3, post_processor="l2-hinge",
@@ -199,24 +200,29 @@ def test_training_is_that_of_pecos(negatives, loss):
 def test_a_ranker_below_a_matcher_is_the_whole_model(negatives):
     train = every_label()
     tree, training = tree_for(train), TrainingOptions(negatives=negatives, beam=3)
-    matcher = bridge.train_matcher(train.matrix, train.Y, tree, training, 1)
+    matcher = bridge.train(TrainingRows(train.matrix, train.Y), tree, training, 1, to_leaves=True)
     assert matcher is not None
     assert (matcher.labels, matcher.depth) == (tree.leaves, tree.depth - 1)
-    whole = bridge.train(train.matrix, train.Y, tree, training, 1)
-    joined = bridge.train(train.matrix, train.Y, tree, training, 1, matcher=matcher)
+    whole = bridge.train(TrainingRows(train.matrix, train.Y), tree, training, 1)
+    joined = bridge.train(TrainingRows(train.matrix, train.Y), tree, training, 1, matcher=matcher)
     assert same_weights(joined, SimpleNamespace(model=SimpleNamespace(model_chain=whole.levels)))
 
 
 def test_a_matcher_of_other_leaves_is_refused():
     train = every_label()
-    matcher = bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=4), TrainingOptions(), 1)
+    rows, options = TrainingRows(train.matrix, train.Y), TrainingOptions()
+    matcher = bridge.train(rows, tree_for(train, leaves=4), options, 1, to_leaves=True)
     with pytest.raises(UsageError, match="over 4 leaves"):
-        bridge.train(train.matrix, train.Y, tree_for(train, leaves=8), TrainingOptions(), 1, matcher=matcher)
+        bridge.train(rows, tree_for(train, leaves=8), options, 1, matcher=matcher)
+    with pytest.raises(UsageError, match="the tree is over 39 labels, the training rows have 40"):
+        bridge.train(rows, tree_of_leaves(np.arange(39) % 4, 4, 4, np.arange(39), 39), options, 1)
 
 
 def test_one_leaf_needs_no_matcher():
     train = every_label(labels=3)
-    assert bridge.train_matcher(train.matrix, train.Y, tree_for(train, leaves=1), TrainingOptions(), 1) is None
+    index = TreeIndexer().build(train, context=Context())
+    assert index.tree.leaves == 1
+    assert index.matcher is None
 
 
 def test_results_do_not_depend_on_threads(monkeypatch):
@@ -227,7 +233,7 @@ def test_results_do_not_depend_on_threads(monkeypatch):
     found = []
     for threads in (1, 2, 3):
         embeddings = bridge.label_embeddings(train.matrix, train.Y, threads)
-        model = bridge.train(train.matrix, train.Y, tree, training, threads)
+        model = bridge.train(TrainingRows(train.matrix, train.Y), tree, training, threads)
         scores = model.predict(train.matrix, 5, 3, threads, "l3-hinge")
         codes = bridge.balanced_codes(embeddings, 3, 7, threads)
         found.append((embeddings.data.tobytes(), codes.tobytes(), scores.data.tobytes(), scores.indices.tobytes()))
@@ -266,7 +272,7 @@ def test_a_seed_of_64_bits_is_taken():
 def test_forms_that_pecos_refuses_are_brought_into_its_own():
     train = every_label()
     tree, X = tree_for(train), train.matrix
-    model = bridge.train(X, train.Y, tree, TrainingOptions(), 1)
+    model = bridge.train(TrainingRows(X, train.Y), tree, TrainingOptions(), 1)
     unsorted = X.copy()
     for row in range(X.shape[0]):
         part = slice(X.indptr[row], X.indptr[row + 1])
@@ -278,7 +284,7 @@ def test_forms_that_pecos_refuses_are_brought_into_its_own():
         found = model.predict(form, 5, 3, 1, "l3-hinge")
         assert np.array_equal(found.indices, expected.indices)
         assert np.array_equal(found.data, expected.data)
-        again = bridge.train(form, train.Y, tree, TrainingOptions(), 1)
+        again = bridge.train(TrainingRows(form, train.Y), tree, TrainingOptions(), 1)
         np.testing.assert_allclose(again.levels[-1].W.toarray(), model.levels[-1].W.toarray(), atol=0.1)
     assert np.array_equal(unsorted.indices, before)
 
@@ -298,9 +304,9 @@ def weighted(train: Split, value) -> csr_matrix:
 def test_weights_of_one_change_nothing():
     train = every_label()
     tree = tree_for(train)
-    plain = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1)
+    plain = bridge.train(TrainingRows(train.matrix, train.Y), tree, TrainingOptions(), 1)
     ones = weighted(train, np.ones(train.Y.nnz, dtype=np.float32))
-    even = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1, weights=ones)
+    even = bridge.train(TrainingRows(train.matrix, train.Y, ones), tree, TrainingOptions(), 1)
     assert all((one.W != other.W).nnz == 0 for one, other in zip(plain.levels, even.levels, strict=True))
 
 
@@ -308,7 +314,7 @@ def test_weights_are_pecos_relevance():
     train = every_label()
     tree = tree_for(train, leaves=1)
     weights = weighted(train, np.random.default_rng(0).uniform(0, 3, train.Y.nnz).astype(np.float32))
-    ours = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1, weights=weights)
+    ours = bridge.train(TrainingRows(train.matrix, train.Y, weights), tree, TrainingOptions(), 1)
     theirs = XLinearModel.train(
         train.matrix, train.Y.tocsc(), C=chain(tree), R=weights.tocsc(), rel_mode="ranker-only", threads=1
     )
@@ -340,7 +346,7 @@ def test_weights_without_weight_keep_their_pairs():
     assert weights is not None
     assert Y.nnz == weights.nnz == train.Y.nnz
     tree = tree_for(train)
-    bridge.train(train.matrix, Y, tree, TrainingOptions(), 1, weights=weights)
+    bridge.train(TrainingRows(train.matrix, Y, weights), tree, TrainingOptions(), 1)
 
 
 def test_pairs_stored_as_zero_are_no_pairs():
@@ -365,7 +371,7 @@ def test_a_label_in_no_or_two_clusters_never_reaches_pecos(entries):
 
 def test_impossible_predictions_are_refused():
     train = every_label()
-    model = bridge.train(train.matrix, train.Y, tree_for(train), TrainingOptions(), 1)
+    model = bridge.train(TrainingRows(train.matrix, train.Y), tree_for(train), TrainingOptions(), 1)
     for k, beam in ((0, 1), (1, 0)):
         with pytest.raises(UsageError, match="at least 1"):
             model.predict(train.matrix, k, beam, 1, "l3-hinge")
@@ -379,5 +385,5 @@ def test_empty_leaves_and_inner_nodes_do_no_harm():
     train = every_label(labels=6)
     parents = ([0, 0, 0], [0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 3])
     tree = LabelTree(tuple(np.asarray(p, dtype=np.int32) for p in parents), np.arange(6, dtype=np.int32), 6)
-    model = bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1)
+    model = bridge.train(TrainingRows(train.matrix, train.Y), tree, TrainingOptions(), 1)
     assert model.predict(train.matrix, 10, 5, 1, "l3-hinge").nnz == 6 * train.rows

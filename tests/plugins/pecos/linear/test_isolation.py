@@ -20,6 +20,7 @@ pytest.importorskip("pecos")
 from pecos_problems import every_label
 from xmckit_pecos.labels.tree import tree_of_leaves
 from xmckit_pecos.linear import bridge, isolation
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.options import TrainingOptions
 from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
@@ -82,7 +83,8 @@ def test_one_leaf_and_no_scratch_folder():
 def trained(context, isolated=True, **more):
     train = every_label()
     tree = tree_of_leaves(np.arange(40) % 4, 4, 2, np.arange(40), 40)
-    return isolation.train(train.matrix, train.Y, tree, TrainingOptions(), context, isolated=isolated, **more)
+    rows = TrainingRows(train.matrix, train.Y)
+    return isolation.train(rows, tree, TrainingOptions(), context, isolated=isolated, **more)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +115,8 @@ def test_last_words_say_where(tmp_path, monkeypatch):
 
 def test_what_python_raises_there_is_raised_here(tmp_path, monkeypatch):
     train = every_label()
-    wrong = bridge.train_matcher(
-        train.matrix, train.Y, tree_of_leaves(np.arange(40) % 8, 8, 2, np.arange(40), 40), TrainingOptions(), 1
-    )
+    other = tree_of_leaves(np.arange(40) % 8, 8, 2, np.arange(40), 40)
+    wrong = bridge.train(TrainingRows(train.matrix, train.Y), other, TrainingOptions(), 1, to_leaves=True)
     with pytest.raises(UsageError, match="the matcher is over 8 leaves, the tree has 4"):
         trained(with_files(tmp_path), matcher=wrong)
     assert not list(tmp_path.iterdir())
@@ -260,5 +261,7 @@ def test_a_crash_in_this_process_has_words_and_goes_on(recipe, tmp_path):
     assert xmckit.find_run(stopped, tmp_path).status == "killed"
     result = xmckit.run(stopped / "resolved.toml", root=tmp_path / "runs", resume=stopped)
     assert result.run.status == "done"
-    assert "an earlier attempt ended in PECOS, training the linear models" in (stopped / "log.txt").read_text()
+    assert (
+        "an earlier attempt ended in PECOS, training the levels above the leaves" in (stopped / "log.txt").read_text()
+    )
     assert not (stopped / "scratch").exists()

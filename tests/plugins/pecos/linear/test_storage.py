@@ -18,6 +18,7 @@ from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label
 from xmckit_pecos.labels.tree import tree_of_leaves
 from xmckit_pecos.linear import bridge
+from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
 
@@ -34,7 +35,7 @@ def train():
 @pytest.fixture(scope="module")
 def model(train):
     tree = tree_of_leaves(np.arange(12) % 3, 3, 4, np.arange(12), 12)
-    return bridge.train(train.matrix, train.Y, tree, TrainingOptions(), 1)
+    return bridge.train(TrainingRows(train.matrix, train.Y), tree, TrainingOptions(), 1)
 
 
 @pytest.fixture(scope="module")
