@@ -19,7 +19,7 @@ def xmckit_indexers() -> Iterator[xmckit.Component]:
     yield xmckit.Component(
         "faiss",
         "xmckit_faiss.index:FaissIndexer",
-        summary="List the labels with the nearest embeddings to a row, by exact or approximate faiss search.",
+        summary="Labels with the embeddings nearest to a row, by exact or approximate faiss search.",
         requires=FAISS,
     )
 

@@ -52,21 +52,20 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
     label_search = _label_search()
     target = label_search.SearchableRun.open(run, Path(root))
     output = output or _free_name_beside(target.path)
-    result = label_search.add_labels_to_run(target, file, output, _say)
-    extension, refusals = result.extension, result.refusals
+    extension, refusals, indexes = label_search.add_labels_to_run(target, file, output, _say)
     if as_json:
         summary = {
             "folder": str(extension.path),
             "labels": extension.labels,
             "predictable": not refusals,
             "why": refusals,
-            "indexes": result.indexes,
+            "indexes": indexes,
         }
         print_json(summary)
         return
     count, names = len(extension.labels), ", ".join(extension.labels[:5])
     click.echo(f"{count} new label{'s' * (count > 1)}: {printable(names, keep='')}{', …' * (count > 5)}")
-    for line in result.indexes:
+    for line in indexes:
         listed = "lists the new labels" if line["new"] else f"still lists only the first {line['labels']:,} labels"
         click.echo(f"head {line['head']}: index {line['index']} {listed}")
     for refusal in refusals:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,10 +21,9 @@ FORMAT = 1
 INDEX, ABOUT, PLACES = "index.faiss", "index.json", "labels.npz"
 SAMPLE = 1000  # rows for which exact and approximate neighbours are compared
 QUERIES_AT_ONCE = 1 << 14
-MOST_REMOVED = 0.25  # share of removed labels above which the index is rebuilt
 _WHY_NO_EMBEDDING = {
     "pifa": "no training row has them",
-    "text": "the features know none of their words",
+    "text": "none of their words is among the features",
     "head": "their rows are zeros",
 }
 
@@ -60,7 +58,6 @@ class FaissIndex:
         self.label_at = np.empty(0, dtype=np.int32)
         self._searcher: Searcher | None = None
         self._on_gpus: Any = None
-        self._alive = np.empty(0, dtype=bool)
         self._facts: dict[str, Any] = {}
         self._workers, self._seed = workers, seed
 
@@ -68,7 +65,7 @@ class FaissIndex:
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
         """Return up to `k` nearest labels of each row with their inner products or cosines."""
-        labels, scores = self.nearest(self._queries(Q), k)
+        labels, scores = self.nearest(self.embed(Q), k)
         rows, places = np.nonzero(labels >= 0)
         shape = (Q.shape[0], self.labels)
         indptr = np.searchsorted(rows, np.arange(Q.shape[0] + 1))
@@ -83,10 +80,8 @@ class FaissIndex:
         if k < 1:
             raise UsageError(f"a shortlist needs k of at least 1, not {k}")
         self._require_searcher()
-        vectors = self._check_vectors(vectors, "a query")
-        if self.params.metric == "cosine":
-            vectors = unit_rows(vectors)
-        k = min(k, self.count)
+        vectors = self._scale(self._check_vectors(vectors, "a query"))
+        k = min(k, len(self.label_at))
         labels = np.full((len(vectors), k), -1, dtype=np.int32)
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
         for start in range(0, len(vectors), QUERIES_AT_ONCE):
@@ -95,51 +90,41 @@ class FaissIndex:
         return labels, scores
 
     def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        removed = len(self._alive) - self.count
-        deep = k + removed
-        on = self._on_gpus if deep <= library.DEEPEST_ON_GPU else None
-        scores, positions = self._require_searcher().search(vectors, deep, self._workers, on)
-        gone = (positions < 0) | ~self._alive[np.maximum(positions, 0)]
-        labels = np.where(gone, self.labels, self.label_at[np.maximum(positions, 0)])
-        scores = np.where(gone, -np.inf, scores).astype(np.float32)
-        order = np.lexsort((labels, -scores), axis=1)[:, :k]
+        on = self._on_gpus if k <= library.DEEPEST_ON_GPU else None
+        scores, positions = self._require_searcher().search(vectors, k, self._workers, on)
+        padding = positions < 0
+        labels = np.where(padding, self.labels, self.label_at[positions])
+        scores = np.where(padding, -np.inf, scores).astype(np.float32)
+        order = np.lexsort((labels, -scores), axis=1)
         labels, scores = np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
         return np.where(labels == self.labels, -1, labels).astype(np.int32), scores
 
-    def _queries(self, Q: Matrix) -> np.ndarray:
+    def embed(self, Q: Matrix) -> np.ndarray:
+        """Return rows in the space of the embeddings: features are projected, vectors of a head stay."""
         if self.projection is not None:
             return self.projection.rows(Q)
         rows: Any = Q
         return np.asarray(rows.toarray() if issparse(Q) else rows, dtype=np.float32)
 
-    def embed(self, X: Matrix) -> np.ndarray:
-        """Project feature rows to the space of the embeddings."""
-        if self.projection is None:
-            raise UsageError("this index is in the head's space: features have to pass the head first")
-        return self.projection.rows(X)
+    def _scale(self, vectors: np.ndarray) -> np.ndarray:
+        return unit_rows(vectors) if self.params.metric == "cosine" else vectors
 
     def embedding(self, label: int) -> np.ndarray | None:
         """Return the stored embedding of a label, or None if the label is not in the index."""
-        places = np.flatnonzero((self.label_at == label) & self._alive)
-        return None if not len(places) else self._require_searcher().rows(places)[0]
+        positions = np.flatnonzero(self.label_at == label)
+        return None if not len(positions) else self._require_searcher().row(int(positions[0]))
 
     def most_similar(self, vector: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (labels, cosines) of the `k` labels with the largest cosine to one vector, by exact search."""
         (vector,) = unit_rows(self._check_vectors(vector[None], "a query"))
         cosines = unit_rows(self._require_searcher().all_rows()) @ vector
-        places = np.flatnonzero(self._alive)
-        best = places[np.lexsort((self.label_at[places], -cosines[places]))[:k]]
+        best = np.lexsort((self.label_at, -cosines))[:k]
         return self.label_at[best], cosines[best]
 
     def _require_searcher(self) -> Searcher:
         if self._searcher is None:
             raise UsageError("this index is in the head's space and has no labels yet: pass its rows to `rebuild`")
         return self._searcher
-
-    @property
-    def count(self) -> int:
-        """The number of labels that a search can return."""
-        return int(self._alive.sum())
 
     @property
     def width(self) -> int:
@@ -167,10 +152,8 @@ class FaissIndex:
         if not len(present):
             raise DataError("no label has an embedding: no training row has both a label and a feature")
         kept = embeddings[present] if len(present) < self.labels else embeddings
-        if self.params.metric == "cosine":
-            kept, queries = unit_rows(kept), unit_rows(queries)
-        self.label_at, self._alive = present.astype(np.int32), np.ones(len(present), dtype=bool)
-        self._choose_kind(kept, queries[queries.any(axis=1)], log)
+        self.label_at = present.astype(np.int32)
+        self._choose_kind(self._scale(kept), self._scale(queries[queries.any(axis=1)]), log)
         self._copy_to_gpus()
         if missing := self.labels - len(present):
             self._facts["labels left out"] = missing
@@ -232,75 +215,38 @@ class FaissIndex:
             raise UsageError('only an index over the rows of a head can be rebuilt: [index] embeddings = "head"')
         rows = np.asarray(label_vectors, dtype=np.float32)
         self.labels = len(rows)
-        self.fill(rows, sample_rows(rows, self._seed))
+        chosen = np.sort(np.random.default_rng(self._seed).permutation(len(rows))[:SAMPLE])
+        self.fill(rows, rows[chosen])
 
     def add_labels(self, X: Matrix, Y: csr_matrix) -> None:
         """Append labels, computed from feature rows that have them (`Y`: rows × new labels)."""
-        first = self.labels
-        self.add(self._embeddings_from_rows(X, Y), np.arange(first, first + Y.shape[1]))
+        labels, embeddings = self._embed_new_labels(X, Y)
+        with threadpool_limits(self._workers):
+            self._require_searcher().add(embeddings)
+        self.label_at = np.concatenate([self.label_at, labels])
+        self.labels += len(labels)
+        self._copy_to_gpus()
 
     def of_new_labels(self, X: Matrix, Y: csr_matrix) -> FaissIndex:
         """Return an index with only the labels that `add_labels` would append."""
+        labels, embeddings = self._embed_new_labels(X, Y)
         params = self.params.model_copy(update={"kind": "flat"})
-        index = FaissIndex(params, self.projection, self.labels + Y.shape[1], self._workers, self._seed)
-        embeddings, labels = self._embeddings_from_rows(X, Y), np.arange(self.labels, index.labels)
-        _check_not_zero(embeddings, labels)
-        kept = unit_rows(embeddings) if params.metric == "cosine" else embeddings
-        index.label_at, index._alive = labels.astype(np.int32), np.ones(len(labels), dtype=bool)
-        index._searcher = Searcher.build(SearchSettings("flat"), kept, self._seed, self._workers)
+        index = FaissIndex(params, self.projection, self.labels + len(labels), self._workers, self._seed)
+        index.label_at = labels
+        index._searcher = Searcher.build(SearchSettings("flat"), embeddings, self._seed, self._workers)
         index._facts = {"kind": "flat", "because": "it has only the labels that were added"}
         index._copy_to_gpus()
         return index
 
-    def _embeddings_from_rows(self, X: Matrix, Y: csr_matrix) -> np.ndarray:
+    def _embed_new_labels(self, X: Matrix, Y: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+        """Return (numbers, embeddings) of the labels of `Y`."""
         if self.projection is None:
             raise UsageError("an index over the rows of a head takes new labels from the head: see `rebuild`")
-        return label_sums(X, csr_matrix(Y, dtype=np.float32), self.projection)
-
-    def add(self, embeddings: np.ndarray, labels: Sequence[int] | np.ndarray) -> None:
-        """Add labels that are not in the index, without rebuilding it; numbers above the last one raise the count."""
-        labels = np.asarray(labels, dtype=np.int64)
-        searcher = self._require_searcher()
-        embeddings = self._check_vectors(embeddings, "a label embedding")
-        if len(labels) != len(embeddings) or (labels < 0).any() or len(np.unique(labels)) < len(labels):
-            raise DataError(f"expected one label number for each of {len(embeddings)} embeddings, each number once")
-        present = np.intersect1d(self.label_at[self._alive], labels)
-        if len(present):
-            raise DataError(f"label {int(present[0])} is in the index already: remove it first")
-        _check_not_zero(embeddings, labels)
-        if not len(labels):
-            return
-        if self.params.metric == "cosine":
-            embeddings = unit_rows(embeddings)
-        with threadpool_limits(self._workers):
-            searcher.add(embeddings)
-        self.label_at = np.concatenate([self.label_at, labels]).astype(np.int32)
-        self._alive = np.concatenate([self._alive, np.ones(len(labels), dtype=bool)])
-        self.labels = max(self.labels, int(labels.max()) + 1)
-        self._copy_to_gpus()
-
-    def remove(self, labels: Sequence[int] | np.ndarray) -> None:
-        """Remove labels. The index is rebuilt only when more than a quarter of its labels is removed."""
-        labels = np.unique(np.asarray(labels, dtype=np.int64))
-        doomed = self._alive & np.isin(self.label_at, labels)
-        if doomed.sum() < len(labels):
-            missing = np.setdiff1d(labels, self.label_at[self._alive])
-            raise DataError(f"label {int(missing[0])} is not in the index")
-        if doomed.sum() == self.count:
-            raise UsageError("an index needs at least one label")
-        self._alive = self._alive & ~doomed
-        if 1 - self.count / len(self._alive) > MOST_REMOVED:
-            self._compact()
-
-    def _compact(self) -> None:
-        kept = np.flatnonzero(self._alive)
-        searcher = self._require_searcher()
-        embeddings = searcher.rows(kept)
-        self.label_at, self._alive = self.label_at[kept], np.ones(len(kept), dtype=bool)
-        lists = min(searcher.settings.lists, kinds.lists_for(len(kept)))
-        settings = replace(searcher.settings, lists=lists, probes=min(searcher.settings.probes, lists))
-        self._searcher = Searcher.build(settings, embeddings, self._seed, self._workers)
-        self._copy_to_gpus()
+        embeddings = self._check_vectors(label_sums(X, Y, self.projection), "a label embedding")
+        labels = np.arange(self.labels, self.labels + len(embeddings), dtype=np.int32)
+        if len(zero := np.flatnonzero(~embeddings.any(axis=1))):
+            raise DataError(f"the embedding of label {labels[zero[0]]} has only zeros, so no search would find it")
+        return labels, self._scale(embeddings)
 
     # Facts and storage
 
@@ -308,11 +254,7 @@ class FaissIndex:
         """Return what a report says about the index, by name."""
         where = f"{library.gpus()} GPUs" if self._on_gpus is not None else "CPU"
         facts = {name: value for name, value in self._facts.items() if name != "tried"}
-        return {"labels": self.count, "dimensions": self.width, "searched on": where, **facts}
-
-    def add_fact(self, name: str, value: Any) -> None:
-        """Add a fact that is stored with the index."""
-        self._facts[name] = value
+        return {"labels": len(self.label_at), "dimensions": self.width, "searched on": where, **facts}
 
     def save(self, folder: Path) -> None:
         store.write_json(folder / PARAMS, self.params.model_dump(mode="json"))
@@ -325,7 +267,9 @@ class FaissIndex:
             "told": self._facts,
         }
         if self._searcher is not None:
-            store.write_arrays(folder / PLACES, {"label_at": self.label_at, "alive": self._alive})
+            store.write_arrays(
+                folder / PLACES, {"label_at": self.label_at, "alive": np.ones(len(self.label_at), dtype=bool)}
+            )
             about |= {name: getattr(self._searcher, name) for name in ("width", "radius")}
             about["settings"] = asdict(self._searcher.settings)
             about["file"] = library.write(folder / INDEX, self._searcher.index)
@@ -345,8 +289,8 @@ class FaissIndex:
         index = library.read(folder / INDEX, about["file"])
         searcher = Searcher(SearchSettings(**about["settings"]), index, about["width"], float(about["radius"]))
         places = store.read_arrays(folder / PLACES, "label_at", "alive")
-        self.label_at, self._alive = places["label_at"], places["alive"]
-        if not len(self.label_at) == len(self._alive) == index.ntotal or self._alive.dtype != bool:
+        self.label_at = places["label_at"]
+        if not len(self.label_at) == len(places["alive"]) == index.ntotal or not places["alive"].all():
             raise store.damaged(folder / PLACES, f"expected the labels of {index.ntotal} embeddings")
         if (self.label_at < 0).any() or (self.label_at >= self.labels).any():
             raise store.damaged(folder / PLACES, f"expected numbers of {self.labels} labels")
@@ -379,7 +323,7 @@ class FaissIndexer(Configured):
             index.fill(embeddings, projection.rows(held.matrix[rows]), context.log)
         if context.validation is not None:
             share = true_labels_found(index, held.matrix[rows], held.Y[rows])
-            index.add_fact(f"true labels of validation rows among the first {kinds.DEEP}", share)
+            index._facts[f"true labels of validation rows among the first {kinds.DEEP}"] = share
         return index
 
     def _embeddings(self, X: Matrix, Y: csr_matrix, projection: Projection, context: Context) -> np.ndarray:
@@ -412,16 +356,6 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return np.asarray(rows / np.where(lengths > 0, lengths, 1)[:, None], dtype=np.float32)
 
 
-def _check_not_zero(embeddings: np.ndarray, labels: np.ndarray) -> None:
-    if len(zero := np.flatnonzero(~embeddings.any(axis=1))):
-        raise DataError(f"the embedding of label {int(labels[zero[0]])} has only zeros, so no search would find it")
-
-
-def sample_rows(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Return a random sample of the rows, in their order."""
-    return rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:SAMPLE])]
-
-
 def _read_about(path: Path) -> dict[str, Any]:
     about = store.read_json(path)
     if not isinstance(about, dict) or "format" not in about:
@@ -433,7 +367,7 @@ def _read_about(path: Path) -> dict[str, Any]:
         )
     numbers = all(type(about.get(name)) is int and about[name] >= 0 for name in ("labels", "seed"))
     if not numbers or not isinstance(about.get("told"), dict):
-        raise store.damaged(path, "expected labels, seed and told")
+        raise store.damaged(path, "expected the number of labels, a seed and facts as `told`")
     if "file" in about:
         _check_settings(path, about)
     return about

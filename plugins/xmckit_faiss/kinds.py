@@ -103,8 +103,7 @@ class Searcher:
         radius = float(np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings).max()))
         with threadpool_limits(workers):
             searcher = cls(settings, None, embeddings.shape[1], radius)
-            lifted = searcher._lifted(embeddings)
-            what = f"building a {settings.kind} index"
+            lifted, what = searcher._lifted(embeddings), f"building a {settings.kind} index"
             searcher.index = library.call(lambda: _trained(settings, lifted, seed), what)
             searcher._add(lifted)
             searcher.tune(settings)
@@ -112,23 +111,17 @@ class Searcher:
 
     def search(self, queries: np.ndarray, k: int, workers: int, on: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return (scores, positions) of the `k` best of each query, padded with −1; `on` is a copy on GPUs."""
-        if self.settings.kind != "flat":
-            queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
-        if on is not None:
-            return library.search_on_gpus(on, queries, k)
-        return library.search(self.index, queries, k, workers)
+        queries = self._lifted_queries(queries)
+        return library.search(self.index, queries, k, workers) if on is None else on.search(queries, k)
 
     def add(self, embeddings: np.ndarray) -> None:
         """Append embeddings at the next positions."""
-        library.call(lambda: self._add(self._lifted(embeddings)), "adding labels")
+        self._add(self._lifted(embeddings))
 
     def _add(self, lifted: np.ndarray) -> None:
-        if self.settings.kind == "hnsw":
-            # Links depend on the order of insertion, which is random with several threads.
-            with threadpool_limits(1):
-                self.index.add(lifted)
-        else:
-            self.index.add(lifted)
+        # Links of a graph depend on the order of insertion, which is random with several threads.
+        with threadpool_limits(1 if self.settings.kind == "hnsw" else None):
+            library.call(lambda: self.index.add(lifted), "adding labels")
 
     def _lifted(self, embeddings: np.ndarray) -> np.ndarray:
         """Extend embeddings as the module docstring says, to an even width, which codes require."""
@@ -139,9 +132,12 @@ class Searcher:
         more[:, 0] = np.sqrt(np.maximum(room, 0))
         return np.hstack([embeddings, more])
 
-    def rows(self, positions: np.ndarray) -> np.ndarray:
-        """Return the embeddings at these positions."""
-        return np.stack([self.index.reconstruct(int(position))[: self.width] for position in positions])
+    def _lifted_queries(self, queries: np.ndarray) -> np.ndarray:
+        return np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
+
+    def row(self, position: int) -> np.ndarray:
+        """Return the embedding at a position."""
+        return np.asarray(self.index.reconstruct(position)[: self.width])
 
     def all_rows(self) -> np.ndarray:
         """Return all embeddings, by position."""
@@ -184,8 +180,7 @@ class Searcher:
 
     def _codes(self, queries: np.ndarray) -> float:
         """Return the average number of embeddings in the lists that a query probes."""
-        queries = np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
-        _, lists = self.coarse.quantizer.search(queries, self.coarse.nprobe)
+        _, lists = self.coarse.quantizer.search(self._lifted_queries(queries), self.coarse.nprobe)
         sizes = np.array([self.coarse.invlists.list_size(number) for number in range(self.coarse.nlist)] + [0])
         return float(sizes[lists].sum(axis=1).mean())
 

@@ -60,11 +60,8 @@ class SearchableRun:
 
     def index_names(self) -> list[str]:
         """Return the faiss indexes over input features; an index over a head's rows is empty without the head."""
-        names = []
-        for stage in self.run.index_stages:
-            if stage.use == USE and stage.identity["params"]["embeddings"] != "head":
-                names.append(stage.section)
-        return names
+        stages = [stage for stage in self.run.index_stages if stage.use == USE]
+        return [stage.section for stage in stages if stage.identity["params"]["embeddings"] != "head"]
 
     @property
     def features_stage(self) -> str:
@@ -101,18 +98,15 @@ class SearchableRun:
         assert isinstance(index, FaissIndex)
         return index
 
-    def label(self, name: str) -> int:
-        if name in self.label_names:
-            return self.label_names.index(name)
-        raise UsageError(f"{self.path} has no label '{name}'{nearest(name, self.label_names)}")
-
 
 def nearest_labels(target: SearchableRun, query: str, k: int, how: str | None, say: Any) -> dict[str, Any]:
     """Return the labels nearest to `query`, which is a label if one has this name and `how` is not "text"."""
-    as_label = how == "label" or (how is None and query in target.label_names)
+    names = target.label_names
+    as_label = how == "label" or (how is None and query in names)
     if as_label:
-        label = target.label(query)
-        index = target.index(say)
+        if query not in names:
+            raise UsageError(f"{target.path} has no label '{query}'{nearest(query, names)}")
+        label, index = names.index(query), target.index(say)
         embedding = index.embedding(label)
         if embedding is None:
             raise UsageError(f"label '{query}' has no embedding in the index: search for a text instead")
@@ -123,22 +117,15 @@ def nearest_labels(target: SearchableRun, query: str, k: int, how: str | None, s
         X = _text_features(target, query, how)
         if not (X.nnz if hasattr(X, "nnz") else np.any(X)):
             raise UsageError(
-                f"the run's features know no word of {query!r}, and no label has this name"
-                f"{nearest(query, target.label_names)}"
+                f"no word of {query!r} is among the run's features, and no label has this name{nearest(query, names)}"
             )
         index = target.index(say)
         labels, scores = index.most_similar(index.embed(X)[0], k)
-    names = target.label_names
     entries = [
         {"label": names[label], "cosine": round(float(score), 4)}
         for label, score in zip(labels.tolist(), scores.tolist(), strict=True)
     ]
-    return {
-        "run": str(target.path),
-        "query": query,
-        "as": "label" if as_label else "text",
-        "labels": entries,
-    }
+    return {"run": str(target.path), "query": query, "as": "label" if as_label else "text", "labels": entries}
 
 
 def _text_features(target: SearchableRun, query: str, how: str | None) -> Matrix:
@@ -201,17 +188,13 @@ def _parse_line(line: bytes, path: Path, number: int) -> tuple[str, list[str]]:
     return name, texts
 
 
-@dataclass(frozen=True)
-class AddedLabels:
-    """The folder that was written, why heads refused the labels, and the label counts of the heads' indexes."""
+def add_labels_to_run(
+    target: SearchableRun, path: Path, output: Path, say: Any
+) -> tuple[Extension, list[str], list[dict[str, Any]]]:
+    """Write a folder with the heads and the index of a run, extended by the labels of the file `path`.
 
-    extension: Extension
-    refusals: Sequence[str]
-    indexes: Sequence[dict[str, Any]]
-
-
-def add_labels_to_run(target: SearchableRun, path: Path, output: Path, say: Any) -> AddedLabels:
-    """Write a folder with the heads and the index of a run, extended by the labels of the file `path`."""
+    Return (the folder, why heads refused the labels, the label counts of the heads' indexes).
+    """
     if target.extension is not None:
         raise UsageError(f"{target.path} has added labels already: add all labels to {target.run.path} at once")
     labels = NewLabels.read(path, target.label_names)
@@ -230,16 +213,16 @@ def add_labels_to_run(target: SearchableRun, path: Path, output: Path, say: Any)
         for name, known in head.index_labels()
     ]
     indexes = {names[0] if names else USE: index}
-    return AddedLabels(write_extension(output, target.run, labels.names, heads, indexes), refusals, head_indexes)
+    return write_extension(output, target.run, labels.names, heads, indexes), refusals, head_indexes
 
 
 def _check_known_words(X: Matrix, labels: NewLabels, path: Path) -> None:
-    """Raise DataError if the features know no word of the texts of a label."""
+    """Raise DataError if no word of the texts of a label is among the features."""
     filled = np.asarray(abs(X).sum(axis=1)).ravel() > 0
     texts = np.asarray(labels.Y.T @ filled.astype(np.float32)).ravel()
     if len(empty := np.flatnonzero(texts == 0)):
         raise DataError(
-            f"label {labels.names[empty[0]]!r} has no text with a word that the run's features know, so no search "
+            f"no text of label {labels.names[empty[0]]!r} has a word that is among the run's features, so no search "
             "would find it. Give it other examples",
             path=path,
         )

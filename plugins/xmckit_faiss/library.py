@@ -59,12 +59,6 @@ def search(index: Any, queries: np.ndarray, k: int, workers: int) -> tuple[np.nd
     return scores, np.concatenate([np.empty((0, k), np.int64), *(positions for _, positions in found)])
 
 
-def search_on_gpus(index: Any, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Search a copy made by `on_all_gpus`."""
-    scores, positions = index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
-    return scores, positions
-
-
 def write(path: Path, index: Any) -> dict[str, Any]:
     """Store `index` in faiss's format. Return the record that `read` needs."""
     content = faiss.serialize_index(index)

@@ -121,7 +121,7 @@ def test_a_label_finds_others_but_not_itself(indexed):
 def test_what_is_not_there_is_said(indexed):
     with pytest.raises(xmckit.UsageError, match="did you mean 'fruit'"):
         call("search", str(indexed), "friut", "--label")
-    with pytest.raises(xmckit.UsageError, match="know no word of 'qqq'"):
+    with pytest.raises(xmckit.UsageError, match="no word of 'qqq' is among the run's features"):
         call("search", str(indexed), "qqq", "--text")
 
 
@@ -311,7 +311,10 @@ def test_a_head_that_cannot_take_labels_says_so(made, new, tmp_path):
         ('{"label": "a", "exmples": ["x"]}', "unknown key 'exmples'"),
         ('{"label": "fruit", "text": "apple"}', "'fruit' exists already"),
         ('{"label": "a", "text": "boat"}\n{"label": "a", "text": "boat"}', "line 2: label 'a' exists already"),
-        ('{"label": "a", "text": "qqq"}', "new.jsonl: label 'a' has no text with a word that the run's features know"),
+        (
+            '{"label": "a", "text": "qqq"}',
+            "new.jsonl: no text of label 'a' has a word that is among the run's features",
+        ),
         ("\n", "no label in this file"),
     ],
 )

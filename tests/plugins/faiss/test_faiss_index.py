@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from xmckit import DataError, PluginError, Split, StorageError, UsageError
+from xmckit.store import file_sha256, write_arrays
 
 faiss = pytest.importorskip("faiss", reason='faiss is not installed: pip install "xmckit[cpu]"')
 
 from xmckit_faiss import kinds, library  # noqa: E402
-from xmckit_faiss.embeddings import fitted_projection, label_sums  # noqa: E402
+from xmckit_faiss.embeddings import Projection, fitted_projection, label_sums  # noqa: E402
 from xmckit_faiss.index import FaissIndex, FaissIndexer, FaissParams, unit_rows  # noqa: E402
 
 KINDS = ("flat", "ivf", "hnsw", "pq")
@@ -153,51 +154,51 @@ def test_recall_is_stored_with_the_index(tmp_path):
     assert told["recall@10"] == index.facts()["recall@10"]
 
 
-# -- adding and removing
+# -- adding
+
+
+def extensible(embeddings: np.ndarray, *, kind: str = "flat", metric: str = "inner") -> FaissIndex:
+    """An index over rows that are not projected, so that a row with one label is the label's embedding."""
+    index = FaissIndex(
+        FaissParams(kind=kind, metric=metric), Projection(None, embeddings.shape[1]), len(embeddings), 1, 7
+    )
+    index.fill(embeddings, embeddings)
+    return index
+
+
+def one_label_each(rows: np.ndarray) -> csr_matrix:
+    return csr_matrix(np.eye(len(rows), dtype=np.float32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_come_and_go_without_building_anew(kind):
+@pytest.mark.parametrize("metric", ["inner", "cosine"])
+def test_labels_are_added_without_rebuilding(kind, metric):
     embeddings, more = vectors(600), 40 * unit_rows(vectors(3, seed=9))
-    index = filled(embeddings, kind=kind)
-    index.add(more, [600, 601, 700])
-    assert index.nearest(more, 1)[0].ravel().tolist() == [600, 601, 700]
-    assert index.labels == 701
-    np.testing.assert_allclose(index.embedding(700), more[2], rtol=1e-6)
-    index.remove([601])
-    found, _ = index.nearest(more, 50)
-    assert 601 not in found
-    assert (found >= 0).all()
-    index.add(more[1:2], [601])
-    assert index.nearest(more[1:2], 1)[0].ravel().tolist() == [601]
+    index = extensible(embeddings, kind=kind, metric=metric)
+    alone = index.of_new_labels(more, one_label_each(more))
+    index.add_labels(more, one_label_each(more))
+    for one in (index, alone):
+        assert one.nearest(more, 1)[0].ravel().tolist() == [600, 601, 602]
+        assert one.labels == 603
+        np.testing.assert_allclose(one.embedding(602), more[2] / (40 if metric == "cosine" else 1), rtol=1e-5)
+    assert index.facts()["labels"] == 603
+    assert alone.facts()["labels"] == 3
+    assert alone.embedding(0) is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_removed_labels_make_it_build_anew(kind):
-    embeddings, queries = vectors(800), vectors(20, seed=3)
-    index = filled(embeddings, kind=kind)
-    index.remove(np.arange(300))
-    assert len(index.label_at) == 500
-    wanted = exact(embeddings[300:], queries, 5) + 300
-    assert kinds.recall_of(index.nearest(queries, 5)[0], wanted, 5) >= (1.0 if kind == "flat" else 0.85)
-
-
-def test_what_cannot_be_added_or_removed_is_said():
-    index = filled(vectors(20))
-    for embeddings, labels, why in (
-        (vectors(1), [3], "in the index already"),
-        (np.zeros((1, 12)), [30], "only zeros"),
-        (np.full((1, 12), np.nan), [30], "not a finite number"),
-        (vectors(1, 5), [30], "needs 12 numbers"),
-        (vectors(2), [30, 30], "each number once"),
+def test_embeddings_that_cannot_be_added_are_refused():
+    index = extensible(vectors(20))
+    for rows, why in (
+        (np.zeros((1, 12), np.float32), "the embedding of label 20 has only zeros"),
+        (np.full((1, 12), np.nan, np.float32), "not a finite number"),
+        (vectors(1, 5), "the rows have 5 features, this index was built for 12"),
     ):
-        with pytest.raises(DataError, match=why):
-            index.add(embeddings, labels)
-    with pytest.raises(DataError, match="label 77 is not in the index"):
-        index.remove([77])
-    with pytest.raises(UsageError, match="at least one label"):
-        index.remove(np.arange(20))
-    assert index.count == 20
+        for add in (index.add_labels, index.of_new_labels):
+            with pytest.raises(DataError, match=why):
+                add(rows, one_label_each(rows))
+    assert index.facts()["labels"] == index.labels == 20
+    with pytest.raises(UsageError, match="takes new labels from the head"):
+        filled(vectors(20)).add_labels(vectors(1), one_label_each(vectors(1)))
 
 
 # -- bad input
@@ -267,7 +268,6 @@ def test_an_index_in_head_space_is_empty_at_first(tmp_path):
 def test_what_is_loaded_is_what_was_saved(tmp_path, kind):
     train = planted(labels=300, rows=2000)
     index = FaissIndexer(kind=kind, dim=16).build(train, context=CONTEXT)
-    index.remove([4])
     index.save(tmp_path)
     again = FaissIndexer.load(tmp_path, context=CONTEXT)
     one, two = (one.shortlist(train.matrix[:50], 9) for one in (index, again))
@@ -300,7 +300,7 @@ def test_other_versions_and_missing_parts_are_named(tmp_path):
     for change, why in (
         ({"format": 9}, "index format 9"),
         ({"labels": 3}, "numbers of 3 labels"),
-        ({"labels": "x"}, "expected labels"),
+        ({"labels": "x"}, "expected the number of labels, a seed and facts"),
         ({"settings": {}}, "expected settings"),
         ({"width": -1}, "whole numbers"),
         ({"width": 99}, "embeddings of 99"),
@@ -309,6 +309,10 @@ def test_other_versions_and_missing_parts_are_named(tmp_path):
         with pytest.raises(StorageError, match=why):
             FaissIndexer.load(tmp_path, context=CONTEXT)
     (tmp_path / "index.json").write_text(json.dumps(about))
+    places = {"label_at": np.arange(30, dtype=np.int32), "alive": np.arange(30) > 0}
+    write_arrays(tmp_path / "labels.npz", places)
+    with pytest.raises(StorageError, match="expected the labels of 30 embeddings"):
+        FaissIndexer.load(tmp_path, context=CONTEXT)
     (tmp_path / "index.faiss").unlink()
     with pytest.raises(StorageError, match="no such file"):
         FaissIndexer.load(tmp_path, context=CONTEXT)
@@ -317,8 +321,6 @@ def test_other_versions_and_missing_parts_are_named(tmp_path):
 def test_a_file_that_this_faiss_cannot_read_names_both_versions(tmp_path):
     path = tmp_path / "index.faiss"
     path.write_bytes(b"IxXXnot an index of any version")
-    from xmckit.store import file_sha256
-
     with pytest.raises(StorageError, match=r"written by faiss 99\.9"):
         library.read(path, {"sha256": file_sha256(path), "faiss": "99.9"})
 
@@ -356,10 +358,10 @@ def test_where_there_are_gpus_their_copy_answers(monkeypatch, kind):
 
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2)
     monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", copy)
-    index = filled(embeddings, kind=kind)
+    index = extensible(embeddings, kind=kind)
     assert index.facts()["searched on"] == ("2 GPUs" if kind in library.ON_GPU else "CPU")
     np.testing.assert_array_equal(index.nearest(queries, 5)[0], wanted[0])
-    index.add(40 * unit_rows(queries[:1]), [400])
+    index.add_labels(40 * unit_rows(queries[:1]), one_label_each(queries[:1]))
     assert index.nearest(queries[:1], 1)[0].tolist() == [[400]]
 
 
