@@ -9,16 +9,15 @@ was not good enough need not be turned into a score.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from xmckit.context import map_on_threads
 from xmckit_pecos.search.levels import Frontier, LabelCopies, SearchLevel
 from xmckit_pecos.search.margins import row_margins
-from xmckit_pecos.search.ranking import HINGE, LOG_HINGE, LOG_SIGMOID, NOOP, SIGMOID, best_labels, best_nodes
+from xmckit_pecos.search.ranking import HINGE, LOG_HINGE, LOG_SIGMOID, NOOP, SIGMOID, best_children
 
 SCORES_AT_ONCE = 1 << 24  # candidates in a block of rows
 ROWS_AT_ONCE = 1 << 14
@@ -47,7 +46,7 @@ def search(
     blocks = _blocks(levels, indptr, beam, threads)
     start_score = np.float32(kind not in (LOG_HINGE, LOG_SIGMOID))
 
-    def descend(block: slice) -> Any:
+    def descend(block: slice) -> Frontier:
         """Return the last `Frontier` of a block of rows, or with `copies` its labels in the same form."""
         row_ends = indptr[block.start : block.stop + 1]
         count = len(row_ends) - 1
@@ -55,17 +54,11 @@ def search(
         bits = np.zeros((levels[0].inputs >> 6) + 1, np.uint64)
         for level, most in zip(levels, kept, strict=True):
             first, margins = row_margins(row_ends, indices, data, frontier, bits, FEW, level)
-            if copies is not None and level is levels[-1]:
-                return best_labels(frontier, first, margins, level, most, kind, exponent, mean, copies)
-            frontier = Frontier(*best_nodes(frontier, first, margins, level, most, kind, exponent))
+            merged = copies if level is levels[-1] else None
+            frontier = Frontier(*best_children(frontier, first, margins, level, most, kind, exponent, mean, merged))
         return frontier
 
-    if threads == 1 or len(blocks) == 1:
-        parts = [descend(block) for block in blocks]
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(descend, blocks))
-    ends, nodes, scores = zip(*parts, strict=True)
+    ends, nodes, scores = zip(*map_on_threads(descend, blocks, workers=threads), strict=True)
     counts = np.concatenate([np.diff(part) for part in ends])
     starts = np.concatenate([[0], np.cumsum(counts)])
     columns = levels[-1].nodes if copies is None else copies.labels

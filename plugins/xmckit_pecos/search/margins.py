@@ -134,11 +134,11 @@ def _search(
     values: np.ndarray,
 ) -> int:
     """Do the same as `_look_up`, by bisection."""
-    count = 0
+    own, count = features[low:high], 0
     for entry in range(len(indices)):
-        at = _find(features, low, high, indices[entry])
-        if at >= low:
-            places[count], values[count] = at, data[entry]
+        at = np.searchsorted(own, indices[entry])
+        if at < len(own) and own[at] == indices[entry]:
+            places[count], values[count] = low + at, data[entry]
             count += 1
     return count
 
@@ -182,16 +182,3 @@ def _add_up(found: np.ndarray, values: np.ndarray, count: int, entries: np.ndarr
 def _add_some(entries: np.ndarray, weights: np.ndarray, begin: int, size: int, value: Any, margins: np.ndarray) -> None:
     for i in range(uint64(begin), uint64(begin + size), uint64(2)):
         margins[uint64(entries[i])] += value * weights[i + uint64(1)]
-
-
-@njit(cache=True, nogil=True)
-def _find(features: np.ndarray, low: int, high: int, feature: int) -> int:
-    """Return the place of a feature between `low` and `high`, or −1."""
-    end = high
-    while low < high:
-        middle = (low + high) // 2
-        if features[middle] < feature:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < end and features[low] == feature else -1

@@ -52,38 +52,7 @@ def _score(margin: Any, above: Any, kind: int, exponent: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def best_nodes(
-    frontier: Frontier, first: np.ndarray, margins: np.ndarray, level: SearchLevel, most: int, kind: int, exponent: int
-) -> Any:
-    """Return the fields of the next `Frontier`: for each row the `most` best children of its nodes, best first."""
-    row_ends = frontier.ends
-    rows = len(row_ends) - 1
-    ends = np.zeros(rows + 1, np.int64)
-    for row in range(rows):
-        ends[row + 1] = ends[row] + min(most, first[row_ends[row + 1]] - first[row_ends[row]])
-    best, values = np.empty(ends[rows], np.int32), np.empty(ends[rows], np.float32)
-    kept = np.empty(min(_widest(row_ends, first), 2 * most + SPARE), np.uint64)
-    for row in range(rows):
-        begin, end = row_ends[row], row_ends[row + 1]
-        size = _select(frontier.scores, first, margins, begin, end, most, kind, exponent, kept)
-        for i in range(size):
-            pair, child = _locate(kept[size - 1 - i], first, begin, end)
-            best[ends[row] + i] = level.children[level.starts[frontier.nodes[pair]] + child]
-            values[ends[row] + i] = key_score(kept[size - 1 - i])
-    return ends, best, values
-
-
-@njit(cache=True, nogil=True)
-def _widest(row_ends: np.ndarray, first: np.ndarray) -> int:
-    """Return the largest number of children that the nodes of a row have together."""
-    widest = 0
-    for row in range(len(row_ends) - 1):
-        widest = max(widest, first[row_ends[row + 1]] - first[row_ends[row]])
-    return widest
-
-
-@njit(cache=True, nogil=True)
-def best_labels(
+def best_children(  # noqa: C901  # a kernel, see below
     frontier: Frontier,
     first: np.ndarray,
     margins: np.ndarray,
@@ -92,27 +61,31 @@ def best_labels(
     kind: int,
     exponent: int,
     mean: bool,
-    copies: LabelCopies,
+    copies: LabelCopies | None,
 ) -> Any:
-    """Return the same as `best_nodes` for labels instead of nodes.
+    """Return the fields of the next `Frontier`: for each row the `most` best children of its nodes, best first.
 
-    No label is better than its best copy, so a copy that is not good enough by itself is skipped. This kernel stays
-    whole: the loop over a row shares most of its arrays and scalars with the loops around it.
+    With `copies`, return labels instead of nodes. No label is better than its best copy, so a copy that is not good
+    enough by itself is skipped. Keys are collected until `kept` is full. Then all but the best are dropped, and from
+    then on only keys that are better than the worst of these are taken. This kernel stays whole: the loop over a row
+    shares most of its arrays and scalars with the loops around it.
     """
     row_ends, reached, scores, starts = frontier.ends, frontier.nodes, frontier.scores, level.starts
-    rows, widest = len(row_ends) - 1, _widest(row_ends, first)
+    rows, bound, widest = len(row_ends) - 1, 0, 0
     ends = np.zeros(rows + 1, np.int64)
-    bound = 0
     for row in range(rows):
-        bound += min(most, first[row_ends[row + 1]] - first[row_ends[row]])
+        width = first[row_ends[row + 1]] - first[row_ends[row]]
+        bound, widest = bound + min(most, width), max(widest, width)
     best, values = np.empty(bound, np.int32), np.empty(bound, np.float32)
     kept = np.empty(min(widest, 2 * most + SPARE), np.uint64)
-    row_of_label = np.full(len(copies.starts) - 1, -1, np.int64)  # the last row that has looked at the label
-    pair_of, row_of = np.empty(len(starts) - 1, np.int64), np.full(len(starts) - 1, -1, np.int64)
+    if copies is not None:
+        row_of_label = np.full(len(copies.starts) - 1, -1, np.int64)  # the last row that has looked at the label
+        pair_of, row_of = np.empty(len(starts) - 1, np.int64), np.full(len(starts) - 1, -1, np.int64)
     for row in range(rows):
         begin, end = row_ends[row], row_ends[row + 1]
-        for pair in range(begin, end):
-            pair_of[reached[pair]], row_of[reached[pair]] = pair, row
+        if copies is not None:
+            for pair in range(begin, end):
+                pair_of[reached[pair]], row_of[reached[pair]] = pair, row
         size, least = 0, np.uint64(0)
         for pair in range(begin, end):
             failed = np.float32(np.nan)  # the largest margin below this node that was not good enough
@@ -121,20 +94,22 @@ def best_labels(
                 if margin <= failed:
                     continue
                 value = _score(margin, scores[pair], kind, exponent)
-                if rank_key(value, 0) < least:
+                key = rank_key(value, place - first[begin] if copies is None else 0)
+                if key < least:
                     failed = margin
                     continue
-                label = copies.label_of[level.children[starts[reached[pair]] + place - first[pair]]]
-                if row_of_label[label] == row:
-                    continue
-                row_of_label[label] = row
-                if copies.starts[label + 1] - copies.starts[label] > 1:
-                    value = _score_of_copies(
-                        label, copies, row, row_of, pair_of, scores, first, margins, kind, exponent, mean
-                    )
-                key = rank_key(value, label)
-                if key < least:
-                    continue
+                if copies is not None:
+                    label = copies.label_of[level.children[starts[reached[pair]] + place - first[pair]]]
+                    if row_of_label[label] == row:
+                        continue
+                    row_of_label[label] = row
+                    if copies.starts[label + 1] - copies.starts[label] > 1:
+                        value = _score_of_copies(
+                            label, copies, row, row_of, pair_of, scores, first, margins, kind, exponent, mean
+                        )
+                    key = rank_key(value, label)
+                    if key < least:
+                        continue
                 if size == len(kept):
                     size = keep_best(kept, size, most)
                     least = kept[0]
@@ -146,8 +121,12 @@ def best_labels(
             size = keep_best(kept, size, most)
         kept[:size].sort()
         for i in range(size):
-            best[ends[row] + i] = key_place(kept[size - 1 - i])
-            values[ends[row] + i] = key_score(kept[size - 1 - i])
+            item = key_place(kept[size - 1 - i])
+            if copies is None:
+                at = first[begin] + item
+                pair = begin + np.searchsorted(first[begin:end], at, side="right") - 1
+                item = np.int64(level.children[starts[reached[pair]] + at - first[pair]])
+            best[ends[row] + i], values[ends[row] + i] = item, key_score(kept[size - 1 - i])
         ends[row + 1] = ends[row] + size
     return ends, best[: ends[rows]], values[: ends[rows]]
 
@@ -178,49 +157,6 @@ def _score_of_copies(
 
 
 @njit(cache=True, nogil=True)
-def _select(
-    scores: np.ndarray,
-    first: np.ndarray,
-    margins: np.ndarray,
-    begin: int,
-    end: int,
-    most: int,
-    kind: int,
-    exponent: int,
-    kept: np.ndarray,
-) -> int:
-    """Fill `kept` with the keys of the `most` best children of reached nodes, worst first, and return their number.
-
-    Keys are collected until `kept` is full. Then all but the best are dropped, and from then on only keys that are
-    better than the worst of these are taken.
-    """
-    size, least = 0, np.uint64(0)
-    limit = min(len(kept), 2 * most + SPARE)
-    for pair in range(begin, end):
-        failed = np.float32(np.nan)  # the largest margin below this node that was not good enough
-        for place in range(first[pair], first[pair + 1]):
-            margin = margins[place]
-            if margin <= failed:
-                continue
-            key = rank_key(_score(margin, scores[pair], kind, exponent), place - first[begin])
-            if key < least:
-                failed = margin
-                continue
-            if size == limit:
-                size = keep_best(kept, size, most)
-                least = kept[0]
-                if key < least:
-                    failed = margin
-                    continue
-            kept[size] = key
-            size += 1
-    if size > most:
-        size = keep_best(kept, size, most)
-    kept[:size].sort()
-    return size
-
-
-@njit(cache=True, nogil=True)
 def rank_key(score: Any, place: int) -> Any:
     """Return a number that is larger for a better score and, of equal ones, for an earlier place. NaN is the worst."""
     if np.isnan(score):
@@ -240,20 +176,6 @@ def key_score(key: Any) -> Any:
 @njit(cache=True, nogil=True)
 def key_place(key: Any) -> Any:
     return np.int64(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
-
-
-@njit(cache=True, nogil=True)
-def _locate(key: Any, first: np.ndarray, begin: int, end: int) -> Any:
-    """Return (the reached node, the number of its child) of a key."""
-    at = first[begin] + key_place(key)
-    low, high = begin, end - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[middle] <= at:
-            low = middle
-        else:
-            high = middle - 1
-    return low, at - first[low]
 
 
 @njit(cache=True, nogil=True)
