@@ -91,14 +91,13 @@ def with_clock(seconds: dict[str, float], name: str) -> Callable[..., Any]:
 
 def measure(tree: LabelTree, Y: csr_matrix, M: csr_matrix, threads: int, **params: Any) -> dict[str, Any]:
     options = OverlapParams(**params)
-    copies = None if options.copies_per_label == "auto" else options.copies_per_label
     phases: dict[str, float] = {}
     originals = {name: getattr(owner, name) for name, owner in PHASES.items()}
     try:
         for name, owner in PHASES.items():
             setattr(owner, name, with_clock(phases, name))
         with Measured() as cost:
-            _, facts = move_labels(tree, Y, M, options, copies, Context(workers=threads))
+            _, facts = move_labels(tree, Y, M, options, Context(workers=threads))
     finally:
         for name, function in originals.items():
             setattr(PHASES[name], name, function)

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Context, Params, Split
 from xmckit_pecos.labels import assignment, auction, meanings
-from xmckit_pecos.labels.assignment import Placement, PlacementValue, Reachability
+from xmckit_pecos.labels.assignment import Placement, Reachability
 from xmckit_pecos.labels.report import leaf_size_facts
 from xmckit_pecos.labels.tree import LabelTree
 from xmckit_pecos.linear.matrices import TrainingRows
@@ -68,13 +68,11 @@ class OverlapIndexer(TreeIndexer):
         index = TreeIndex(first, matcher, counts, self.params, context.workers, warnings)
         if first.leaves == 1:
             return index
-        copies = None if self.params.copies_per_label == "auto" else min(self.params.copies_per_label, first.leaves)
         for turn in range(max(1, rounds)):
             with context.progress("finding the leaves that rows reach"):
                 M = index.reached_leaves(rows.X, self.params.reach)
             with context.progress("moving labels to the leaves of their rows"):
-                turn_context = context.using(seed=context.seed_for(turn))
-                tree, facts = move_labels(first, rows.Y, M, self.params, copies, turn_context)
+                tree, facts = move_labels(first, rows.Y, M, self.params, context.using(seed=context.seed_for(turn)))
             context.log(_summary(facts))
             if rounds:
                 tolerance = ROUGH if turn + 1 < rounds else TOLERANCE
@@ -96,23 +94,38 @@ class OverlapIndexer(TreeIndexer):
 
 
 def move_labels(
-    tree: LabelTree, Y: csr_matrix, M: csr_matrix, params: OverlapParams, copies: int | None, context: Context
+    tree: LabelTree, Y: csr_matrix, M: csr_matrix, params: OverlapParams, context: Context
 ) -> tuple[LabelTree, dict[str, Any]]:
     """Return a tree with the same leaves and other labels in them, and facts about the move.
 
-    `tree` has each label once, in the leaf where it starts. Labels on no row stay there.
+    `tree` has each label once, in the leaf where it starts. Labels on no row stay there. All labels stay if C* covers
+    fewer pairs.
     """
+    copies = None if params.copies_per_label == "auto" else min(params.copies_per_label, tree.leaves)
+    workers = context.workers
     start = np.empty(tree.labels, dtype=np.int32)
     start[tree.label_of] = tree.leaf_of
     reach = Reachability.from_matrices(Y, M)
     seen = np.diff(reach.starts) > 0
     room = room_in_leaves(np.bincount(start[seen], minlength=tree.leaves), params, copies)
     partition = Placement(np.flatnonzero(seen).astype(np.int32), start[seen])
-    before = assignment.evaluate(reach, partition, context.workers)
-    placement, fell_back = _match(reach, partition, before, start, seen, room, params, copies, context.workers)
+    before = assignment.evaluate(reach, partition, workers)
+    candidates = assignment.candidate_leaves(reach, start, max(CONSIDERED, 4 * (copies or 1)), workers)
+    if params.cap == "none":
+        placement = assignment.best_leaves(candidates, copies or 1)
+    else:
+        placement = auction.place_remaining(auction.auction(candidates, copies or 1, room), start, seen, room)
+    fell_back = assignment.evaluate(reach, placement, workers).covered < before.covered
+    if fell_back:
+        placement = replace(partition, bound=placement.bound)
+        if copies is not None:
+            placement = meanings.fill_up(candidates, placement, copies, room)
+    if copies is None:
+        budget = int(params.average * seen.sum()) - len(placement.label_of)
+        placement = meanings.add_meanings(reach, placement, room, budget, RULE, workers)
     if params.placement == "random":
         placement = meanings.scatter_copies(placement, room, context.rng("overlap"))
-    after = assignment.evaluate(reach, placement, context.workers)
+    after = assignment.evaluate(reach, placement, workers)
     placement = placement.best_first(after.rows)
     result = _tree_with_copies(tree, placement, start)
     several = np.bincount(placement.label_of, minlength=tree.labels) > 1
@@ -136,34 +149,6 @@ def room_in_leaves(sizes: np.ndarray, params: OverlapParams, copies: int | None)
         return np.full(len(sizes), sizes.sum(), dtype=np.int64)
     balanced = sizes.sum() * (params.average if copies is None else copies) / len(sizes)
     return np.maximum(sizes, math.ceil(params.cap * balanced - 1e-9))
-
-
-def _match(
-    reach: Reachability,
-    partition: Placement,
-    before: PlacementValue,
-    start: np.ndarray,
-    seen: np.ndarray,
-    room: np.ndarray,
-    params: OverlapParams,
-    copies: int | None,
-    workers: int,
-) -> tuple[Placement, bool]:
-    """Return C*, and whether labels stay in their first partition because C* covers fewer pairs."""
-    candidates = assignment.candidate_leaves(reach, start, max(CONSIDERED, 4 * (copies or 1)), workers)
-    if params.cap == "none":
-        placement = assignment.best_leaves(candidates, copies or 1)
-    else:
-        placement = auction.place_remaining(auction.auction(candidates, copies or 1, room), start, seen, room)
-    fell_back = assignment.evaluate(reach, placement, workers).covered < before.covered
-    if fell_back:
-        placement = replace(partition, bound=placement.bound)
-        if copies is not None:
-            placement = meanings.fill_up(candidates, placement, copies, room)
-    if copies is None:
-        budget = int(params.average * seen.sum()) - len(placement.label_of)
-        placement = meanings.add_meanings(reach, placement, room, budget, RULE, workers)
-    return placement, fell_back
 
 
 def _tree_with_copies(tree: LabelTree, placement: Placement, start: np.ndarray) -> LabelTree:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from scipy.sparse import csc_matrix, csr_matrix
+
+from xmckit.context import map_on_threads
 
 BLOCKS_PER_WORKER = 4  # several, because some labels are more work than others
 
@@ -51,8 +53,7 @@ class Reachability(NamedTuple):
         """Call `function(first, last)` on threads, for ranges of labels with about as many pairs in each."""
         cuts = np.searchsorted(self.starts, np.linspace(0, self.starts[-1], workers * BLOCKS_PER_WORKER + 1)[1:-1])
         edges = np.unique(np.concatenate([[0], cuts, [self.labels]])).tolist()
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(lambda block: function(*block), itertools.pairwise(edges)))
+        return map_on_threads(lambda block: function(*block), list(itertools.pairwise(edges)), workers=workers)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class PlacementValue:
 def evaluate(reach: Reachability, placement: Placement, workers: int) -> PlacementValue:
     """Count the pairs that a placement covers, and the rows that reach each copy."""
     starts = placement.starts(reach.labels)
-    parts = reach.map_blocks(lambda first, last: _hits(reach, starts, placement.leaf_of, first, last), workers)
+    parts = reach.map_blocks(partial(_hits, reach, starts, placement.leaf_of), workers)
     return PlacementValue(sum(covered for covered, _ in parts), np.concatenate([hits for _, hits in parts]))
 
 

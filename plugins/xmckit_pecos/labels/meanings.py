@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -12,9 +14,8 @@ from xmckit_pecos.labels.assignment import CandidateLeaves, Placement, Reachabil
 SWEEPS = 4  # how often labels look for another leaf when the one that they wanted has filled up
 
 
-@dataclass(frozen=True)
-class MeaningRule:
-    """When a label gets one more copy.
+class MeaningRule(NamedTuple):
+    """When a label gets one more copy. Compiled kernels take it as it is.
 
     At least `rows` of its rows, and this `share` of them, reach the new leaf and none of the leaves that hold the
     label already. A label has at most `most` copies in the end.
@@ -37,7 +38,8 @@ def add_meanings(
     variation = np.sqrt(np.maximum(np.diff(reach.starts), 1))
     unlimited = np.full(reach.labels, budget)
     for _ in range(SWEEPS):
-        label, leaf, gain = _wanted_by_all(reach, placement, left, rule, workers)
+        wanted = partial(_wanted, reach, placement.starts(reach.labels), placement.leaf_of, left, rule)
+        label, leaf, gain = np.concatenate(reach.map_blocks(wanted, workers), axis=1)
         order = np.lexsort((leaf, label, -gain / variation[label]))
         taken, full = _take(label, leaf, order, left, unlimited, budget)
         placement = placement.add(label[taken], leaf[taken])
@@ -47,43 +49,31 @@ def add_meanings(
     return placement
 
 
-def _wanted_by_all(
-    reach: Reachability, placement: Placement, left: np.ndarray, rule: MeaningRule, workers: int
-) -> np.ndarray:
-    starts, limits = placement.starts(reach.labels), (rule.rows, rule.share, rule.most)
-    parts = reach.map_blocks(
-        lambda first, last: _wanted(reach, starts, placement.leaf_of, left, first, last, *limits), workers
-    )
-    return np.concatenate(parts, axis=1)
-
-
 @njit(cache=True, nogil=True)
 def _wanted(
     reach: Reachability,
     copy_starts: np.ndarray,
     copy_leaves: np.ndarray,
     left: np.ndarray,
+    rule: MeaningRule,
     first: int,
     last: int,
-    least_rows: int,
-    least_share: float,
-    most: int,
 ) -> np.ndarray:
     """(label, leaf, rows won) × the copies that labels would take one after the other, each the best of them."""
-    used, wanted = 0, np.empty((3, (last - first) * most), np.int32)
+    used, wanted = 0, np.empty((3, (last - first) * rule.most), np.int32)
     owner = np.full(reach.leaves, -1, np.int64)
     count_of, touched = np.zeros(reach.leaves, np.int32), np.empty(reach.leaves, np.int32)
     open_rows = np.empty(np.diff(reach.starts[first : last + 1]).max(), np.int32)
     for label in range(first, last):
         size, copies = reach.starts[label + 1] - reach.starts[label], copy_starts[label + 1] - copy_starts[label]
-        least = max(least_rows, int(np.ceil(least_share * size)))
+        least = max(rule.rows, int(np.ceil(rule.share * size)))
         if size < least:
             continue
         for leaf in copy_leaves[copy_starts[label] : copy_starts[label + 1]]:
             owner[leaf] = label
         open_rows[:size] = reach.rows[reach.starts[label] : reach.starts[label + 1]]
         waiting = _drop_covered(reach, open_rows, size, owner, label)
-        while copies < most and waiting >= least:
+        while copies < rule.most and waiting >= least:
             gain, leaf = _best_leaf(reach, open_rows[:waiting], left, count_of, touched)
             if gain < least:
                 break
