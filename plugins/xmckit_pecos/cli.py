@@ -34,7 +34,8 @@ def show(
     cosine of the sums of these rows.
     """
     from xmckit import find_run
-    from xmckit_pecos.inspection import TreeInspector, label_text, tree_text
+    from xmckit_pecos.inspection.facts import TreeInspector
+    from xmckit_pecos.inspection.text import label_text, tree_text
 
     inspector = TreeInspector(find_run(run, Path(root)), index_name)
     if label_name is None:

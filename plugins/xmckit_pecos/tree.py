@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -67,6 +67,7 @@ class TreeParams(LinearParams):
     )
 
 
+@dataclass(eq=False)
 class TreeIndex:
     """A tree over the labels, and the matcher: linear models above its leaves that lead a row to some of them.
 
@@ -76,18 +77,12 @@ class TreeIndex:
 
     query_space: ClassVar[Literal["input", "head"]] = "input"
 
-    def __init__(
-        self,
-        tree: LabelTree,
-        matcher: LinearModel | None,
-        counts: np.ndarray,
-        params: LinearParams,
-        workers: int,
-        facts: Mapping[str, Any] | None = None,
-    ):
-        self.tree, self.matcher, self.counts = tree, matcher, counts
-        self._facts = dict(facts or {})
-        self._params, self._workers = params, workers
+    tree: LabelTree
+    matcher: LinearModel | None
+    counts: np.ndarray  # training rows of each label
+    _params: LinearParams
+    _workers: int
+    _facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def clusters(self) -> csr_matrix:
@@ -125,10 +120,8 @@ class TreeIndex:
     @cached_property
     def _members(self) -> tuple[np.ndarray, np.ndarray]:
         """(where each leaf begins, the labels leaf by leaf, most frequent first)."""
-        label_of, leaf_of = self.tree.label_of, self.tree.leaf_of
-        order = np.lexsort((label_of, -self.counts[label_of], leaf_of))
         starts = np.concatenate([[0], np.cumsum(self.tree.leaf_sizes)]).astype(np.int64)
-        return starts, label_of[order].astype(np.int32)
+        return starts, self.tree.labels_by_frequency(self.tree.leaf_of, self.counts)
 
     def save(self, folder: Path) -> None:
         self.tree.save(folder)

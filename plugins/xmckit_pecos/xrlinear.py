@@ -113,7 +113,7 @@ class XRLinearHead(Configured):
         self._calibration, self.threshold, self._facts = kept, threshold, {**facts, **self._facts}
 
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
-        """Rank labels by their logits. With calibration σ(score) is the probability (see `probabilities`)."""
+        """Rank labels by their logits. With calibration σ(score) is the probability."""
         _check_k(k)
         return TopK.of_blocks([_ranking(self._score(block, k), k) for block in _blocks(X)])
 
@@ -132,11 +132,6 @@ class XRLinearHead(Configured):
         """Whether σ(score) is a probability: not for margins, unless they are calibrated."""
         return self.params.post_processor != "noop" or not isinstance(self._calibration, calibration.Uncalibrated)
 
-    def probabilities(self, X: Matrix, k: int) -> TopK:
-        """Return `predict` with σ of the scores, and 0 in padded places."""
-        best = self.predict(X, k)
-        return TopK(best.indices, calibration.probabilities(best.scores))
-
     def labels(self, X: Matrix) -> csr_matrix:
         return _stack([self._label_sets(self._score_enough(block, 1)) for block in _blocks(X)])
 
@@ -147,15 +142,15 @@ class XRLinearHead(Configured):
         return None
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
-        self._fitted()
+        self._require_fitted()
         return dict(self._facts)
 
     def exhibits(self) -> list[Exhibit]:
         """Return the tree that this head built. The report shows the tree of an index with the index."""
-        return [] if self._counts is None else tree_exhibits(self._fitted()[1], self._counts)
+        return [] if self._counts is None else tree_exhibits(self._require_fitted()[1], self._counts)
 
     def save(self, folder: Path) -> None:
-        model, tree = self._fitted()
+        model, tree = self._require_fitted()
         super().save(folder)
         tree.save(folder)
         model.save(folder / MODEL)
@@ -201,7 +196,7 @@ class XRLinearHead(Configured):
                 matcher = None
         # a label on no row has nothing to learn from, and its score would mean nothing
         counts = rows.label_counts
-        tree = tree.filtered(counts[tree.label_of] > 0)
+        tree = tree.keep(counts[tree.label_of] > 0)
         self._counts = None if indexes else counts
         with context.progress("training the linear models"):
             model = isolation.train(
@@ -227,7 +222,7 @@ class XRLinearHead(Configured):
         return tree, matcher
 
     def _training_facts(self, X: Matrix, counts: np.ndarray, context: Context) -> dict[str, Any]:
-        model, tree = self._fitted()
+        model, tree = self._require_fitted()
         validation = _usable_validation(context)
         rows = X if validation is None else matrices.features(validation.matrix)
         scored = self._scored_labels(rows[:MEASURED_ROWS])
@@ -247,7 +242,7 @@ class XRLinearHead(Configured):
 
     def _scored_labels(self, X: Matrix) -> np.ndarray:
         """Count the pseudo-labels that are ranked for each row: those in the leaves that it reaches."""
-        model, tree = self._fitted()
+        model, tree = self._require_fitted()
         if tree.depth == 1:
             return np.full(X.shape[0], len(tree.label_of))
         beam = self.params.beam
@@ -301,7 +296,7 @@ class XRLinearHead(Configured):
         best = rank < CALIBRATED
         rank, rows, logits, hits = rank[best], rows[best], logits[best], hits[best]
         self._calibration = calibration.fit(method, logits, hits)
-        held_out = calibration.held_out(method, logits, hits, rows)
+        held_out = calibration.calibrate_held_out(method, logits, hits, rows)
         top = rank < EVALUATED
         before, after = (
             calibration.calibration_error(calibration.probabilities(values[top]), hits[top])
@@ -313,18 +308,16 @@ class XRLinearHead(Configured):
 
     # Prediction
 
-    def _fitted(self) -> tuple[LinearModel, LabelTree]:
+    def _require_fitted(self) -> tuple[LinearModel, LabelTree]:
         if self._model is None or self._tree is None:
             raise UsageError("this XRLinearHead has not been fitted: call fit or load first")
         return self._model, self._tree
 
     def _score(self, X: Matrix, k: int) -> csr_matrix:
         """Return rows × labels: up to `k` calibrated logits in each row, best first."""
-        model, tree = self._fitted()
-        if X.shape[1] != model.inputs:
-            raise DataError(f"the rows have {X.shape[1]} features, this head was fitted on {model.inputs}")
+        model, tree = self._require_fitted()
         beam, post_processor = self.params.beam, self.params.post_processor
-        if not tree.has_copies:
+        if tree.most_copies <= 1:
             scores = model.predict(X, k, beam, self._workers, post_processor)
             if not tree.plain:
                 shape = scores.shape[0], tree.labels
@@ -343,7 +336,7 @@ class XRLinearHead(Configured):
         """Score as many labels of each row as needed to have the best `k` and all labels that are output."""
         if self.params.k is not None:
             return self._score(X, max(k, self.params.k))
-        labels, wanted = self._fitted()[1].labels, max(k, 256)
+        labels, wanted = self._require_fitted()[1].labels, max(k, 256)
         while True:
             scores = self._score(X, wanted)
             last_of_full_rows = scores.indptr[1:][np.diff(scores.indptr) >= wanted] - 1

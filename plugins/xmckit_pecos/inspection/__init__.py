@@ -2,8 +2,3 @@
 
 The modules here import the rest of this plugin; only its command imports them.
 """
-
-from xmckit_pecos.inspection.facts import TreeInspector
-from xmckit_pecos.inspection.text import label_text, tree_text
-
-__all__ = ["TreeInspector", "label_text", "tree_text"]

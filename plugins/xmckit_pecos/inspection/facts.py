@@ -63,18 +63,20 @@ class TreeInspector:
 
         leaves = self.tree.leaves_of(label)
         copies: list[dict[str, Any]] = []
-        for leaf, visiting in zip(leaves.tolist(), visitors(self._reached(X[own]), leaves), strict=True):
-            rows, members = own[visiting.rows], np.unique(self.tree.members(leaf))
-            near = similarities(X, Y, label, members, rows[: visiting.own] if visiting.own else None)
+        for leaf, (visiting, first) in zip(
+            leaves.tolist(), visitors(self._reached_leaves(X[own]), leaves), strict=True
+        ):
+            rows, members = own[visiting], np.unique(self.tree.members(leaf))
+            near = similarities(X, Y, label, members, rows[:first] if first else None)
             copies.append(
                 {
                     "leaf": int(leaf),
                     "path": self.tree.leaf_name(leaf),
                     "size": int(self.tree.leaf_sizes[leaf]),
                     "rows": len(rows),
-                    "rows_first": visiting.own,
+                    "rows_first": first,
                     "nearest": nearest_labels(members, near),
-                    "examples": [example(row) for row in rows[: min(examples, visiting.own)].tolist()],
+                    "examples": [example(row) for row in rows[: min(examples, first)].tolist()],
                 }
             )
         near = similarities(X, Y, label)
@@ -109,7 +111,7 @@ class TreeInspector:
         at_top = self.tree.level_sizes[1] if self.tree.depth > 1 else 1
         return {"tree": nodes(branches), "more_nodes": at_top - len(branches)}
 
-    def _reached(self, X: Matrix) -> csr_matrix:
+    def _reached_leaves(self, X: Matrix) -> csr_matrix:
         """Return rows × leaves, with as many leaves as are searched for a shortlist."""
         depth, params = self.tree.depth, store.read_json(self.folder / "params.json")
         matcher = None

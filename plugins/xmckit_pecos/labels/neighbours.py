@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
@@ -44,19 +42,11 @@ def _unit_rows(rows: Matrix) -> Matrix:
     return csr_matrix((scaled, rows.indices, rows.indptr), shape=rows.shape)
 
 
-@dataclass(frozen=True)
-class Visitors:
-    """The rows that reach a leaf.
+def visitors(reached: csr_matrix, leaves: np.ndarray) -> list[tuple[np.ndarray, int]]:
+    """Return, for each of `leaves`, the rows of `reached` (rows × all leaves) that get there, and how many are its own.
 
-    The first `own` of them reach it better than the other leaves under comparison, largest lead first.
+    Its own rows reach it better than the others of `leaves`. They come first, largest lead first.
     """
-
-    rows: np.ndarray
-    own: int
-
-
-def visitors(reached: csr_matrix, leaves: np.ndarray) -> list[Visitors]:
-    """Return, for each of `leaves`, the rows of `reached` (rows × all leaves) that get there."""
     columns = np.asarray(reached[:, leaves].toarray(), dtype=np.float64)
     result = []
     for i in range(len(leaves)):
@@ -66,5 +56,5 @@ def visitors(reached: csr_matrix, leaves: np.ndarray) -> list[Visitors]:
         # a row that reaches two leaves equally well belongs to the first
         own = (lead > 0) | ((lead == 0) & (columns[:, :i].max(axis=1, initial=0) < columns[:, i]))
         order = np.lexsort((rows, -lead[rows], ~own[rows]))
-        result.append(Visitors(rows[order], int(own[rows].sum())))
+        result.append((rows[order], int(own[rows].sum())))
     return result

@@ -40,8 +40,14 @@ def outline(tree: LabelTree, counts: np.ndarray) -> Outline:
     nodes = _nodes_above(tree)
     widths = tree.level_sizes[:-1]
     sizes = [np.bincount(above, minlength=width) for above, width in zip(nodes, widths, strict=True)]
-    frequent = [_FrequentLabels(above, tree.label_of, counts, size) for above, size in zip(nodes, sizes, strict=True)]
+    labels = [tree.labels_by_frequency(above, counts) for above in nodes]
     left = MOST_NODES
+
+    def frequent(level: int, node: int) -> list[int]:
+        end = sizes[level][: node + 1].sum()
+        below = labels[level][end - sizes[level][node] : end]
+        # a label with several copies below one node is named once
+        return list(dict.fromkeys(below[: 2 * LABELS_SHOWN].tolist()))[:LABELS_SHOWN]
 
     def children(level: int, node: int) -> tuple[list[Branch], int]:
         """(the branches below a node that fit, the number of all its children)."""
@@ -57,13 +63,13 @@ def outline(tree: LabelTree, counts: np.ndarray) -> Outline:
                 title = tree.leaf_names[child]
             else:
                 title = f"{'leaf' if leaves else 'node'} {child}"
-            branches.append(Branch(title, int(sizes[level + 1][child]), frequent[level + 1](child), inner, total))
+            branches.append(Branch(title, int(sizes[level + 1][child]), frequent(level + 1, child), inner, total))
         return branches, len(below)
 
     if tree.depth > 1:
         branches, total = children(0, 0)
     else:
-        branches, total = [Branch("the only leaf", int(sizes[0][0]), frequent[0](0))], 1
+        branches, total = [Branch("the only leaf", int(sizes[0][0]), frequent(0, 0))], 1
     note = "Each node with the number of labels below it and the most frequent of them in the training rows."
     if total > len(branches):
         note += f" The {len(branches)} largest of {total:,} nodes below the root."
@@ -76,17 +82,3 @@ def _nodes_above(tree: LabelTree) -> list[np.ndarray]:
     for parents in tree.parents[-2::-1]:
         nodes.append(parents[nodes[-1]])
     return nodes[::-1]
-
-
-class _FrequentLabels:
-    """The labels below each node of a level, most frequent first."""
-
-    def __init__(self, node_of: np.ndarray, label_of: np.ndarray, counts: np.ndarray, sizes: np.ndarray):
-        order = np.lexsort((label_of, -counts[label_of], node_of))
-        self._labels = label_of[order]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)])
-
-    def __call__(self, node: int) -> list[int]:
-        labels = self._labels[self._starts[node] : self._starts[node + 1]]
-        # a label with several copies below one node is named once
-        return list(dict.fromkeys(labels[: 2 * LABELS_SHOWN].tolist()))[:LABELS_SHOWN]

@@ -71,11 +71,6 @@ class LabelTree:
         """Whether the pseudo-labels are the labels themselves."""
         return len(self.label_of) == self.labels and bool((self.label_of == np.arange(self.labels)).all())
 
-    @property
-    def has_copies(self) -> bool:
-        """Whether some label has several pseudo-labels."""
-        return self.most_copies > 1
-
     @cached_property
     def most_copies(self) -> int:
         """The largest number of pseudo-labels that a label has."""
@@ -96,8 +91,8 @@ class LabelTree:
         """Return the number of children of each node of a level."""
         return np.bincount(self.parents[level], minlength=self.level_sizes[level])
 
-    def filtered(self, kept: np.ndarray) -> LabelTree:
-        """Return the tree with the same leaves and only the pseudo-labels for which `kept` is true."""
+    def keep(self, kept: np.ndarray) -> LabelTree:
+        """Return the tree with the same leaves and only the pseudo-labels where `kept` is true."""
         return replace(self, parents=(*self.parents[:-1], self.leaf_of[kept]), label_of=self.label_of[kept])
 
     def over_pseudo_labels(self, Y: csr_matrix) -> csr_matrix:
@@ -107,6 +102,10 @@ class LabelTree:
     def members(self, leaf: int) -> np.ndarray:
         """Return the labels in a leaf, in the order of their pseudo-labels."""
         return self.label_of[self.leaf_of == leaf]
+
+    def labels_by_frequency(self, node_of: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Sort the pseudo-labels by node, then by the training rows of their labels, and return their labels."""
+        return self.label_of[np.lexsort((self.label_of, -counts[self.label_of], node_of))]
 
     def leaves_of(self, label: int) -> np.ndarray:
         return np.unique(self.leaf_of[self.label_of == label])

@@ -120,7 +120,7 @@ def train(
     if matcher is not None and matcher.labels != tree.leaves:
         raise UsageError(f"the matcher is over {matcher.labels} leaves, the tree has {tree.leaves}")
     # the weights of the matcher stay; the defaults of PECOS's `predict` become those of this model
-    above = _predicting(options.beam, options)
+    above = _prediction_defaults(options.beam, options)
     levels = [] if matcher is None else [replace(level, predicting=above) for level in matcher.levels]
     X = features(rows.X)
     chain, threads = [tree.step(level).tocsc() for level in range(tree.depth)], useful_threads(threads, X)
@@ -139,11 +139,11 @@ def train(
         C, M = _most_work_first(chain[level], _training_rows(pX, Ys, levels, options, threads))
         problem = MLProblem(pX, Ys[level], C=C, M=M, R=weighted[level], threads=threads)
         trained = MLModel.train(problem, train_params=train_params)
-        levels.append(ModelLevel(trained.W, chain[level], trained.bias, _predicting(kept, options)))
+        levels.append(ModelLevel(trained.W, chain[level], trained.bias, _prediction_defaults(kept, options)))
     return LinearModel(levels)
 
 
-def _predicting(kept: int, options: TrainingOptions) -> dict[str, Any]:
+def _prediction_defaults(kept: int, options: TrainingOptions) -> dict[str, Any]:
     return {"only_topk": kept, "post_processor": options.post_processor}
 
 

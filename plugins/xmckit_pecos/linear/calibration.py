@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -36,14 +36,6 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
     """Compute σ without overflow."""
     with np.errstate(over="ignore"):
         return (1 / (1 + np.exp(-logits.astype(np.float64)))).astype(np.float32)
-
-
-class Calibration(Protocol):
-    """A map from logits to logits that never swaps two of them."""
-
-    def __call__(self, logits: np.ndarray) -> np.ndarray: ...
-
-    def state(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -84,6 +76,10 @@ class Isotonic:
         return {"method": "isotonic", "at": self.at.tolist(), "values": self.values.tolist()}
 
 
+# maps from logits to logits that never swap two of them
+Calibration: TypeAlias = Uncalibrated | Platt | Isotonic
+
+
 def fit(method: CalibrationMethod, logits: np.ndarray, hits: np.ndarray) -> Calibration:
     """Fit a calibration to logits. `hits` says which of them belong to true labels."""
     if method == "none" or not len(logits):
@@ -97,12 +93,12 @@ def from_state(state: Any) -> Calibration:
     if method == "none":
         return Uncalibrated()
     if method == "platt":
-        slope, offset = (_finite(state, name) for name in ("slope", "offset"))
+        slope, offset = (_finite_numbers(state, name) for name in ("slope", "offset"))
         if slope < 0:
             raise ValueError("expected a slope of at least 0")
         return Platt(float(slope), float(offset))
     if method == "isotonic":
-        at, values = (np.atleast_1d(_finite(state, name)) for name in ("at", "values"))
+        at, values = (np.atleast_1d(_finite_numbers(state, name)) for name in ("at", "values"))
         if at.shape != values.shape or at.ndim != 1 or not len(at):
             raise ValueError("expected as many values as points")
         if (np.diff(at) <= 0).any() or (np.diff(values) < 0).any():
@@ -111,7 +107,7 @@ def from_state(state: Any) -> Calibration:
     raise ValueError(f"expected a method of calibration, found {method!r}")
 
 
-def _finite(state: dict[str, Any], name: str) -> np.ndarray:
+def _finite_numbers(state: dict[str, Any], name: str) -> np.ndarray:
     try:
         values = np.asarray(state.get(name), dtype=np.float64)
     except (TypeError, ValueError):
@@ -201,7 +197,7 @@ def calibration_error(probabilities: np.ndarray, hits: np.ndarray) -> float:
     return float(np.abs(errors).sum() / len(probabilities))
 
 
-def held_out(method: CalibrationMethod, logits: np.ndarray, hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def calibrate_held_out(method: CalibrationMethod, logits: np.ndarray, hits: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Calibrate the logits of each fifth of the rows by a calibration fitted to the other rows."""
     result = np.empty_like(logits)
     for fold in range(FOLDS):

@@ -22,7 +22,7 @@ class LinearModel:
     def __init__(self, levels: Sequence[ModelLevel]):
         self.levels = list(levels)
         self._search_levels: list[SearchLevel] | None = None
-        self._copies: tuple[LabelTree, LabelCopies] | None = None
+        self._copies: tuple[LabelTree | None, LabelCopies | None] = None, None  # of the tree of the last prediction
 
     @property
     def inputs(self) -> int:
@@ -80,14 +80,11 @@ class LinearModel:
             raise UsageError(f"the tree has {len(tree.label_of)} pseudo-labels, this model {self.labels}")
         if self._search_levels is None:
             self._search_levels = [SearchLevel.from_matrices(level.W, level.C, level.bias) for level in self.levels]
-        copies = None if tree is None else self._copies_in(tree, self._search_levels[-1])
+        if self._copies[0] is not tree:
+            last = self._search_levels[-1]
+            self._copies = tree, None if tree is None else LabelCopies.from_tree(tree.label_of, tree.labels, last)
         k, threads = min(k, self.labels), useful_threads(threads, rows, 1 << 12)
-        return search(self._search_levels, rows, k, beam, threads, post_processor, copies, mean)
-
-    def _copies_in(self, tree: LabelTree, last: SearchLevel) -> LabelCopies:
-        if self._copies is None or self._copies[0] is not tree:
-            self._copies = tree, LabelCopies.from_tree(tree.label_of, tree.labels, last)
-        return self._copies[1]
+        return search(self._search_levels, rows, k, beam, threads, post_processor, self._copies[1], mean)
 
     def save(self, folder: Path) -> None:
         """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""

@@ -83,14 +83,14 @@ def _level_folder(folder: Path, level: int) -> Path:
 
 def read_model(folder: Path) -> list[ModelLevel]:
     """Read the levels of a stored model, and check that they fit together. StorageError names the wrong file."""
-    if "__meta__" not in _object(folder / _ABOUT):
+    if "__meta__" not in _read_object(folder / _ABOUT):
         raise store.damaged(folder / _ABOUT, "expected the description of an XLinearModel")
     chain = folder / LEVELS / _ABOUT
-    about = _object(chain)
+    about = _read_object(chain)
     if about.get("model") != "HierarchicalMLModel" or about.get("is_mmap"):
         raise store.damaged(chain, "expected a HierarchicalMLModel in npz files")
     levels: list[ModelLevel] = []
-    for number in range(_count(chain, about, "depth")):
+    for number in range(_read_count(chain, about, "depth")):
         level_folder = _level_folder(folder, number)
         level = _read_level(level_folder)
         nodes = levels[-1].W.shape[1] if levels else 1
@@ -105,7 +105,7 @@ def read_model(folder: Path) -> list[ModelLevel]:
 
 
 def _read_level(folder: Path) -> ModelLevel:
-    about = _object(folder / _ABOUT)
+    about = _read_object(folder / _ABOUT)
     bias, predicting = about.get("bias"), about.get("pred_kwargs")
     if about.get("model") != "MLModel" or about.get("is_mmap"):
         raise store.damaged(folder / _ABOUT, "expected an MLModel in npz files")
@@ -113,7 +113,7 @@ def _read_level(folder: Path) -> ModelLevel:
         raise store.damaged(folder / _ABOUT, "expected a bias that is a finite number")
     if not isinstance(predicting, dict) or predicting.get("post_processor") not in POST_PROCESSORS:
         raise store.damaged(folder / _ABOUT, f"expected a post-processor, one of {', '.join(POST_PROCESSORS)}")
-    kept = _count(folder / _ABOUT, predicting, "only_topk")
+    kept = _read_count(folder / _ABOUT, predicting, "only_topk")
     W, C = _read_csc(folder / "W.npz"), _read_csc(folder / "C.npz")
     if C.shape[0] != W.shape[1]:
         raise store.damaged(folder / "C.npz", f"clusters of {C.shape[0]} labels, W has {W.shape[1]}")
@@ -125,14 +125,14 @@ def _read_level(folder: Path) -> ModelLevel:
     return level
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     value = store.read_json(path)
     if not isinstance(value, dict):
         raise store.damaged(path, f"expected a JSON object, found {json.dumps(value)[:40]}")
     return value
 
 
-def _count(path: Path, about: Mapping[str, Any], name: str) -> int:
+def _read_count(path: Path, about: Mapping[str, Any], name: str) -> int:
     value = about.get(name)
     if type(value) is not int or not 0 < value < 2**31:
         raise store.damaged(path, f"expected {name}, a number above 0")
@@ -161,7 +161,7 @@ def _read_csc(path: Path) -> csc_matrix:
         raise store.damaged(path, "the starts of its columns do not rise from 0 to the number of values")
     if len(indices) and not 0 <= indices.min() <= indices.max() < rows:
         raise store.damaged(path, f"an index is not between 0 and {rows - 1}")
-    if not _rising(indices, indptr):
+    if not _columns_rise(indices, indptr):
         raise store.damaged(path, "the indices of a column do not rise")
     if not np.isfinite(data).all():
         raise store.damaged(path, "a value is not a finite number")
@@ -171,7 +171,7 @@ def _read_csc(path: Path) -> csc_matrix:
     return matrix
 
 
-def _rising(indices: np.ndarray, indptr: np.ndarray) -> bool:
+def _columns_rise(indices: np.ndarray, indptr: np.ndarray) -> bool:
     """Check whether the indices of every column rise strictly."""
     rising = np.diff(indices) > 0
     starts = indptr[(indptr > 0) & (indptr < len(indices))]

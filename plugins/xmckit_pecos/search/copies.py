@@ -9,19 +9,15 @@ from scipy.sparse import csr_matrix
 from xmckit_pecos.search.ranking import keep_best, key_place, key_score, rank_key
 
 
-def scores_of_labels(
-    scores: csr_matrix, label_of: np.ndarray, labels: int, k: int | None = None, averaged: int | None = None
-) -> csr_matrix:
-    """Turn rows × copies into rows × labels, both best first. With `k`, keep only the best `k` labels of each row.
+def scores_of_labels(scores: csr_matrix, label_of: np.ndarray, labels: int, k: int, averaged: int) -> csr_matrix:
+    """Turn rows × copies into rows × labels, both best first, and keep the best `k` labels of each row.
 
-    A label has the mean score of its copies among the first `averaged` of a row (None: of all). A label without a copy
-    among these, which cannot be better than any that has one, gets the score of its best copy. So the score of a label
-    does not depend on `k`.
+    A label has the mean score of its copies among the first `averaged` of a row. A label without a copy among these,
+    which cannot be better than any that has one, gets the score of its best copy. So the score of a label does not
+    depend on `k`.
     """
-    most = labels if k is None else min(k, labels)
-    width = scores.shape[1] if averaged is None else averaged
-    indptr = scores.indptr.astype(np.int64)
-    ends, label, merged = _merge_copies(indptr, scores.indices, scores.data, label_of, labels, width, most)
+    indptr, most = scores.indptr.astype(np.int64), min(k, labels)
+    ends, label, merged = _merge_copies(indptr, scores.indices, scores.data, label_of, labels, averaged, most)
     return csr_matrix((merged, label, ends), shape=(scores.shape[0], labels))
 
 

@@ -160,8 +160,8 @@ def test_the_meanings_of_a_label(folder):
 def test_visitors_belong_to_the_leaf_that_they_reach_best():
     reached = csr_matrix([[0.9, 0, 0.1], [0.2, 0, 0.7], [0.5, 0.4, 0.5], [0, 1, 0], [0.3, 0, 0]])
     first, third = visitors(reached, np.asarray([0, 2]))
-    assert (first.rows.tolist(), first.own) == ([0, 4, 2, 1], 3)
-    assert (third.rows.tolist(), third.own) == ([1, 2, 0], 1)
+    assert (first[0].tolist(), first[1]) == ([0, 4, 2, 1], 3)
+    assert (third[0].tolist(), third[1]) == ([1, 2, 0], 1)
 
 
 def test_names_cannot_steer_a_terminal(folder):

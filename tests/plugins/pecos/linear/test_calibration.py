@@ -62,7 +62,7 @@ def test_calibration_finds_the_truth(method):
     assert off.mean() < 0.03
     before = calibration.calibration_error(calibration.probabilities(logits), hits)
     after = calibration.calibration_error(
-        calibration.probabilities(calibration.held_out(method, logits, hits, np.arange(len(hits)))), hits
+        calibration.probabilities(calibration.calibrate_held_out(method, logits, hits, np.arange(len(hits)))), hits
     )
     assert after < 0.03 < 0.1 < before
 

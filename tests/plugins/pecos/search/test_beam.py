@@ -226,7 +226,7 @@ def test_labels_have_the_scores_of_their_copies(seed, nodes, few_values, k, beam
     copies = LabelCopies.from_tree(label_of, labels, levels[-1])
     ours = beam_search.search(levels, X, k, beam, 1, post_processor, copies, mean)
     everything = beam_search.search(levels, X, nodes, beam, 1, post_processor)
-    assert same(ours, scores_of_labels(everything, label_of, labels, k, None if mean else 1))
+    assert same(ours, scores_of_labels(everything, label_of, labels, k, nodes if mean else 1))
 
 
 def test_a_copy_without_a_cluster_is_no_copy():
@@ -237,5 +237,5 @@ def test_a_copy_without_a_cluster_is_no_copy():
     X = csr_matrix(rng.random((4, 6)).astype(np.float32))
     copies = LabelCopies.from_tree(np.asarray([0, 1, 2, 3, 0, 1, 2, 3]), 4, level)
     found = beam_search.search([level], X, 4, 1, 1, "l3-hinge", copies)
-    expected = scores_of_labels(beam_search.search([level], X, 8, 1, 1, "l3-hinge"), copies.label_of, 4)
+    expected = scores_of_labels(beam_search.search([level], X, 8, 1, 1, "l3-hinge"), copies.label_of, 4, 4, 8)
     assert same(found, expected)

@@ -13,7 +13,7 @@ from xmckit_pecos.search.copies import scores_of_labels
 
 
 @settings(deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 9) | st.none(), st.integers(1, 5) | st.none())
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 5))
 def test_a_label_has_the_mean_score_of_its_copies_in_front_or_that_of_its_best(seed, averaged, k):
     rng = np.random.default_rng(seed)
     label_of = rng.integers(0, 4, 9)
