@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, hstack
 from xmckit_faiss import kinds
-from xmckit_faiss.embeddings import fitted_projection, label_sums
+from xmckit_faiss.embeddings import fit_projection, label_sums
 
 from benchmarks.common import paths
 from benchmarks.common.markdown import replace_table
@@ -89,7 +89,7 @@ def measure(searcher: kinds.Searcher, queries: np.ndarray, exact: np.ndarray | N
         exact = positions if exact is None else exact
         cell["seconds"][f"{k}/{threads}"] = round(seconds, 3)
         cell["recall"][str(k)] = round(kinds.recall_of(positions, exact, k), 4)
-    compared, _ = searcher.compared(queries[:500], DEPTHS[-1])
+    compared, _ = searcher.count_comparisons(queries[:500], DEPTHS[-1])
     cell["compared"] = round(compared)
     cell["work"] = round(searcher.work(compared, DEPTHS[-1]))
     return cell, exact
@@ -101,7 +101,7 @@ def run_study(options: argparse.Namespace) -> None:
     X, Y, tests = load_rows(options.source, context)
     real = Y.shape[1]
     Y = add_labels(Y, options.labels, context.rng("labels"))
-    projection = fitted_projection(X, Y, options.dim, context)
+    projection = fit_projection(X, Y, options.dim, context)
     embeddings = label_sums(X, Y, projection)
     queries = projection.rows(tests[: options.queries])
     if len(queries) < options.queries:  # a small source: repeat rows, each slightly rotated

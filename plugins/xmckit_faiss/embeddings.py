@@ -57,14 +57,14 @@ class Projection:
         return cls(columns if columns.size else None, int(inputs))
 
 
-def fitted_projection(X: Matrix, Y: csr_matrix, width: int, context: Context) -> Projection:
+def fit_projection(X: Matrix, Y: csr_matrix, width: int, context: Context) -> Projection:
     """Fit a projection to `width` dimensions; rows that are not wider stay unchanged."""
     inputs = int(X.shape[1])
     seen = np.flatnonzero(np.bincount(Y.indices, minlength=Y.shape[1]))
     if inputs <= width:
         return Projection(None, inputs)
     chosen = np.sort(context.rng("labels of the projection").permutation(seen)[:SAMPLE])
-    sums = _scaled(csr_matrix(Y[:, chosen], dtype=np.float32)).T @ X
+    sums = _scale_by_counts(csr_matrix(Y[:, chosen], dtype=np.float32)).T @ X
     rank = min(width, len(chosen))
     return Projection(_singular_vectors(sums, rank, context.seed_for("projection") % 2**32), inputs)
 
@@ -81,7 +81,7 @@ def _singular_vectors(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
 
 def label_sums(X: Matrix, Y: csr_matrix, projection: Projection) -> np.ndarray:
     """Return labels × d: Σx / √n of each label, zeros for a label without rows."""
-    scaled = _scaled(csr_matrix(Y, dtype=np.float32))
+    scaled = _scale_by_counts(csr_matrix(Y, dtype=np.float32))
     sums = np.zeros((Y.shape[1], projection.width), dtype=np.float32)
     for start in range(0, X.shape[0], ROWS_AT_ONCE):
         part = scaled[start : start + ROWS_AT_ONCE]
@@ -89,7 +89,7 @@ def label_sums(X: Matrix, Y: csr_matrix, projection: Projection) -> np.ndarray:
     return sums
 
 
-def _scaled(Y: csr_matrix) -> csr_matrix:
+def _scale_by_counts(Y: csr_matrix) -> csr_matrix:
     """Return Y with the value 1 / √n for a label that n rows have."""
     counts = np.bincount(Y.indices, minlength=Y.shape[1])
     return csr_matrix(((1 / np.sqrt(counts[Y.indices])).astype(np.float32), Y.indices, Y.indptr), shape=Y.shape)

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from xmckit import Configured, Context, DataError, Matrix, Params, Split, StorageError, UsageError, store
 from xmckit.params import PARAMS
 from xmckit_faiss import kinds, library
-from xmckit_faiss.embeddings import Projection, fitted_projection, label_sums
+from xmckit_faiss.embeddings import Projection, fit_projection, label_sums
 from xmckit_faiss.kinds import Kind, Searcher, SearchSettings
 
 FORMAT = 1
@@ -314,7 +314,7 @@ class FaissIndexer(Configured):
             return FaissIndex(self.params, None, train.labels, context.workers, seed)
         X, Y = train.matrix, csr_matrix(train.Y, dtype=np.float32)
         with context.progress("embedding labels"):
-            projection = fitted_projection(X, Y, self.params.dim, context)
+            projection = fit_projection(X, Y, self.params.dim, context)
             embeddings = self._embeddings(X, Y, projection, context)
         index = FaissIndex(self.params, projection, train.labels, context.workers, seed)
         held = context.validation if context.validation is not None else train
@@ -322,7 +322,7 @@ class FaissIndexer(Configured):
         with context.progress("building the index"):
             index.fill(embeddings, projection.rows(held.matrix[rows]), context.log)
         if context.validation is not None:
-            share = true_labels_found(index, held.matrix[rows], held.Y[rows])
+            share = share_of_true_labels(index, held.matrix[rows], held.Y[rows])
             index._facts[f"true labels of validation rows among the first {kinds.DEEP}"] = share
         return index
 
@@ -343,7 +343,7 @@ class FaissIndexer(Configured):
         return FaissIndex.load(folder, params, context.workers)
 
 
-def true_labels_found(index: FaissIndex, X: Matrix, Y: csr_matrix) -> float:
+def share_of_true_labels(index: FaissIndex, X: Matrix, Y: csr_matrix) -> float:
     """Return the share of the rows' labels that are on shortlists of 100."""
     shortlists = index.shortlist(X, kinds.DEEP)
     shortlists.data = np.ones_like(shortlists.data)

@@ -77,14 +77,10 @@ class Trial:
         }
 
 
-def lists_for(labels: int) -> int:
-    """Return the number of inverted lists: about 2 √labels, with at least 39 labels each, as k-means requires."""
-    return max(1, min(round(2 * np.sqrt(labels)), labels // 39))
-
-
 def default_settings(kind: Kind, labels: int) -> SearchSettings:
     if kind in ("ivf", "pq"):
-        lists = lists_for(labels)
+        # about 2 √labels, with at least 39 labels in a list, as k-means requires
+        lists = max(1, min(round(2 * np.sqrt(labels)), labels // 39))
         return SearchSettings(kind, lists=lists, probes=min(lists, 32))
     return SearchSettings(kind, breadth=256) if kind == "hnsw" else SearchSettings(kind)
 
@@ -103,27 +99,24 @@ class Searcher:
         radius = float(np.sqrt(np.einsum("ij,ij->i", embeddings, embeddings).max()))
         with threadpool_limits(workers):
             searcher = cls(settings, None, embeddings.shape[1], radius)
-            lifted, what = searcher._lifted(embeddings), f"building a {settings.kind} index"
-            searcher.index = library.call(lambda: _trained(settings, lifted, seed), what)
-            searcher._add(lifted)
+            what = f"building a {settings.kind} index"
+            searcher.index = library.call(lambda: _train_index(settings, searcher._lift(embeddings), seed), what)
+            searcher.add(embeddings)
             searcher.tune(settings)
         return searcher
 
     def search(self, queries: np.ndarray, k: int, workers: int, on: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """Return (scores, positions) of the `k` best of each query, padded with −1; `on` is a copy on GPUs."""
-        queries = self._lifted_queries(queries)
+        queries = self._lift_queries(queries)
         return library.search(self.index, queries, k, workers) if on is None else on.search(queries, k)
 
     def add(self, embeddings: np.ndarray) -> None:
         """Append embeddings at the next positions."""
-        self._add(self._lifted(embeddings))
-
-    def _add(self, lifted: np.ndarray) -> None:
         # Links of a graph depend on the order of insertion, which is random with several threads.
         with threadpool_limits(1 if self.settings.kind == "hnsw" else None):
-            library.call(lambda: self.index.add(lifted), "adding labels")
+            library.call(lambda: self.index.add(self._lift(embeddings)), "adding labels")
 
-    def _lifted(self, embeddings: np.ndarray) -> np.ndarray:
+    def _lift(self, embeddings: np.ndarray) -> np.ndarray:
         """Extend embeddings as the module docstring says, to an even width, which codes require."""
         if self.settings.kind == "flat":
             return embeddings
@@ -132,7 +125,7 @@ class Searcher:
         more[:, 0] = np.sqrt(np.maximum(room, 0))
         return np.hstack([embeddings, more])
 
-    def _lifted_queries(self, queries: np.ndarray) -> np.ndarray:
+    def _lift_queries(self, queries: np.ndarray) -> np.ndarray:
         return np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
 
     def row(self, position: int) -> np.ndarray:
@@ -160,7 +153,7 @@ class Searcher:
         """The index over codes of an index of kind "pq"."""
         return faiss.downcast_index(self.index.base_index)
 
-    def compared(self, queries: np.ndarray, k: int) -> tuple[float, np.ndarray]:
+    def count_comparisons(self, queries: np.ndarray, k: int) -> tuple[float, np.ndarray]:
         """Return (average number of embeddings compared with a query, positions found)."""
         kind = self.settings.kind
         statistics = faiss.cvar.hnsw_stats if kind == "hnsw" else faiss.cvar.indexIVF_stats
@@ -180,12 +173,12 @@ class Searcher:
 
     def _codes(self, queries: np.ndarray) -> float:
         """Return the average number of embeddings in the lists that a query probes."""
-        _, lists = self.coarse.quantizer.search(self._lifted_queries(queries), self.coarse.nprobe)
+        _, lists = self.coarse.quantizer.search(self._lift_queries(queries), self.coarse.nprobe)
         sizes = np.array([self.coarse.invlists.list_size(number) for number in range(self.coarse.nlist)] + [0])
         return float(sizes[lists].sum(axis=1).mean())
 
 
-def _trained(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
+def _train_index(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
     """Return a trained index of this kind without embeddings."""
     width, inner = lifted.shape[1], faiss.METRIC_INNER_PRODUCT
     if settings.kind == "flat":
@@ -227,7 +220,7 @@ def recall_of(found: np.ndarray, exact: np.ndarray, k: int) -> float:
 def measure(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
     """Measure recall and work of an index for queries with known best positions."""
     deepest = exact.shape[1]
-    compared, found = searcher.compared(queries, deepest)
+    compared, found = searcher.count_comparisons(queries, deepest)
     depths = [k for k in (SHALLOW, DEEP) if k <= deepest] or [deepest]
     recall = {k: recall_of(found, exact, k) for k in depths}
     return Trial(searcher.settings, recall, searcher.index.ntotal / searcher.work(compared, deepest))

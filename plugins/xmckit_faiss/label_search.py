@@ -80,9 +80,9 @@ class SearchableRun:
     def index(self, say: Any) -> FaissIndex:
         """Load the index of the run, or build one from its training rows."""
         if self.extension is not None and self.extension.indexes:
-            return self._loaded(self.extension.index_folder(self.extension.indexes[0]))
+            return self._load_index(self.extension.index_folder(self.extension.indexes[0]))
         if names := self.index_names():
-            return self._loaded(self.run.index_folder(names[0]))
+            return self._load_index(self.run.index_folder(names[0]))
         X, Y = self.run.training_rows()
         entries = X.nnz if hasattr(X, "nnz") else X.size
         if entries > MOST_ENTRIES or Y.shape[1] > MOST_LABELS:
@@ -93,7 +93,7 @@ class SearchableRun:
         say('this run has no faiss index: embedding its labels now ([[index]] use = "faiss" keeps them)')
         return FaissIndexer(kind="flat").build(Split(X, Y), context=self.context)
 
-    def _loaded(self, folder: Path) -> FaissIndex:
+    def _load_index(self, folder: Path) -> FaissIndex:
         index = self.context.load("indexer", USE, folder)
         assert isinstance(index, FaissIndex)
         return index

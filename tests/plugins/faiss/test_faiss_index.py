@@ -19,7 +19,7 @@ from xmckit.store import file_sha256, write_arrays
 faiss = pytest.importorskip("faiss", reason='faiss is not installed: pip install "xmckit[cpu]"')
 
 from xmckit_faiss import kinds, library  # noqa: E402
-from xmckit_faiss.embeddings import Projection, fitted_projection, label_sums  # noqa: E402
+from xmckit_faiss.embeddings import Projection, fit_projection, label_sums  # noqa: E402
 from xmckit_faiss.index import FaissIndex, FaissIndexer, FaissParams, unit_rows  # noqa: E402
 
 KINDS = ("flat", "ivf", "hnsw", "pq")
@@ -42,7 +42,7 @@ def vectors(count: int, width: int = 12, seed: int = 0) -> np.ndarray:
 
 def test_embeddings_are_the_projected_sums_over_the_root_of_the_count():
     train = planted()
-    projection = fitted_projection(train.matrix, train.Y, 20, CONTEXT)
+    projection = fit_projection(train.matrix, train.Y, 20, CONTEXT)
     Y, X = train.Y.toarray(), train.matrix.toarray()
     wanted = (Y.T @ X) / np.sqrt(np.maximum(Y.sum(axis=0), 1))[:, None] @ projection.columns
     np.testing.assert_allclose(label_sums(train.matrix, train.Y, projection), wanted, rtol=1e-4, atol=1e-4)
@@ -52,14 +52,14 @@ def test_the_projection_keeps_most_of_the_sums():
     train = planted()
     Y, X = train.Y.toarray(), train.matrix.toarray()
     sums = (Y.T @ X) / np.sqrt(np.maximum(Y.sum(axis=0), 1))[:, None]
-    columns = fitted_projection(train.matrix, train.Y, 20, CONTEXT).columns
+    columns = fit_projection(train.matrix, train.Y, 20, CONTEXT).columns
     best = np.linalg.svd(sums)[1]
     assert np.linalg.norm(sums @ columns) >= 0.99 * np.sqrt((best[:20] ** 2).sum())
 
 
 def test_narrow_rows_are_taken_as_they_are():
     train = planted()
-    assert fitted_projection(train.matrix, train.Y, 500, CONTEXT).columns is None
+    assert fit_projection(train.matrix, train.Y, 500, CONTEXT).columns is None
 
 
 # -- searching
