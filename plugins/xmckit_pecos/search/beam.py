@@ -55,7 +55,7 @@ def search(
         for level, most in zip(levels, kept, strict=True):
             first, margins = row_margins(row_ends, indices, data, frontier, bits, FEW, level)
             merged = copies if level is levels[-1] else None
-            frontier = Frontier(*best_children(frontier, first, margins, level, most, kind, exponent, mean, merged))
+            frontier = best_children(frontier, first, margins, level, most, kind, exponent, mean, merged)
         return frontier
 
     ends, nodes, scores = zip(*map_on_threads(descend, blocks, workers=threads), strict=True)

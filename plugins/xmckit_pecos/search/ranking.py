@@ -62,8 +62,8 @@ def best_children(  # noqa: C901  # a kernel, see below
     exponent: int,
     mean: bool,
     copies: LabelCopies | None,
-) -> Any:
-    """Return the fields of the next `Frontier`: for each row the `most` best children of its nodes, best first.
+) -> Frontier:
+    """Return, for each row, the `most` best children of its nodes, best first.
 
     With `copies`, return labels instead of nodes. No label is better than its best copy, so a copy that is not good
     enough by itself is skipped. Keys are collected until `kept` is full. Then all but the best are dropped, and from
@@ -128,7 +128,7 @@ def best_children(  # noqa: C901  # a kernel, see below
                 item = np.int64(level.children[starts[reached[pair]] + at - first[pair]])
             best[ends[row] + i], values[ends[row] + i] = item, key_score(kept[size - 1 - i])
         ends[row + 1] = ends[row] + size
-    return ends, best[: ends[rows]], values[: ends[rows]]
+    return Frontier(ends, best[: ends[rows]], values[: ends[rows]])
 
 
 @njit(cache=True, nogil=True)
