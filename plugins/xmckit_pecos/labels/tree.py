@@ -239,7 +239,6 @@ def _tree_of_paths(leaf_of: Sequence[tuple[str, ...]], labels: int) -> LabelTree
         above = {node: number for number, node in enumerate(nodes)}
     if len(paths) == 1:
         parents = []  # one leaf is the root
-    last = [above[leaf + ("",) * (depth - len(leaf))] for leaf in leaf_of]
-    parents.append(np.asarray(last if len(paths) > 1 else np.zeros(labels), dtype=np.int32))
+    parents.append(np.asarray([above[leaf + ("",) * (depth - len(leaf))] for leaf in leaf_of], dtype=np.int32))
     names = [SEPARATOR.join(part for part in path if part) for path in paths]
     return LabelTree(tuple(parents), np.arange(labels, dtype=np.int32), labels, names)
