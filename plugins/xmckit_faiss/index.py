@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,7 @@ FORMAT = 1
 INDEX, ABOUT, PLACES = "index.faiss", "index.json", "labels.npz"
 SAMPLE = 1000  # rows for which exact and approximate neighbours are compared
 QUERIES_AT_ONCE = 1 << 14
+MOST_REMOVED = 0.25  # share of removed labels above which the index is rebuilt
 _WHY_NO_EMBEDDING = {
     "pifa": "no training row has them",
     "text": "none of their words is among the features",
@@ -46,7 +48,7 @@ class FaissParams(Params):
 
 
 class FaissIndex:
-    """Label embeddings in a faiss index, by position; `label_at` holds the label at each position.
+    """Label embeddings in a faiss index, by position; `label_at` holds the label at each position, −1 if removed.
 
     Labels without an embedding (all zeros) are left out, because no query prefers them to other labels. An index in the
     head's space is empty until `rebuild` is called.
@@ -81,7 +83,7 @@ class FaissIndex:
             raise UsageError(f"a shortlist needs k of at least 1, not {k}")
         self._require_searcher()
         vectors = self._scale(self._check_vectors(vectors, "a query"))
-        k = min(k, len(self.label_at))
+        k = min(k, self.count)
         labels = np.full((len(vectors), k), -1, dtype=np.int32)
         scores = np.full((len(vectors), k), -np.inf, dtype=np.float32)
         for start in range(0, len(vectors), QUERIES_AT_ONCE):
@@ -90,12 +92,13 @@ class FaissIndex:
         return labels, scores
 
     def _search(self, vectors: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        on = self._on_gpus if k <= library.DEEPEST_ON_GPU else None
-        scores, positions = self._require_searcher().search(vectors, k, self._workers, on)
-        padding = positions < 0
+        deep = k + len(self.label_at) - self.count  # removed labels may be among the nearest
+        on = self._on_gpus if deep <= library.DEEPEST_ON_GPU else None
+        scores, positions = self._require_searcher().search(vectors, deep, self._workers, on)
+        padding = (positions < 0) | (self.label_at[positions] < 0)
         labels = np.where(padding, self.labels, self.label_at[positions])
         scores = np.where(padding, -np.inf, scores).astype(np.float32)
-        order = np.lexsort((labels, -scores), axis=1)
+        order = np.lexsort((labels, -scores), axis=1)[:, :k]
         labels, scores = np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
         return np.where(labels == self.labels, -1, labels).astype(np.int32), scores
 
@@ -118,13 +121,19 @@ class FaissIndex:
         """Return (labels, cosines) of the `k` labels with the largest cosine to one vector, by exact search."""
         (vector,) = unit_rows(self._check_vectors(vector[None], "a query"))
         cosines = unit_rows(self._require_searcher().all_rows()) @ vector
-        best = np.lexsort((self.label_at, -cosines))[:k]
+        present = np.flatnonzero(self.label_at >= 0)
+        best = present[np.lexsort((self.label_at[present], -cosines[present]))[:k]]
         return self.label_at[best], cosines[best]
 
     def _require_searcher(self) -> Searcher:
         if self._searcher is None:
             raise UsageError("this index is in the head's space and has no labels yet: pass its rows to `rebuild`")
         return self._searcher
+
+    @property
+    def count(self) -> int:
+        """The number of labels that a search can return."""
+        return int(np.count_nonzero(self.label_at >= 0))
 
     @property
     def width(self) -> int:
@@ -248,13 +257,30 @@ class FaissIndex:
             raise DataError(f"the embedding of label {labels[zero[0]]} has only zeros, so no search would find it")
         return labels, self._scale(embeddings)
 
+    def remove(self, labels: Sequence[int] | np.ndarray) -> None:
+        """Remove labels. The index is rebuilt only when more than a quarter of its labels is removed."""
+        labels = np.unique(np.asarray(labels, dtype=np.int64))
+        if len(missing := np.setdiff1d(labels, self.label_at[self.label_at >= 0])):
+            raise DataError(f"label {int(missing[0])} is not in the index")
+        if len(labels) == self.count:
+            raise UsageError("an index needs at least one label")
+        self.label_at = np.where(np.isin(self.label_at, labels), np.int32(-1), self.label_at)
+        if self.count < (1 - MOST_REMOVED) * len(self.label_at):
+            searcher = self._require_searcher()
+            kept = np.flatnonzero(self.label_at >= 0)
+            lists = min(searcher.settings.lists, kinds.default_settings(searcher.settings.kind, len(kept)).lists)
+            settings = replace(searcher.settings, lists=lists, probes=min(searcher.settings.probes, lists))
+            self.label_at = self.label_at[kept]
+            self._searcher = Searcher.build(settings, searcher.all_rows()[kept], self._seed, self._workers)
+            self._copy_to_gpus()
+
     # Facts and storage
 
     def facts(self) -> dict[str, Any]:
         """Return what a report says about the index, by name."""
         where = f"{library.gpus()} GPUs" if self._on_gpus is not None else "CPU"
         facts = {name: value for name, value in self._facts.items() if name != "tried"}
-        return {"labels": len(self.label_at), "dimensions": self.width, "searched on": where, **facts}
+        return {"labels": self.count, "dimensions": self.width, "searched on": where, **facts}
 
     def save(self, folder: Path) -> None:
         store.write_json(folder / PARAMS, self.params.model_dump(mode="json"))
@@ -267,9 +293,8 @@ class FaissIndex:
             "told": self._facts,
         }
         if self._searcher is not None:
-            store.write_arrays(
-                folder / PLACES, {"label_at": self.label_at, "alive": np.ones(len(self.label_at), dtype=bool)}
-            )
+            present = self.label_at >= 0
+            store.write_arrays(folder / PLACES, {"label_at": np.maximum(self.label_at, 0), "alive": present})
             about |= {name: getattr(self._searcher, name) for name in ("width", "radius")}
             about["settings"] = asdict(self._searcher.settings)
             about["file"] = library.write(folder / INDEX, self._searcher.index)
@@ -289,11 +314,12 @@ class FaissIndex:
         index = library.read(folder / INDEX, about["file"])
         searcher = Searcher(SearchSettings(**about["settings"]), index, about["width"], float(about["radius"]))
         places = store.read_arrays(folder / PLACES, "label_at", "alive")
-        self.label_at = places["label_at"]
-        if not len(self.label_at) == len(places["alive"]) == index.ntotal or not places["alive"].all():
+        labels, present = places["label_at"], places["alive"]
+        if not labels.shape == present.shape == (index.ntotal,) or present.dtype != bool or not present.any():
             raise store.damaged(folder / PLACES, f"expected the labels of {index.ntotal} embeddings")
-        if (self.label_at < 0).any() or (self.label_at >= self.labels).any():
+        if labels.dtype != np.int32 or (labels < 0).any() or (labels >= self.labels).any():
             raise store.damaged(folder / PLACES, f"expected numbers of {self.labels} labels")
+        self.label_at = np.where(present, labels, np.int32(-1))
         wanted = searcher.width if self.projection is None else self.projection.width
         if searcher.width != wanted or index.d < wanted:
             raise store.damaged(folder / INDEX, f"expected embeddings of {wanted} numbers")

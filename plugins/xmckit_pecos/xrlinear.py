@@ -132,6 +132,11 @@ class XRLinearHead(Configured):
         """Whether σ(score) is a probability: not for margins, unless they are calibrated."""
         return self.params.post_processor != "noop" or not isinstance(self._calibration, calibration.Uncalibrated)
 
+    def probabilities(self, X: Matrix, k: int) -> TopK:
+        """Return `predict` with σ of the scores, and 0 in padded places."""
+        best = self.predict(X, k)
+        return TopK(best.indices, calibration.probabilities(best.scores))
+
     def labels(self, X: Matrix) -> csr_matrix:
         return _stack([self._label_sets(self._score_enough(block, 1)) for block in _blocks(X)])
 

@@ -154,7 +154,7 @@ def test_recall_is_stored_with_the_index(tmp_path):
     assert told["recall@10"] == index.facts()["recall@10"]
 
 
-# -- adding
+# -- adding and removing
 
 
 def extensible(embeddings: np.ndarray, *, kind: str = "flat", metric: str = "inner") -> FaissIndex:
@@ -199,6 +199,41 @@ def test_embeddings_that_cannot_be_added_are_refused():
     assert index.facts()["labels"] == index.labels == 20
     with pytest.raises(UsageError, match="takes new labels from the head"):
         filled(vectors(20)).add_labels(vectors(1), one_label_each(vectors(1)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_removed_labels_are_not_found(kind):
+    embeddings, more = vectors(600), 40 * unit_rows(vectors(3, seed=9))
+    index = extensible(embeddings, kind=kind)
+    index.add_labels(more, one_label_each(more))
+    index.remove([601])
+    found, _ = index.nearest(more, 50)
+    assert 601 not in found
+    assert (found >= 0).all()
+    assert index.embedding(601) is None
+    assert 601 not in index.most_similar(more[1], 602)[0]
+    assert index.facts()["labels"] == 602
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_index_is_rebuilt_when_many_labels_are_removed(kind):
+    embeddings, queries = vectors(800), vectors(20, seed=3)
+    index = filled(embeddings, kind=kind)
+    index.remove(np.arange(300))
+    assert len(index.label_at) == 500
+    wanted = exact(embeddings[300:], queries, 5) + 300
+    assert kinds.recall_of(index.nearest(queries, 5)[0], wanted, 5) >= (1.0 if kind == "flat" else 0.85)
+
+
+def test_labels_that_cannot_be_removed_are_named():
+    index = filled(vectors(20))
+    index.remove([5])
+    for label in (77, -1, 5):
+        with pytest.raises(DataError, match=f"label {label} is not in the index"):
+            index.remove([label])
+    with pytest.raises(UsageError, match="at least one label"):
+        index.remove(np.delete(np.arange(20), 5))
+    assert index.count == 19
 
 
 # -- bad input
@@ -268,6 +303,7 @@ def test_an_index_in_head_space_is_empty_at_first(tmp_path):
 def test_what_is_loaded_is_what_was_saved(tmp_path, kind):
     train = planted(labels=300, rows=2000)
     index = FaissIndexer(kind=kind, dim=16).build(train, context=CONTEXT)
+    index.remove([4])
     index.save(tmp_path)
     again = FaissIndexer.load(tmp_path, context=CONTEXT)
     one, two = (one.shortlist(train.matrix[:50], 9) for one in (index, again))
@@ -309,7 +345,7 @@ def test_other_versions_and_missing_parts_are_named(tmp_path):
         with pytest.raises(StorageError, match=why):
             FaissIndexer.load(tmp_path, context=CONTEXT)
     (tmp_path / "index.json").write_text(json.dumps(about))
-    places = {"label_at": np.arange(30, dtype=np.int32), "alive": np.arange(30) > 0}
+    places = {"label_at": np.arange(30, dtype=np.int32), "alive": np.arange(29) > 0}
     write_arrays(tmp_path / "labels.npz", places)
     with pytest.raises(StorageError, match="expected the labels of 30 embeddings"):
         FaissIndexer.load(tmp_path, context=CONTEXT)

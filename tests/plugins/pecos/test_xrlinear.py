@@ -15,7 +15,7 @@ from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xlinear import XLinearModel
 from pecos_problems import every_label, problem
 from xmckit_pecos.labels.tree import tree_of_leaves
-from xmckit_pecos.linear.calibration import calibration_error, logits, probabilities
+from xmckit_pecos.linear.calibration import calibration_error, logits
 from xmckit_pecos.tree import TreeIndex, TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
@@ -163,13 +163,13 @@ def test_probabilities_come_true_on_rows_nobody_saw(method, parts):
     assert np.array_equal(head.predict(unseen.matrix, 5).indices, plain.predict(unseen.matrix, 5).indices)
 
     def error(of):
-        best = of.predict(unseen.matrix, 5)
+        best = of.probabilities(unseen.matrix, 5)
         hits = np.take_along_axis(unseen.Y.toarray() != 0, best.indices.astype(int), axis=1)
-        return calibration_error(probabilities(best.scores).ravel(), hits.ravel())
+        return calibration_error(best.scores.ravel(), hits.ravel())
 
     assert error(head) < error(plain)
-    told = head.facts(validation.Y)["expected calibration error of the best 5 labels"]
-    assert told["after, on rows left out"] < told["before"]
+    errors = head.facts(validation.Y)["expected calibration error of the best 5 labels"]
+    assert errors["after, on rows left out"] < errors["before"]
 
 
 def test_calibration_without_validation_rows_is_said():
