@@ -16,9 +16,10 @@ from scipy.sparse import csr_matrix, save_npz
 
 from xmckit import pipeline, registry, store
 from xmckit.cli import invocation
-from xmckit.cli.verify import _print_caveats, verify
+from xmckit.cli.verify import verify
 from xmckit.data.saved import load_label_names
 from xmckit.errors import DataError, RecipeError, UsageError, VerificationError
+from xmckit.report.verdict_section import caveats, split_results
 from xmckit.verification.label_sets import random_label_sets, read_label_sets
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -131,11 +132,13 @@ def test_the_table_names_what_can_never_come(call, run):
     assert Path(facts["folder"]).name == "test-shortlisted"
 
 
-def test_vectors_that_belong_to_no_row_are_spoken_of_once(capsys):
+def test_a_caveat_appears_once_for_each_head():
     result = {"head": "bsl", "verifiable": True, "caveat": "its vectors have 24 entries"}
-    _print_caveats([result, {**result, "scope": "shortlist"}, {**result, "head": "dft", "caveat": None}])
-    _print_caveats([{"head": "popularity", "verifiable": False, "why": "it is not linear"}])
-    assert capsys.readouterr().out == "bsl: its vectors have 24 entries\n"
+    without = {"head": "popularity", "verifiable": False, "why": "it is not linear"}
+    results = [result, {**result, "scope": "shortlist"}, {**result, "head": "dft", "caveat": None}, without]
+    proved, reasons = split_results(results)
+    assert caveats(proved) == ["bsl: its vectors have 24 entries"]
+    assert reasons == ["popularity is not verifiable: it is not linear"]
 
 
 def test_a_second_call_replaces_the_first_and_what_fails_leaves_it(call, run, monkeypatch):
@@ -278,7 +281,7 @@ def test_a_registry_without_an_indexer_says_what_is_missing(call, monkeypatch):
     offered = {"head": ["popularity", "shortlisted"], "verifier": ["brute-force"], "dataset": ["synthetic"]}
     monkeypatch.setattr(registry.Registry, "names", lambda self, kind: offered.get(kind, []))
     printed = call("--registry", "--labels", "6", "--dim", "2")
-    assert "not verifiable: it needs an index that provides shortlist, and no registered indexer does" in printed
+    assert "is not verifiable: it needs an index that provides shortlist, and no registered indexer does" in printed
     assert printed.count("smallest margin") == 1  # one table, however long the reasons
     with pytest.raises(UsageError, match="rows of its own"):
         call("--registry", "--assignments", "test")

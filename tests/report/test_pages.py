@@ -233,7 +233,8 @@ def test_the_baseline_is_not_drawn_against_time() -> None:
 
 
 def test_what_somebody_set_stands_before_the_defaults_of_other_components() -> None:
-    recipes = (RecipeDifference("head.left_alone", (1, None), unset=True), RecipeDifference("head.chosen", (1, 2)))
+    left_alone = RecipeDifference("head.left_alone", (1, None, None), unset=True)
+    recipes = (left_alone, RecipeDifference("head.chosen", (1, 2, 2)))
     page = comparison_page(replace(COMPARISON, recipes=recipes))
     assert page.index("head.chosen") < page.index("head.left_alone")
 

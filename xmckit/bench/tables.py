@@ -8,54 +8,25 @@ from pathlib import Path
 from xmckit import store
 from xmckit.bench.results import Change, DataResults, Duel, Results
 from xmckit.errors import StorageError, UsageError
+from xmckit.report.suite_page import COST_COLUMNS, FAMILIES, data_table, metric_names, published_notes
+from xmckit.report.tables import BEST, MARKS, SAME
 
-BEST, SAME, CHANGED = "*", "=", "!"
-METRICS = ("P", "PSP")
-_MIB = 2**20
+CHANGED = "!"
 
 
 def columns(results: Results) -> list[str]:
-    """Return the names of the metrics in the tables."""
-    return [f"{name}@{k}" for name in METRICS for k in results.k]
+    """Return the headings of `data_rows`."""
+    return ["", *metric_names(results), *COST_COLUMNS]
 
 
 def data_rows(results: Results, data: DataResults) -> list[list[str]]:
-    """Return a row for each system with finished cells: metrics with their marks, times and sizes."""
-    rows = []
-    for system in results.systems:
-        name = system["name"]
-        cells = results.of(data.name, name)
-        if not cells:
-            continue
-        metrics = [_metric(results, data, name, metric) for metric in columns(results)]
-        rows.append([system["title"], *metrics, *_costs(results, data.name, name), str(len(cells))])
-    return rows
-
-
-COST_COLUMNS = ("train s", "predict s", "CPU s", "peak MiB", "model MiB", "seeds")
-
-
-def _metric(results: Results, data: DataResults, system: str, metric: str) -> str:
-    mean_and_deviation = results.mean(data.name, system, metric)
-    if mean_and_deviation is None:
-        return "–"
-    mean, deviation = mean_and_deviation
-    text = f"{100 * mean:.1f}" + (f" ± {100 * deviation:.1f}" if len(results.of(data.name, system)) > 1 else "")
-    gap = data.standings.get(metric, {}).get(system)
-    if gap is None:
-        return text
-    return text + (BEST if gap.best == system else SAME if gap.same else "")
-
-
-def _costs(results: Results, data: str, system: str) -> list[str]:
-    texts = []
-    for cost, unit, places in (
-        ("train_seconds", 1, 1), ("predict_seconds", 1, 2), ("cpu_seconds", 1, 1), ("peak_bytes", _MIB, 0),
-        ("bytes", _MIB, 1),
-    ):  # fmt: skip
-        mean = results.mean(data, system, cost)
-        texts.append("–" if mean is None else f"{mean[0] / unit:,.{places}f}")
-    return texts
+    """Return metrics with their marks, times and sizes of each system, and published metrics; none without a cell."""
+    if not results.done(data.name):
+        return []
+    return [
+        [f"published: {name}" if kind == "published" else name, *values]
+        for name, kind, *values in data_table(results, data).texts
+    ]
 
 
 def data_title(data: DataResults) -> str:
@@ -76,7 +47,7 @@ def duel_rows(results: Results) -> list[list[str]]:
     rows = []
     for data in results.data:
         for duel in data.duels:
-            if duel.metric not in {f"{name}@{deepest}" for name in METRICS}:
+            if duel.metric not in {f"{family}@{deepest}" for family in FAMILIES}:
                 continue
             values = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
             recipe, peer = (f"{100 * value[0]:.1f}" if value else "–" for value in values)
@@ -97,9 +68,9 @@ DUEL_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmc
 
 
 LEGEND = (
-    f"Percentages, mean ± deviation over seeds. {BEST} marks the best system on the data set, {SAME} a system that "
-    "does not differ from it significantly: paired bootstrap over test rows, Holm's correction over all pairs, level "
-    "95%. Each system runs in a child process of its own, with the same threads and the same measurements."
+    f"Percentages, mean ± deviation over seeds. {MARKS[BEST]} the best of the data set, {MARKS[SAME]} not "
+    "significantly different from it: paired bootstrap over test rows, Holm's correction over all pairs, level 95%. "
+    "Times and memory are measured in a separate child process for every system."
 )
 
 
@@ -118,9 +89,8 @@ def markdown(results: Results) -> str:
     for data in results.data:
         lines += [f"#### {data_title(data)}", ""]
         if rows := data_rows(results, data):
-            rows += _published_rows(results, data)
-            lines += [*_markdown_table(["", *columns(results), *COST_COLUMNS], rows), ""]
-            lines += [f"{note[:1].upper()}{note[1:]}." for note in _published_notes(data)]
+            lines += [*_markdown_table(columns(results), rows), ""]
+            lines += [f"{note[:1].upper()}{note[1:]}." for note in published_notes(data)]
             lines += [f"Note: {note}." for note in data.notes]
             if lines[-1]:
                 lines.append("")
@@ -132,21 +102,6 @@ def markdown(results: Results) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     lines += [f"Versions: {versions}."] if versions else []
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _published_rows(results: Results, data: DataResults) -> list[list[str]]:
-    rows = []
-    for one in data.published:
-        values = [f"{one['metrics'][name]:.1f}" if name in one["metrics"] else "–" for name in columns(results)]
-        rows.append([f"published: {one['system']}", *values, *["–"] * len(COST_COLUMNS)])
-    return rows
-
-
-def _published_notes(data: DataResults) -> list[str]:
-    return [
-        f"{one['system']}: {one['source']}" + ("" if one["same_split"] else "; on other rows of the same source")
-        for one in data.published
-    ]
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -193,5 +148,5 @@ def _metric_change(change: Change, metric: str) -> str:
     if metric not in change.metrics:
         return "–"
     before, after = change.metrics[metric]
-    mark = "" if change.significant is None else CHANGED if change.significant.get(metric) else SAME
+    mark = "" if change.significant is None else CHANGED if change.significant.get(metric) else MARKS[SAME]
     return f"{100 * after:.1f} ({100 * (after - before):+.1f}){mark}"

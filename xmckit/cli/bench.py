@@ -200,14 +200,14 @@ def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
 
 def _print(results: Results) -> None:
     from xmckit.bench import tables
+    from xmckit.report.suite_page import published_notes
 
     for data in results.data:
         if rows := tables.data_rows(results, data):
-            header = ["", *tables.columns(results), *tables.COST_COLUMNS]
-            print_table(rows, header, title=tables.data_title(data))
+            print_table(rows, tables.columns(results), title=tables.data_title(data))
         else:
             click.echo(tables.data_title(data))
-        for note in data.notes:
+        for note in [*published_notes(data), *data.notes]:
             click.echo(f"note: {note}")
         click.echo()
     click.echo(tables.LEGEND)
@@ -267,11 +267,13 @@ def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_
 
 def _print_changes(changes: Sequence[Any], results: Results) -> None:
     from xmckit.bench import tables
+    from xmckit.report.suite_page import metric_names
+    from xmckit.report.tables import MARKS, SAME
 
-    metrics = tables.columns(results)
+    metrics = metric_names(results)
     print_table(tables.change_rows(changes, metrics), ["", *metrics, *tables.CHANGE_COLUMNS])
     click.echo(
-        f"Percentages, with the difference in brackets ({tables.CHANGED} significant, {tables.SAME} may be chance,"
+        f"Percentages, with the difference in brackets ({tables.CHANGED} significant, {MARKS[SAME]} may be chance,"
     )
     click.echo("no mark: the rows are not available), and the factors of time and size.")
     if other := [change.data for change in changes if change.other_data]:

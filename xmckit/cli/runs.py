@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xmckit.cli import options
-from xmckit.cli.tables import metric_text, print_metrics, print_table
+from xmckit.cli.tables import metric_text, print_metrics, print_report_table, print_table
 from xmckit.errors import StorageError, UsageError
 
 
@@ -60,6 +60,7 @@ def ls(root: str, as_json: bool) -> None:
 @options.json_option
 def show(run: str, root: str, as_json: bool) -> None:
     """Show the results and the stages of RUN."""
+    from xmckit.report.run_charts import stage_table
     from xmckit.runs import find_run
 
     record = find_run(run, Path(root))
@@ -77,11 +78,7 @@ def show(run: str, root: str, as_json: bool) -> None:
     click.echo(f"{record.path}: {record.status}")
     if record.manifest.error:
         click.echo(record.manifest.error)
-    rows = [
-        [stage.name, f"{stage.seconds:.1f}", f"{stage.peak_bytes / 2**20:.0f}", "yes" if stage.reused else ""]
-        for stage in record.stages
-    ]
-    print_table(rows, ["stage", "seconds", "peak MiB", "reused"])
+    print_report_table(stage_table(record.stages))
     if metrics:
         click.echo()
         print_metrics(metrics)

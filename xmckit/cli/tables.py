@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from xmckit.report.tables import ReportTable
+
 GAP = 2  # spaces between two columns
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
 
@@ -56,6 +58,12 @@ def print_table(rows: Sequence[Sequence[str]], columns: Sequence[str], *, left: 
         console.width = max(console.width, sum(needed[position] + GAP for position in block[left:]) + 12 * left)
         cells = [[row[position] for position in block] for row in rows]
         console.print(_table(cells, [columns[position] for position in block], left, whole))
+
+
+def print_report_table(table: ReportTable, title: str = "") -> None:
+    """Print a table of a report; its columns before the first number are left-aligned."""
+    left = next((at for at, column in enumerate(table.columns) if column.numeric), len(table.columns))
+    print_table(table.texts, [column.title for column in table.columns], left=left, title=title)
 
 
 def _new_console() -> Console:
@@ -103,12 +111,11 @@ def _table(rows: Sequence[Sequence[str]], columns: Sequence[str], left: int, who
 
 def print_metrics(metrics: Mapping[str, Any]) -> None:
     """Print the results of one run."""
-    names = list(metrics["results"][0]["metrics"])
-    columns = headline(names, metrics["k"])
-    roles = {"head": "", "ensemble": f" ({metrics.get('ensemble', 'ensemble')})"}
+    from xmckit.report.tables import system_name
+
+    columns = headline(list(metrics["results"][0]["metrics"]), metrics["k"])
     rows = [
-        [result["name"] + roles.get(result["role"], f" ({result['role']})")]
-        + [metric_text(name, result["metrics"].get(name)) for name in columns]
+        [system_name(result, metrics), *(metric_text(name, result["metrics"].get(name)) for name in columns)]
         for result in metrics["results"]
     ]
     title = f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels"

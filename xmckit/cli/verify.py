@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import print_table
+from xmckit.cli.tables import print_report_table
 from xmckit.errors import UsageError, VerificationError, printable
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def verify(
     if as_json:
         options.print_json(summary)
     elif survey:
-        _print_survey(summary)
+        _print(summary, f"{summary['assignments']:,} label sets for each head")
     else:
-        _print(summary)
+        _print(summary, f"{summary['assignments']:,} of {summary['of']:,} label sets")
     if fail_under is not None:
         _fail_under(fail_under, summary["results"], tolerant=survey)
 
@@ -141,71 +141,23 @@ def _survey(
         return named_summary(summary, names)
 
 
-def _print(summary: Mapping[str, Any]) -> None:
-    columns = [
-        "head", "scope", "rule", "argmaxable", "unargmaxable", "unresolved", "share", "smallest margin", "replayed",
-    ]  # fmt: skip
-    print_table(
-        [_row(result) for result in summary["results"]],
-        columns,
-        left=3,
-        title=f"{summary['assignments']:,} of {summary['of']:,} label sets",
-    )
-    _print_not_verifiable(summary["results"])
-    for result in summary["results"]:
-        if result["verifiable"] and result["never"]:
+def _print(summary: Mapping[str, Any], title: str) -> None:
+    from xmckit.report.verdict_section import caveats, split_results, verdict_table
+
+    proved, not_verifiable = split_results(summary["results"])
+    print_report_table(verdict_table(proved), title)
+    for line in not_verifiable:
+        click.echo(printable(line))
+    for result in proved if "folder" in summary else ():
+        if result["never"]:
             _print_never(result)
-    _print_caveats(summary["results"])
-    click.echo(
-        "argmaxable: proved for some feature vector, not for some document; unargmaxable: proved for every input."
-    )
+    for line in caveats(proved):
+        click.echo(printable(line))
     if "folder" in summary:
+        click.echo(
+            "argmaxable: proved for some feature vector, not for some document; unargmaxable: proved for every input."
+        )
         click.echo(f"proofs: {summary['folder']}")
-
-
-def _print_not_verifiable(results: Sequence[Mapping[str, Any]]) -> None:
-    for result in results:
-        if not result["verifiable"]:
-            click.echo(printable(f"{result['head']}: not verifiable: {result['why']}"))
-
-
-def _print_caveats(results: Sequence[Mapping[str, Any]]) -> None:
-    caveats = {result["head"]: result["caveat"] for result in results if result["verifiable"] and result["caveat"]}
-    for head, caveat in caveats.items():
-        click.echo(printable(f"{head}: {caveat}"))
-
-
-def _row(result: Mapping[str, Any]) -> list[str]:
-    if not result["verifiable"]:
-        return [result["head"], result["scope"], *["–"] * 7]
-    replayed = result["replayed"]
-    tried = replayed["yes"] + replayed["no"]
-    return [
-        result["head"],
-        result["scope"],
-        result["rule"],
-        *(str(count) for count in result["counts"].values()),
-        *_share_and_margin(result),
-        f"{replayed['yes']} of {tried}" if tried else "–",
-    ]
-
-
-def _share_and_margin(result: Mapping[str, Any]) -> list[str]:
-    share, margin = result["share"], result["smallest_margin"]
-    return ["–" if share is None else f"{100 * share:.1f} %", "–" if margin is None else f"{margin:.3g}"]
-
-
-def _print_survey(summary: Mapping[str, Any]) -> None:
-    rows = [
-        [result["head"], result["scope"], result["rule"], "yes", *_share_and_margin(result)]
-        if result["verifiable"]
-        else [result["head"], "–", "–", "no", "–", "–"]
-        for result in summary["results"]
-    ]
-    columns = ["head", "scope", "rule", "verifiable", "argmaxable", "smallest margin"]
-    print_table(rows, columns, left=4, title=f"{summary['assignments']:,} label sets for each head")
-    _print_not_verifiable(summary["results"])
-    _print_caveats(summary["results"])
 
 
 def _print_never(result: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,11 +13,14 @@ from xmckit.report.charts import Axis, Chart, bar_chart
 from xmckit.report.page import render
 from xmckit.report.run_charts import time_chart
 from xmckit.report.tables import (
+    BEST,
+    COST_COLUMNS,
+    SAME,
     Cell,
     Column,
     ReportTable,
     cost_cells,
-    cost_columns,
+    make_table,
     metric_tables,
     name_cell,
     number_cell,
@@ -26,7 +29,7 @@ from xmckit.report.tables import (
 from xmckit.report.texts import LONGEST_NAME, MIB, percent, seconds, size
 
 if TYPE_CHECKING:
-    from xmckit.analysis.compare import Comparison, System
+    from xmckit.analysis.compare import Comparison, Difference, RecipeDifference, System
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
@@ -37,20 +40,16 @@ def write_comparison(comparison: Comparison, path: Path) -> None:
 def comparison_page(comparison: Comparison) -> str:
     """Return the page as text."""
     names = [system.name for system in comparison.systems]
-    recipes = _recipes(comparison, names)
-    sections = [("results", "Results"), ("differences", "Differences"), ("costs", "Time and memory")]
-    sections += [("recipes", "Recipes")] if recipes else []
     return render(
         "comparison.html.j2",
         title=f"{' · '.join(names)} on {comparison.dataset}",
-        sections=[*sections, ("repeat", "Repeat it")],
         comparison=comparison,
         tables=_metric_tables(comparison),
         charts=_metric_charts(comparison),
-        differences=_differences(comparison),
+        differences=difference_table(comparison.differences, comparison.level),
         costs=_cost_charts(comparison),
-        cost_table=_cost_table(comparison.systems),
-        recipes=recipes,
+        cost_table=cost_table(comparison.systems),
+        recipes=recipe_table(sorted(comparison.recipes, key=lambda one: one.unset), names),
         systems=_systems(comparison.systems),
         checksums=pair_table("Checksums of the data", "input", "checksum", comparison.checksums),
     )
@@ -79,16 +78,22 @@ def _metric_tables(comparison: Comparison) -> list[ReportTable]:
 
 
 def _marked(comparison: Comparison, system: System, cell: Cell, column: Column) -> Cell:
-    metric = column.hint
+    metric, hint = column.hint, ""
     if metric not in comparison.metrics or metric not in system.metrics:
         return cell
-    best = system.name in comparison.best(metric)
-    style = "best equal" if best else "equal" if comparison.equals_best(metric, system.name) else ""
-    hint = ""
     if metric in system.intervals:
         low, high = system.intervals[metric]
         hint = f"{percent(low)} to {percent(high)} in {comparison.level:.0%} of draws"
-    return replace(cell, style=style, hint=hint)
+    return replace(cell, style=style_of(comparison, metric, system.name), hint=hint)
+
+
+def style_of(comparison: Comparison, metric: str, name: str) -> str:
+    """Return the style of a system's metric: the best, equal to the best, or neither."""
+    if metric not in comparison.metrics:
+        return ""
+    if name in comparison.best(metric):
+        return BEST
+    return SAME if comparison.equals_best(metric, name) else ""
 
 
 def _metric_charts(comparison: Comparison) -> list[Chart]:
@@ -108,7 +113,8 @@ def _metric_charts(comparison: Comparison) -> list[Chart]:
     return charts
 
 
-def _differences(comparison: Comparison) -> ReportTable:
+def difference_table(differences: Sequence[Difference], level: float) -> ReportTable:
+    """Show differences in percentage points; the level is that of the intervals."""
     rows = [
         [
             name_cell(one.one),
@@ -120,13 +126,11 @@ def _differences(comparison: Comparison) -> ReportTable:
             number_cell(one.adjusted, ".4f"),
             Cell("significant" if one.significant else "may be chance", style="best" if one.significant else ""),
         ]
-        for one in comparison.differences
+        for one in differences
     ]
-    columns = [
-        Column("one"), Column("other"), Column("metric"), Column("one − other", True, "percentage points"),
-        Column(f"{comparison.level:.0%} of draws"), Column("p", True), Column("p, corrected", True), Column("verdict"),
-    ]  # fmt: skip
-    return ReportTable("", columns, rows)
+    difference = Column("one − other", True, "percentage points")
+    draws = f"{level:.0%} of draws"
+    return make_table(["one", "other", "metric", difference, draws, "p", "p, corrected", "verdict"], rows)
 
 
 def _cost_charts(comparison: Comparison) -> list[Chart]:
@@ -144,19 +148,19 @@ def _cost_charts(comparison: Comparison) -> list[Chart]:
     return charts
 
 
-def _cost_table(systems: Sequence[System]) -> ReportTable:
+def cost_table(systems: Sequence[System]) -> ReportTable:
+    """Show what each system cost."""
     rows = [[name_cell(one.name), *cost_cells(one.cost, ".1f")] for one in systems]
-    return ReportTable("", [Column("system"), *cost_columns("model")], rows)
+    return make_table(["system", *COST_COLUMNS, "model MiB"], rows)
 
 
-def _recipes(comparison: Comparison, names: Sequence[str]) -> ReportTable | None:
-    if not comparison.recipes:
-        return None
+def recipe_table(recipes: Iterable[RecipeDifference], names: Sequence[str]) -> ReportTable:
+    """Show the values in which the recipes of the systems `names` differ."""
     rows = [
         [name_cell(one.key), *(Cell("–") if value is None else name_cell(str(value)) for value in one.values)]
-        for one in sorted(comparison.recipes, key=lambda one: one.unset)
+        for one in recipes
     ]
-    return ReportTable("", [Column("key"), *(Column(shorten(name, LONGEST_NAME)) for name in names)], rows)
+    return make_table(["key", *(shorten(name, LONGEST_NAME) for name in names)], rows)
 
 
 def _systems(systems: Sequence[System]) -> ReportTable:
@@ -169,4 +173,4 @@ def _systems(systems: Sequence[System]) -> ReportTable:
         ]
         for one in systems
     ]
-    return ReportTable("", [Column("system"), Column("title"), Column("run"), Column("seed", True)], rows)
+    return make_table(["system", "title", "run", "seed"], rows)

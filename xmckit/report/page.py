@@ -22,8 +22,17 @@ from xmckit.report.texts import LONGEST_NAME, number, percent, visible
 def render(template: str, **values: Any) -> str:
     """Fill a template of this folder; every value that is not Markup is escaped."""
     style, script = _asset("style.css"), _asset("script.js")
+    sections: list[tuple[str, str]] = []
+
+    def begin_section(id_: str, name: str) -> Markup:
+        """Open a section, and list it in the navigation of the page."""
+        sections.append((id_, name))
+        return Markup('<section id="{}">').format(id_)
+
     shared = {
         "version": __version__,
+        "sections": sections,
+        "section": begin_section,
         "style": Markup(style),
         "script": Markup(script),
         "policy": f"default-src 'none'; style-src '{_checksum(style)}'; script-src '{_checksum(script)}'; "

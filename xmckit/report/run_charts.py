@@ -8,7 +8,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xmckit.report.charts import Axis, Chart, Series, bar_chart, line_chart
-from xmckit.report.tables import Cell, Column, ReportTable, cost_cells, cost_columns, count_cell, name_cell, share_cell
+from xmckit.report.tables import (
+    COST_COLUMNS,
+    Cell,
+    Column,
+    ReportTable,
+    cost_cells,
+    count_cell,
+    make_table,
+    name_cell,
+    share_cell,
+)
 from xmckit.report.texts import MIB, number, percent, seconds, size
 from xmckit.runs import StageRecord
 
@@ -137,18 +147,13 @@ def group_table(insights: Mapping[str, Any]) -> ReportTable:
                     share_cell(_share(at_k["right"], group["pairs"])),
                 ]
             )
-    columns = [
-        Column("system"), Column("group"), Column("labels", True), Column("training rows ≥", True),
-        Column("test occurrences", True), Column(f"right @{k} %", True), Column(f"PSP@{k} %", True),
-        Column(f"found @{k} %", True),
-    ]  # fmt: skip
-    return ReportTable(
-        "Frequent, middle and rare labels",
-        columns,
-        rows,
-        note="Labels are ordered by frequency and divided so that each group has about a third of all label "
-        "occurrences in the training rows.",
+    columns = ["system", "group", "labels", "training rows ≥", "test occurrences"]
+    columns += [f"right @{k} %", f"PSP@{k} %", f"found @{k} %"]
+    note = (
+        "Labels are ordered by frequency and divided so that each group has about a third of all label occurrences in "
+        "the training rows."
     )
+    return make_table(columns, rows, "Frequent, middle and rare labels", note=note)
 
 
 def calibration_section(insights: Mapping[str, Any]) -> tuple[list[Chart], ReportTable | None]:
@@ -178,11 +183,9 @@ def calibration_section(insights: Mapping[str, Any]) -> tuple[list[Chart], Repor
         ]
         for system in calibrated
     ]
-    columns = [
-        Column("system"), Column("ECE %", True, "expected calibration error"), Column("mean probability %", True),
-        Column("right %", True), Column("places", True),
-    ]  # fmt: skip
-    return [line_chart("calibration", "Reliability of the scores", series, x, y)], ReportTable("", columns, rows)
+    ece = Column("ECE %", True, "expected calibration error")
+    table = make_table(["system", ece, "mean probability %", "right %", "places"], rows)
+    return [line_chart("calibration", "Reliability of the scores", series, x, y)], table
 
 
 def training_charts(heads: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -224,12 +227,17 @@ def stage_section(records: Sequence[StageRecord]) -> tuple[list[Chart], ReportTa
         bar_chart("time", "Time of each stage", time, Axis("seconds"), note, reused),
         bar_chart("memory", "Peak memory of the process", memory, Axis("MiB"), "", reused),
     ]
-    rows = [[Cell(record.name), Cell(record.use), *cost_cells(record, ".2f")] for record in records]
-    columns = [Column("stage"), Column("component"), *cost_columns("on disk")]
-    if any(reused):
-        columns.append(Column("from the cache"))
-        rows = [[*row, Cell("yes" if record.reused else "")] for row, record in zip(rows, records, strict=True)]
-    return charts, ReportTable("", columns, rows)
+    return charts, stage_table(records)
+
+
+def stage_table(records: Sequence[StageRecord]) -> ReportTable:
+    """Show what each stage cost; a last column says which come from the cache, if some do."""
+    rows = [
+        [Cell(record.name), Cell(record.use), *cost_cells(record, ".2f"), Cell("yes" if record.reused else "")]
+        for record in records
+    ]
+    table = make_table(["stage", "component", *COST_COLUMNS, "on disk MiB", "from the cache"], rows)
+    return table if any(record.reused for record in records) else table.without("from the cache")
 
 
 def _precision_of_all(name: str, system: Mapping[str, Any], rows: int, **style: Any) -> Series:

@@ -16,7 +16,17 @@ from xmckit.report import run_charts
 from xmckit.report.charts import Chart
 from xmckit.report.component_sections import component_section, is_empty
 from xmckit.report.page import render
-from xmckit.report.tables import Cell, Column, ReportTable, count_cell, metric_tables, name_cell, pair_table
+from xmckit.report.tables import (
+    Cell,
+    Column,
+    ReportTable,
+    count_cell,
+    make_table,
+    metric_tables,
+    name_cell,
+    pair_table,
+    system_name,
+)
 from xmckit.report.texts import flat_facts, percent, seconds, size
 from xmckit.report.verdict_section import SCOPES, verdict_section
 from xmckit.runs import Run, StageRecord, layout
@@ -48,14 +58,14 @@ def _page(run: Run) -> dict[str, Any]:
     stage_charts, stage_table = run_charts.stage_section(run.stages)
     verdicts = verdict_section(run, lambda label: read_names()[label]) if run.has_verdicts else None
     head_sections = [section(without_index_facts(head, indexes), "head") for head in heads]
-    page = {
+    return {
         "title": run.manifest.title or run.name,
         "manifest": run.manifest,
         "run_name": run.path.name,
         "metrics": metrics,
         "cards": [*_cards(metrics), *_verdict_cards(verdicts), _cost_card(run.stages)],
         "combined_by": COMBINED_BY.get(metrics.get("ensemble", "")),
-        "tables": metric_tables(metrics["results"], [_system_name(result, metrics) for result in metrics["results"]]),
+        "tables": metric_tables(metrics["results"], [system_name(result, metrics) for result in metrics["results"]]),
         "frequency": run_charts.frequency_charts(insights),
         "groups": run_charts.group_table(insights),
         "calibration": calibration,
@@ -76,26 +86,6 @@ def _page(run: Run) -> dict[str, Any]:
         "origins": _origins(run),
         "repeat": _repeat(run),
     }
-    return {**page, "sections": _sections(page)}
-
-
-def _sections(page: Mapping[str, Any]) -> list[tuple[str, str]]:
-    sections = {
-        "results": "Results",
-        "frequency": "Label frequency",
-        "calibration": "Calibration",
-        "examples": "Examples" if page["examples"] else "",
-        "training": "Training" if page["training"] else "",
-        "labels": "Training labels" if page["label_stages"] else "",
-        "index": "Label index" if page["indexes"] else "",
-        "heads": "Heads" if page["heads"] else "",
-        "verdicts": "Possible outputs" if page["verdicts"] else "",
-        "data": "Data",
-        "stages": "Time and memory",
-        "recipe": "Recipe",
-        "repeat": "Repeat it",
-    }
-    return [(id_, name) for id_, name in sections.items() if name]
 
 
 def _all_charts(page: Mapping[str, Any]) -> list[Chart]:
@@ -142,11 +132,6 @@ def _cost_card(stages: Sequence[StageRecord]) -> dict[str, str]:
     return {"value": total, "name": "for all stages", "beside": f"{size(peak)} of memory at most"}
 
 
-def _system_name(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    role = {"head": "", "ensemble": metrics.get("ensemble", "ensemble")}.get(result["role"], result["role"])
-    return f"{result['name']} ({role})" if role else str(result["name"])
-
-
 def _examples(examples: list[Example], probabilistic: bool) -> list[Example]:
     """Add a display text for each score, and the probability if the score is calibrated."""
     for example in examples:
@@ -185,8 +170,7 @@ def _features(run: Run, *, with_labels: bool) -> ReportTable | None:
         facts = run.features_facts(features)
         name = run.stage(features).section or features
         rows.append([name_cell(name), name_cell(facts["use"]), count_cell(facts["columns"]), Cell(names=names)])
-    columns = [Column("features"), Column("component"), Column("columns", True), Column("used by")]
-    return ReportTable("", columns, rows, fixed=True) if rows else None
+    return make_table(["features", "component", "columns", "used by"], rows, fixed=True) if rows else None
 
 
 def _origins(run: Run) -> tuple[ReportTable, ReportTable]:
@@ -198,8 +182,9 @@ def _origins(run: Run) -> tuple[ReportTable, ReportTable]:
             defaults.append(row[:2])
         else:
             written.append(row)
-    columns = [Column("key"), Column("value"), Column("origin")]
-    return ReportTable("Origin of the values", columns, written), ReportTable("", columns[:2], defaults)
+    return make_table(["key", "value", "origin"], written, "Origin of the values"), make_table(
+        ["key", "value"], defaults
+    )
 
 
 def _repeat(run: Run) -> dict[str, Any]:

@@ -7,11 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmckit import store
-from xmckit.errors import shorten
 from xmckit.report.charts import Axis, Chart, bar_chart
 from xmckit.report.page import render
 from xmckit.report.run_charts import short_number, time_chart
-from xmckit.report.tables import Cell, Column, ReportTable, name_cell, number_cell, pair_table, share_cell
+from xmckit.report.tables import (
+    BEST,
+    SAME,
+    Cell,
+    Column,
+    ReportTable,
+    make_table,
+    name_cell,
+    number_cell,
+    pair_table,
+    share_cell,
+)
 from xmckit.report.texts import MIB, flat_facts
 
 if TYPE_CHECKING:
@@ -25,6 +35,7 @@ COSTS = (
     ("peak MiB", "peak_bytes", 1 / MIB, ",.0f"),
     ("model MiB", "bytes", 1 / MIB, ",.1f"),
 )
+COST_COLUMNS = (*(title for title, *_ in COSTS), "seeds")
 
 
 def write_suite(results: Results, path: Path) -> None:
@@ -34,55 +45,60 @@ def write_suite(results: Results, path: Path) -> None:
 
 def suite_page(results: Results) -> str:
     """Return the page as text."""
-    data = [_data_set(results, one, index) for index, one in enumerate(results.data)]
-    duels, failures = _duels(results), _failures(results)
-    sections = [("duels", "Recipes against peers")] if duels.rows else []
-    sections += [(one["id"], shorten(one["name"], 30)) for one in data]
-    sections += [("failed", "Failures")] if failures or results.missing else []
     return render(
         "suite.html.j2",
         title=results.title or results.suite,
-        sections=[*sections, ("repeat", "Repeat it")],
         results=results,
-        duels=duels,
+        duels=_duels(results),
         duel_charts=_duel_charts(results),
-        data=data,
-        failures=failures,
+        data=[_data_set(results, one, index) for index, one in enumerate(results.data)],
+        failures=_failures(results),
         machine=flat_facts(results.machine),
         versions=pair_table("Versions", "library", "version", results.versions),
     )
 
 
 def _data_set(results: Results, data: DataResults, index: int) -> dict[str, Any]:
-    done = [system for system in results.systems if results.of(data.name, system["name"])]
+    done = _done(results, data)
     return {
         "id": f"data-{index}",
         "name": data.name,
         "facts": data.facts,
         "checksum": data.checksum,
-        "table": _table(results, data, done) if done else None,
+        "table": data_table(results, data) if done else None,
         "charts": _charts(results, data, done, f"suite-{index}") if done else [],
         "notes": data.notes,
-        "published": [
-            f"{one['system']}: {one['source']}" + ("" if one["same_split"] else "; on other rows of the same source")
-            for one in data.published
-        ],
+        "published": published_notes(data),
     }
 
 
-def _metrics(results: Results) -> list[str]:
+def published_notes(data: DataResults) -> list[str]:
+    """Return the source of each published result."""
+    return [
+        f"{one['system']}: {one['source']}" + ("" if one["same_split"] else "; on other rows of the same source")
+        for one in data.published
+    ]
+
+
+def metric_names(results: Results) -> list[str]:
+    """Return the metrics that the tables of a suite have."""
     return [f"{family}@{k}" for family in FAMILIES for k in results.k]
+
+
+def _done(results: Results, data: DataResults) -> list[Mapping[str, str]]:
+    """Return the systems with finished cells."""
+    return [system for system in results.systems if results.of(data.name, system["name"])]
 
 
 def _title(system: Mapping[str, str]) -> str:
     return system["title"] or system["name"]
 
 
-def _table(results: Results, data: DataResults, done: list[Mapping[str, str]]) -> ReportTable:
-    """Show a line for each system, and one for each published result."""
-    metrics = _metrics(results)
+def data_table(results: Results, data: DataResults) -> ReportTable:
+    """Show a line for each system with finished cells, and one for each published result."""
+    metrics = metric_names(results)
     rows = []
-    for system in done:
+    for system in _done(results, data):
         name = system["name"]
         cells = [name_cell(_title(system)), Cell(system["kind"])]
         cells += [_metric(results, data, name, metric) for metric in metrics]
@@ -94,12 +110,10 @@ def _table(results: Results, data: DataResults, done: list[Mapping[str, str]]) -
         values = [one["metrics"].get(metric) for metric in metrics]
         cells = [name_cell(one["system"]), Cell("published")]
         cells += [Cell("–") if value is None else Cell(f"{value:.1f}", value / 100) for value in values]
-        rows.append([*cells, *[Cell("–")] * (len(COSTS) + 1)])
-    columns = [Column("system"), Column("kind")]
-    columns += [Column(f"@{metric.partition('@')[2]}", True, metric) for metric in metrics]
-    columns += [*(Column(title, True) for title, *_ in COSTS), Column("seeds", True)]
-    families = [("", 2), *((family, len(results.k)) for family in FAMILIES), ("", len(COSTS) + 1)]
-    return ReportTable("", columns, rows, families=families)
+        rows.append([*cells, *[Cell("–")] * len(COST_COLUMNS)])
+    at_k = [Column(f"@{metric.partition('@')[2]}", True, metric) for metric in metrics]
+    families = [("", 2), *((family, len(results.k)) for family in FAMILIES), ("", len(COST_COLUMNS))]
+    return make_table(["system", "kind", *at_k, *COST_COLUMNS], rows, families=families)
 
 
 def _metric(results: Results, data: DataResults, system: str, metric: str) -> Cell:
@@ -113,10 +127,10 @@ def _metric(results: Results, data: DataResults, system: str, metric: str) -> Ce
     if standing is None:
         return Cell(text, mean)
     if standing.best == system:
-        return Cell(text, mean, "best equal", hint="best")
+        return Cell(text, mean, BEST, hint="best")
     behind = f"{100 * standing.difference:.2f} behind {standing.best} "
     hint = f"{behind}({100 * standing.low:+.2f} … {100 * standing.high:+.2f}), p = {standing.p:.4f}"
-    return Cell(text, mean, "equal" if standing.same else "", hint=hint)
+    return Cell(text, mean, SAME if standing.same else "", hint=hint)
 
 
 def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], prefix: str) -> list[Chart]:
@@ -150,7 +164,7 @@ def _duels(results: Results) -> ReportTable:
     rows = []
     for data in results.data:
         for duel in data.duels:
-            if duel.metric not in _metrics(results):
+            if duel.metric not in metric_names(results):
                 continue
             means = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
             recipe, peer = (share_cell(mean[0] if mean else None) for mean in means)
@@ -168,12 +182,8 @@ def _duels(results: Results) -> ReportTable:
                     number_cell(duel.p, ".4f"),
                 ]
             )
-    columns = [
-        Column("data"), Column("metric"), Column("xmckit"), Column("best recipe"), Column("its value", True),
-        Column("best peer"), Column("its value", True), Column("difference", True), Column("95% of draws"),
-        Column("p, corrected", True),
-    ]  # fmt: skip
-    return ReportTable("", columns, rows)
+    columns = ["data", "metric", "xmckit", "best recipe", "its value", "best peer", "its value", "difference"]
+    return make_table([*columns, "95% of draws", "p, corrected"], rows)
 
 
 def _duel_charts(results: Results) -> list[Chart]:
@@ -201,5 +211,4 @@ def _duel_charts(results: Results) -> list[Chart]:
 
 def _failures(results: Results) -> ReportTable | None:
     rows = [[name_cell(text) for text in row] for row in results.failures()]
-    columns = [Column("data"), Column("system"), Column("seed"), Column("reason"), Column("message")]
-    return ReportTable("", columns, rows) if rows else None
+    return make_table(["data", "system", "seed", "reason", "message"], rows) if rows else None

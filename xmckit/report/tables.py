@@ -1,4 +1,4 @@
-"""Tables of a page: the text of each cell, and the value by which its column is sorted."""
+"""Tables of pages, of the terminal and of Markdown: the text of each cell, and the value by which it is sorted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from xmckit.report.texts import LONGEST_NAME, MIB, number
 
 FILTER_FROM = 10  # rows from which a table has a field to filter them
 FIRST_FAMILIES = ("P", "nDCG", "PSP", "PSnDCG")
+# Styles of the best value of a column, and of values that do not differ significantly from it; the marks stand for
+# them where a table is plain text.
+BEST, SAME = "best equal", "equal"
+MARKS = {BEST: "*", SAME: "="}
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,17 @@ class Cell:
     names: Sequence[str] = ()
     more: int = 0
     hint: str = ""
+    numeric: bool = False
 
     @property
     def key(self) -> str | None:
         """Return the sort key for the page's script; None if it is the text itself."""
         return None if self.value is None else str(self.value)
+
+    @property
+    def plain(self) -> str:
+        """Return the cell as plain text, with the mark of its style."""
+        return (", ".join(self.names) or self.text) + MARKS.get(self.style, "")
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,28 @@ class ReportTable:
     def left_out(self) -> int:
         return max(0, (self.of or 0) - len(self.rows))
 
+    @property
+    def texts(self) -> list[list[str]]:
+        """Return the rows as plain text."""
+        return [[cell.plain for cell in row] for row in self.rows]
+
+    def without(self, *titles: str) -> ReportTable:
+        """Return the table without the columns that have these titles."""
+        kept = [position for position, column in enumerate(self.columns) if column.title not in titles]
+        rows = [[row[position] for position in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[position] for position in kept], rows=rows)
+
+
+def make_table(
+    columns: Sequence[Column | str], rows: Sequence[Sequence[Cell]], title: str = "", **more: Any
+) -> ReportTable:
+    """Make a table; a column that is only a title is numeric if its cells are numbers."""
+    headings = [
+        Column(column, any(row[position].numeric for row in rows)) if isinstance(column, str) else column
+        for position, column in enumerate(columns)
+    ]
+    return ReportTable(title, headings, rows, **more)
+
 
 def name_cell(name: str) -> Cell:
     """Show a foreign text, which may run from right to left."""
@@ -69,12 +101,12 @@ def name_cell(name: str) -> Cell:
 
 
 def count_cell(value: float | None) -> Cell:
-    return Cell(number(value), value)
+    return Cell(number(value), value, numeric=True)
 
 
 def number_cell(value: float | None, spec: str, scale: float = 1) -> Cell:
     """Show `scale` × the value in this format."""
-    return Cell("–" if value is None else f"{scale * value:{spec}}", value)
+    return Cell("–" if value is None else f"{scale * value:{spec}}", value, numeric=True)
 
 
 def share_cell(value: float | None) -> Cell:
@@ -82,9 +114,7 @@ def share_cell(value: float | None) -> Cell:
     return number_cell(value, ".2f", 100)
 
 
-def cost_columns(disk: str) -> list[Column]:
-    titles = ("seconds", "CPU seconds", "peak MiB", f"{disk} MiB")
-    return [Column(title, True) for title in titles]
+COST_COLUMNS = ("seconds", "CPU seconds", "peak MiB")
 
 
 def cost_cells(cost: Any, seconds: str) -> list[Cell]:
@@ -100,7 +130,13 @@ def cost_cells(cost: Any, seconds: str) -> list[Cell]:
 def pair_table(title: str, first: str, second: str, values: Mapping[str, Any]) -> ReportTable:
     """Show names and values in two columns."""
     rows = [[name_cell(name), Cell(str(value))] for name, value in values.items()]
-    return ReportTable(title, [Column(first), Column(second)], rows)
+    return make_table([first, second], rows, title)
+
+
+def system_name(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+    """Return the name of a result with its role, or with the rule by which an ensemble combines heads."""
+    role = {"head": "", "ensemble": metrics.get("ensemble", "ensemble")}.get(result["role"], result["role"])
+    return f"{result['name']} ({role})" if role else str(result["name"])
 
 
 def metric_tables(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[ReportTable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,13 +12,15 @@ from xmckit import store
 from xmckit.errors import shorten
 from xmckit.report.charts import Axis, Chart, histogram
 from xmckit.report.run_charts import decades
-from xmckit.report.tables import Cell, Column, ReportTable, count_cell, name_cell, number_cell, share_cell
+from xmckit.report.tables import Cell, ReportTable, count_cell, make_table, name_cell, number_cell, share_cell
 from xmckit.runs import Run, layout
 
 SCOPES = {"full": "full layer", "shortlist": "with each row's candidates"}
 STATUSES = ("argmaxable", "unargmaxable", "unresolved")
+OPTIONAL = {"ideal": "ideal: can / cannot", "eps": "at eps: can / cannot"}
 MOST_SETS, LABELS_OF_A_SET, LONGEST_LABEL = 100, 20, 80
 MOST_BINS = 60
+MISSED = "missed by the shortlist"
 # By the value of `replayed`: whether the head's own scorer confirmed the witness.
 WITNESSES = {True: "replayed by the head", False: "lost in the head's own arithmetic", None: "proved, not replayed"}
 
@@ -27,9 +28,7 @@ WITNESSES = {True: "replayed by the head", False: "lost in the head's own arithm
 def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any]:
     """Return what the page shows about verdicts: a line for each head and scope, and the sets never output."""
     verdicts = run.verdicts()
-    proved = [result for result in verdicts["results"] if result["verifiable"]]
-    # Only some verifiers and layers fill these columns.
-    optional = [key for key in ("ideal", "eps") if any(any(result[key].values()) for result in proved)]
+    proved, not_verifiable = split_results(verdicts["results"])
     margins = [
         margin_histogram(
             f"margins-{result['head']}-{result['scope']}",
@@ -40,25 +39,23 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
     ]
     file = run.stage_folder(layout.VERIFY) / layout.ASSIGNMENTS
     label_sets = store.read_arrays(file, "indices", "indptr") if proved else {}
-    caveats = {result["head"]: result["caveat"] for result in proved if result["caveat"]}
     return {
         "proved": proved,
         "assignments": verdicts["assignments"],
         "of": verdicts["of"],
-        "optional": optional,
-        "table": _verdict_table(proved, optional),
+        "optional": _optional(proved),
+        "table": verdict_table(proved),
         "margins": [chart for chart in margins if chart is not None],
         "never": [_never(result, label_sets, label_name) for result in proved if result["counts"]["unargmaxable"]],
-        "caveats": [f"{head}: {caveat}" for head, caveat in caveats.items()],
-        "not_verifiable": [
-            f"{one['head']} is not verifiable: {one['why']}" for one in verdicts["results"] if not one["verifiable"]
-        ],
+        "caveats": caveats(proved),
+        "not_verifiable": not_verifiable,
         "shortlisted": any(result["scope"] != "full" for result in proved),
     }
 
 
-def _verdict_table(proved: Sequence[Mapping[str, Any]], optional: Sequence[str]) -> ReportTable:
-    rows = []
+def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
+    """Show the counts of each head and scope; only some verifiers and layers fill the columns of `_optional`."""
+    optional, rows = _optional(proved), []
     for result in proved:
         replayed, tried = result["replayed"]["yes"], result["replayed"]["yes"] + result["replayed"]["no"]
         rows.append(
@@ -73,10 +70,24 @@ def _verdict_table(proved: Sequence[Mapping[str, Any]], optional: Sequence[str])
                 Cell(f"{replayed:,} of {tried:,}" if tried else "–"),
             ]
         )
-    columns = [Column("head"), Column("scope"), Column("rule"), *(Column(status, True) for status in STATUSES)]
-    columns += [Column("share %", True)]
-    columns += [Column({"ideal": "ideal: can / cannot", "eps": "at eps: can / cannot"}[key]) for key in optional]
-    return ReportTable("", [*columns, Column("smallest margin", True), Column("replayed")], rows)
+    columns = ["head", "scope", "rule", *STATUSES, "share %", *(OPTIONAL[key] for key in optional)]
+    return make_table([*columns, "smallest margin", "replayed"], rows)
+
+
+def _optional(proved: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [key for key in OPTIONAL if any(any(result[key].values()) for result in proved)]
+
+
+def caveats(proved: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line for each head whose verifier warns about its verdicts."""
+    by_head = {result["head"]: result["caveat"] for result in proved if result["caveat"]}
+    return [f"{head}: {caveat}" for head, caveat in by_head.items()]
+
+
+def split_results(results: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the results with verdicts, and a line for each head that is not verifiable."""
+    reasons = [f"{one['head']} is not verifiable: {one['why']}" for one in results if not one["verifiable"]]
+    return [one for one in results if one["verifiable"]], reasons
 
 
 def _can_and_cannot(counts: Mapping[str, int]) -> str:
@@ -94,16 +105,19 @@ def _never(
             positions[tuple(indices[indptr[position] : indptr[position + 1]].tolist())].append(position)
     first = sorted(positions.items(), key=lambda item: (-len(item[1]), item[1][0]))[:MOST_SETS]
     verdicts = [result["verdicts"][own[0]] for _, own in first]
-    some_missed = any(verdict["missed"] for verdict in verdicts)
-    rows = []
-    for (labels, own), verdict in zip(first, verdicts, strict=True):
-        row = [_names(labels, label_name, "no label at all"), count_cell(len(labels)), count_cell(len(own))]
-        row.append(Cell(verdict["proof"]))
-        rows.append([*row, _names(verdict["missed"], label_name, "")] if some_missed else row)
-    columns = [Column("label set"), Column("labels", True), Column("occurrences", True), Column("proof")]
-    columns += [Column("missed by the shortlist")] if some_missed else []
+    rows = [
+        [
+            _names(labels, label_name, "no label at all"),
+            count_cell(len(labels)),
+            count_cell(len(own)),
+            Cell(verdict["proof"]),
+            _names(verdict["missed"], label_name, ""),
+        ]
+        for (labels, own), verdict in zip(first, verdicts, strict=True)
+    ]
     title = f"{result['head']}, {SCOPES[result['scope']]}: label sets that can never be predicted"
-    return ReportTable(title, columns, rows, of=len(positions))
+    table = make_table(["label set", "labels", "occurrences", "proof", MISSED], rows, title, of=len(positions))
+    return table if any(verdict["missed"] for verdict in verdicts) else table.without(MISSED)
 
 
 def _names(labels: Sequence[int], label_name: Callable[[int], str], none: str) -> Cell:
@@ -121,16 +135,9 @@ def margin_histogram(name: str, title: str, verdicts: Sequence[Mapping[str, Any]
     if not groups:
         return None
     edges = decades(min(map(min, groups.values())), max(map(max, groups.values())), MOST_BINS)
-    stacks = {group: _counts(margins, edges) for group, margins in groups.items()}
+    stacks = {group: np.histogram(margins, edges)[0].tolist() for group, margins in groups.items()}
     axis = Axis("margin", log=True, format=lambda value: f"{value:.2g}")
     return histogram(name, title, edges, stacks, axis, "label sets", _without_margin(verdicts))
-
-
-def _counts(margins: Sequence[float], edges: Sequence[float]) -> list[int]:
-    counts = [0] * (len(edges) - 1)
-    for margin in margins:
-        counts[min(max(bisect_right(edges, margin) - 1, 0), len(counts) - 1)] += 1
-    return counts
 
 
 def _without_margin(verdicts: Sequence[Mapping[str, Any]]) -> str:
