@@ -93,6 +93,16 @@ def test_a_recipe_from_start_to_prediction(recipe, tmp_path):
     assert "deleted 4 cached stages" in ok("runs", "clean", "--yes", cwd=tmp_path)
 
 
+def test_runs_that_cannot_be_read_are_named(tmp_path):
+    damaged = tmp_path / "runs" / "small" / "20260101T000000-damaged"
+    damaged.mkdir(parents=True)
+    (damaged / "manifest.json").write_text("{")
+    listed = call("runs", "ls", "--json", cwd=tmp_path)
+    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
+    assert "left out: " in listed.stderr
+    assert "20260101T000000-damaged" in listed.stderr
+
+
 def test_quiet_prints_results_only(recipe, tmp_path):
     done = call("-q", "run", str(recipe), cwd=tmp_path)
     assert done.stderr == ""

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from xmckit.cli import options
-from xmckit.cli.tables import metric_text, print_metrics, print_report_table, print_table
-from xmckit.errors import StorageError, UsageError
+from xmckit.cli.tables import counted, metric_text, print_metrics, print_report_table, print_table
+from xmckit.errors import StorageError, UsageError, XmckitError, printable
 
 
 @click.group()
@@ -25,7 +25,7 @@ def ls(root: str, as_json: bool) -> None:
     from xmckit.runs import find_runs
 
     rows: list[dict[str, Any]] = []
-    for run in find_runs(Path(root)):
+    for run in find_runs(Path(root), _print_unreadable):
         status, metrics = run.status, None
         if status == "done":
             try:
@@ -52,6 +52,10 @@ def ls(root: str, as_json: bool) -> None:
             for item in rows
         ]
         print_table(cells, ["recipe", "run", "status", "P@1", "P@3", "P@5"], left=3)
+
+
+def _print_unreadable(error: XmckitError) -> None:
+    click.echo(f"{options.styled('left out', fg='yellow')}: {printable(str(error))}", err=True)
 
 
 @runs.command("show")
@@ -121,4 +125,4 @@ def clean(root: str, yes: bool) -> None:
         return
     if not yes:
         click.confirm(f"delete all cached stages in {cache}?", abort=True)
-    click.echo(f"deleted {empty_cache(Path(root))} cached stages")
+    click.echo(f"deleted {counted(empty_cache(Path(root)), 'cached stage')}")

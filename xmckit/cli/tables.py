@@ -18,6 +18,16 @@ GAP = 2  # spaces between two columns
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is 1."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def sizes_title(facts: Mapping[str, Any]) -> str:
+    """Return the name of a data set with its numbers of test rows and labels."""
+    return f"{facts['dataset']}: {counted(facts['rows'], 'test row')}, {counted(facts['labels'], 'label')}"
+
+
 def metric_text(name: str, value: float | None) -> str:
     """Format a share as a percentage with one decimal, and any other value with four digits."""
     if value is None:
@@ -118,6 +128,5 @@ def print_metrics(metrics: Mapping[str, Any]) -> None:
         [system_name(result, metrics), *(metric_text(name, result["metrics"].get(name)) for name in columns)]
         for result in metrics["results"]
     ]
-    title = f"{metrics['dataset']}: {metrics['rows']:,} test rows, {metrics['labels']:,} labels"
-    print_table(rows, ["", *columns], title=title)
+    print_table(rows, ["", *columns], title=sizes_title(metrics))
     print(f"Percentages. Propensities with A = {metrics['propensity']['A']}, B = {metrics['propensity']['B']}.")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
-from xmckit.errors import StorageError, UsageError, nearest
+from xmckit.errors import StorageError, UsageError, XmckitError, nearest
 from xmckit.runs import layout
 from xmckit.runs.run import Run, is_run
 
 DEFAULT_ROOT = Path("runs")
 
 
-def find_runs(root: Path) -> list[Run]:
-    """Return every run below `root`, oldest first; other folders are skipped."""
+def find_runs(root: Path, skip: Callable[[XmckitError], None] = lambda error: None) -> list[Run]:
+    """Return every run below `root`, oldest first; `skip` gets the error of each run that cannot be read."""
     runs = []
     for manifest in sorted(root.glob(f"[!.]*/[!.]*/{layout.MANIFEST}"), key=lambda path: path.parent.name):
-        with contextlib.suppress(StorageError, UsageError):
+        try:
             runs.append(Run.open(manifest.parent))
+        except (StorageError, UsageError) as error:
+            skip(error)
     return runs
 
 
