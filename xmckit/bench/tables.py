@@ -8,7 +8,7 @@ from pathlib import Path
 from xmckit import store
 from xmckit.bench.results import Change, DataResults, Duel, Results
 from xmckit.errors import StorageError, UsageError
-from xmckit.report.suite_page import COST_COLUMNS, FAMILIES, data_table, metric_names, published_notes
+from xmckit.report.suite_page import COST_COLUMNS, data_table, deepest_metrics, metric_names, published_notes
 from xmckit.report.tables import BEST, MARKS, SAME
 
 CHANGED = "!"
@@ -42,12 +42,11 @@ def data_title(data: DataResults) -> str:
 
 def duel_rows(results: Results) -> list[list[str]]:
     """Compare the best recipe with the best peer on each data set, in P and PSP at the largest k."""
-    deepest = max(results.k)
     titles = {system["name"]: system["title"] for system in results.systems}
     rows = []
     for data in results.data:
         for duel in data.duels:
-            if duel.metric not in {f"{family}@{deepest}" for family in FAMILIES}:
+            if duel.metric not in deepest_metrics(results):
                 continue
             values = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
             recipe, peer = (f"{100 * value[0]:.1f}" if value else "–" for value in values)
@@ -106,11 +105,8 @@ def markdown(results: Results) -> str:
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     rule = ["---" if place < left else "---:" for place in range(len(header))]
-    return [_line(row) for row in (header, rule, *rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in (header, rule, *rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def write_between_markers(page: Path, name: str, text: str) -> None:

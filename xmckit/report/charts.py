@@ -90,11 +90,10 @@ class _Scale:
     ticks: list[float] = field(default_factory=list)
 
     def __call__(self, value: float) -> float:
+        low, high = self.low, self.high
         if self.axis.log:
-            share = (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
 
 
 def line_chart(name: str, title: str, series: Sequence[Series], x: Axis, y: Axis, note: str = "") -> Chart:
@@ -175,7 +174,8 @@ def bar_chart(
     lowest = 0 if min(ends, default=0) >= 0 else None
     scale = _scaled(Axis(axis.title, low=lowest, format=axis.format), [0.0, *(ends or [1.0])], left, right)
     zero = scale(0)
-    parts = [_grid_x(scale, 6, height - 38), _ticks_x(scale, height - 24)]
+    parts = [f'<path class="grid" d="M{scale(tick):.1f} 6V{height - 38}"/>' for tick in scale.ticks]
+    parts.append(_ticks_x(scale, height - 24))
     parts.append(f'<path class="axis" d="M{zero:.1f} 6V{height - 38}"/>')
     parts.append(_text((left + right) / 2, height - 6, axis.title, "middle"))
     for index, (bar, value, text) in enumerate(bars):
@@ -313,10 +313,6 @@ def _ticks_x(scale: _Scale, y: float) -> str:
     return "".join(
         _text(scale(tick), y, names[int(tick)] if names else scale.axis.format(tick), "middle") for tick in scale.ticks
     )
-
-
-def _grid_x(scale: _Scale, top: float, bottom: float) -> str:
-    return "".join(f'<path class="grid" d="M{scale(tick):.1f} {top}V{bottom}"/>' for tick in scale.ticks)
 
 
 def _tip(name: str, point: tuple[float, float], x: Axis, y: Axis) -> str:

@@ -63,28 +63,19 @@ def deepest_metrics(metrics: Sequence[str]) -> list[str]:
 
 def _metric_tables(comparison: Comparison) -> list[ReportTable]:
     """Show all metrics; the best is bold, and systems that do not differ significantly from it are shaded."""
-    results = [{"metrics": system.metrics} for system in comparison.systems]
-    tables = metric_tables(results, [system.name for system in comparison.systems])
-    return [
-        replace(
-            table,
-            rows=[
-                [row[0], *(_marked(comparison, system, *pair) for pair in zip(row[1:], table.columns[1:], strict=True))]
-                for row, system in zip(table.rows, comparison.systems, strict=True)
-            ],
-        )
-        for table in tables
-    ]
 
+    def mark(cell: Cell, position: int, metric: str) -> Cell:
+        system = comparison.systems[position]
+        if metric not in comparison.metrics or metric not in system.metrics:
+            return cell
+        hint = ""
+        if metric in system.intervals:
+            low, high = system.intervals[metric]
+            hint = f"{percent(low)} to {percent(high)} in {comparison.level:.0%} of draws"
+        return replace(cell, style=style_of(comparison, metric, system.name), hint=hint)
 
-def _marked(comparison: Comparison, system: System, cell: Cell, column: Column) -> Cell:
-    metric, hint = column.hint, ""
-    if metric not in comparison.metrics or metric not in system.metrics:
-        return cell
-    if metric in system.intervals:
-        low, high = system.intervals[metric]
-        hint = f"{percent(low)} to {percent(high)} in {comparison.level:.0%} of draws"
-    return replace(cell, style=style_of(comparison, metric, system.name), hint=hint)
+    systems = comparison.systems
+    return metric_tables([{"metrics": one.metrics} for one in systems], [one.name for one in systems], mark)
 
 
 def style_of(comparison: Comparison, metric: str, name: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmckit.errors import shorten
 from xmckit.report.charts import Axis, Chart, histogram
-from xmckit.report.tables import Cell, Column, ReportTable, count_cell, name_cell
+from xmckit.report.tables import Cell, ReportTable, count_cell, make_table, name_cell
 from xmckit.report.texts import flat_facts
 
 LONGEST_IN_LIST = 60
@@ -17,23 +18,17 @@ LabelName = Callable[[int], str]
 
 def component_section(record: Mapping[str, Any], kind: str, label_name: LabelName) -> dict[str, Any]:
     """Return what the page shows about one component; charts are named after its kind and name."""
-    facts = dict(record["facts"])
-    section: dict[str, Any] = {
+    facts, exhibits = dict(record["facts"]), defaultdict(list)
+    for exhibit in record["exhibits"]:
+        exhibits[exhibit["kind"]].append(exhibit)
+    return {
         "name": record["name"],
         "warnings": facts.pop("warnings", []),
         "facts": flat_facts(facts),
-        "charts": [],
-        "tables": [],
-        "outlines": [],
+        "charts": [_histogram(one, f"{kind}-{record['name']}") for one in exhibits["histogram"]],
+        "tables": [_table(one, label_name) for one in exhibits["table"] if one["rows"]],
+        "outlines": [{**one, "branches": _branches(one["branches"], label_name)} for one in exhibits["outline"]],
     }
-    for exhibit in record["exhibits"]:
-        if exhibit["kind"] == "histogram":
-            section["charts"].append(_histogram(exhibit, f"{kind}-{record['name']}"))
-        elif exhibit["kind"] == "table":
-            section["tables"] += [_table(exhibit, label_name)] if exhibit["rows"] else []
-        else:
-            section["outlines"].append({**exhibit, "branches": _branches(exhibit["branches"], label_name)})
-    return section
 
 
 def is_empty(section: Mapping[str, Any]) -> bool:
@@ -49,13 +44,8 @@ def _histogram(exhibit: Mapping[str, Any], prefix: str) -> Chart:
 
 
 def _table(exhibit: Mapping[str, Any], label_name: LabelName) -> ReportTable:
-    rows = exhibit["rows"]
-    columns = []
-    for position, title in enumerate(exhibit["columns"]):
-        values = [row[position] for row in rows if row[position] is not None]
-        columns.append(Column(title, bool(values) and all(isinstance(value, int | float) for value in values)))
-    cells = [[_cell(value, label_name) for value in row] for row in rows]
-    return ReportTable(exhibit["title"], columns, cells, of=exhibit["of"], note=exhibit["note"])
+    rows = [[_cell(value, label_name) for value in row] for row in exhibit["rows"]]
+    return make_table(exhibit["columns"], rows, exhibit["title"], of=exhibit["of"], note=exhibit["note"])
 
 
 def _cell(value: Any, label_name: LabelName) -> Cell:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,8 +51,7 @@ def frequency_charts(insights: Mapping[str, Any]) -> list[Chart]:
     """Show how good the model is for frequent and for rare labels."""
     model = insights["systems"][0]
     baseline = next((system for system in insights["systems"] if system["role"] == "baseline"), None)
-    precision = [_precision_of_all("all labels", model, insights["rows"])]
-    psp = [Series("all labels", _ratios(model["all"]["gain"], model["all"]["best_gain"]))]
+    pairs = [_all_labels("all labels", model, insights["rows"])]
     sizes = []
     for index, group in enumerate(insights["groups"]):
         name, numbers = GROUP_NAMES[group["name"]], {key: values[index] for key, values in model["thirds"].items()}
@@ -61,20 +59,18 @@ def frequency_charts(insights: Mapping[str, Any]) -> list[Chart]:
             f"{_share_text(name, right, listed)} right at {at}"
             for at, (right, listed) in enumerate(zip(numbers["right"], numbers["predicted"], strict=True), start=1)
         ]
-        precision.append(Series(name, _ratios(numbers["right"], numbers["predicted"]), tips))
-        psp.append(Series(name, _ratios(numbers["gain"], numbers["best_gain"])))
+        precision = Series(name, _ratios(numbers["right"], numbers["predicted"]), tips)
+        pairs.append((precision, Series(name, _ratios(numbers["gain"], numbers["best_gain"]))))
         least = f" with at least {number(group['least'])} training rows" if group["least"] else ""
         sizes.append(f"{name}: {number(group['labels'])} labels{least}")
     if baseline is not None and baseline is not model:
         name = f"{baseline['name']}, all labels"
-        style: dict[str, Any] = {"dashed": True, "colour": BASELINE_COLOUR}
-        precision.append(_precision_of_all(name, baseline, insights["rows"], **style))
-        psp.append(Series(name, _ratios(baseline["all"]["gain"], baseline["all"]["best_gain"]), **style))
+        pairs.append(_all_labels(name, baseline, insights["rows"], dashed=True, colour=BASELINE_COLOUR))
     return [
         line_chart(
             "precision-at-k",
             "Precision at k, by label frequency",
-            precision,
+            [one for one, _ in pairs],
             K,
             percent_axis("right among those listed, %"),
             f"The share of a group's labels in the first k places that are right. {'; '.join(sizes)}.",
@@ -82,7 +78,7 @@ def frequency_charts(insights: Mapping[str, Any]) -> list[Chart]:
         line_chart(
             "propensity-scored-precision-at-k",
             "PSP at k, by label frequency",
-            psp,
+            [one for _, one in pairs],
             K,
             percent_axis("PSP@k, %"),
             "Propensity-scored precision of a group's labels alone: the weight of the labels found, divided by the "
@@ -240,10 +236,11 @@ def stage_table(records: Sequence[StageRecord]) -> ReportTable:
     return table if any(record.reused for record in records) else table.without("from the cache")
 
 
-def _precision_of_all(name: str, system: Mapping[str, Any], rows: int, **style: Any) -> Series:
-    """Return P@k, which divides by k even if fewer labels are listed."""
-    right = system["all"]["right"]
-    return Series(name, [(float(k), 100 * hits / (rows * k)) for k, hits in enumerate(right, start=1)], **style)
+def _all_labels(name: str, system: Mapping[str, Any], rows: int, **style: Any) -> tuple[Series, Series]:
+    """Return P@k, which divides by k even if fewer labels are listed, and PSP@k."""
+    numbers = system["all"]
+    precision = [(float(k), 100 * hits / (rows * k)) for k, hits in enumerate(numbers["right"], start=1)]
+    return Series(name, precision, **style), Series(name, _ratios(numbers["gain"], numbers["best_gain"]), **style)
 
 
 def _ratios(parts: Sequence[float], wholes: Sequence[float]) -> list[tuple[float, float | None]]:
@@ -287,6 +284,4 @@ def decades(low: float, high: float, most: int) -> list[float]:
     edges = [10 ** (first + index * (last - first) / bins) for index in range(bins + 1)]
     # A computed power of ten may differ from the exact one in the last digit.
     edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)
-    return [
-        edge for edge, following in itertools.zip_longest(edges, edges[1:]) if following is None or edge < following
-    ]
+    return sorted(set(edges))

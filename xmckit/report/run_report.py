@@ -95,20 +95,19 @@ def _all_charts(page: Mapping[str, Any]) -> list[Chart]:
     return charts + (page["verdicts"]["margins"] if page["verdicts"] else [])
 
 
+def _card(value: str, name: str, beside: str = "") -> dict[str, str]:
+    return {"value": value, "name": name, "beside": beside}
+
+
 def _cards(metrics: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the headline: a few metrics of the model, beside those of the baseline."""
-    model, deepest = metrics["results"][0], max(metrics["k"])
+    model, deepest = metrics["results"][0]["metrics"], max(metrics["k"])
     baseline = next((result for result in metrics["results"] if result["role"] == "baseline"), None)
     wanted = [f"P@{k}" for k in metrics["k"]] + [f"nDCG@{deepest}", f"PSP@{deepest}", "micro-F1"]
-    return [
-        {
-            "value": percent(model["metrics"][name]),
-            "name": name,
-            "beside": f"{baseline['name']} {percent(baseline['metrics'].get(name))}" if baseline else "",
-        }
-        for name in wanted
-        if name in model["metrics"]
-    ]
+    beside = {
+        name: f"{baseline['name']} {percent(baseline['metrics'].get(name))}" if baseline else "" for name in wanted
+    }
+    return [_card(percent(model[name]), name, beside[name]) for name in wanted if name in model]
 
 
 def _verdict_cards(verdicts: Mapping[str, Any] | None) -> list[dict[str, str]]:
@@ -116,20 +115,18 @@ def _verdict_cards(verdicts: Mapping[str, Any] | None) -> list[dict[str, str]]:
     if verdicts is None:
         return []
     last = {result["head"]: result for result in verdicts["proved"]}
-    return [
-        {
-            "value": f"{result['counts']['unargmaxable']:,} of {verdicts['assignments']:,}",
-            "name": "label sets never output",
-            "beside": head if result["scope"] == "full" else f"{head}, {SCOPES[result['scope']]}",
-        }
-        for head, result in last.items()
-    ][:MOST_VERDICT_CARDS]
+    cards = []
+    for head, result in last.items():
+        value = f"{result['counts']['unargmaxable']:,} of {verdicts['assignments']:,}"
+        scope = "" if result["scope"] == "full" else f", {SCOPES[result['scope']]}"
+        cards.append(_card(value, "label sets never output", f"{head}{scope}"))
+    return cards[:MOST_VERDICT_CARDS]
 
 
 def _cost_card(stages: Sequence[StageRecord]) -> dict[str, str]:
     peak = max(stage.peak_bytes for stage in stages)
     total = seconds(sum(stage.seconds for stage in stages))
-    return {"value": total, "name": "for all stages", "beside": f"{size(peak)} of memory at most"}
+    return _card(total, "for all stages", f"{size(peak)} of memory at most")
 
 
 def _examples(examples: list[Example], probabilistic: bool) -> list[Example]:
@@ -175,16 +172,13 @@ def _features(run: Run, *, with_labels: bool) -> ReportTable | None:
 
 def _origins(run: Run) -> tuple[ReportTable, ReportTable]:
     """Show the origin of each value of the recipe: the values that somebody wrote, and the defaults."""
-    written, defaults = [], []
+    columns = ("key", "value", "origin")
+    written: list[list[Cell]] = []
+    defaults: list[list[Cell]] = []
     for value in run.origins():
-        row = [name_cell(value["key"]), name_cell(value["value"]), name_cell(value["origin"])]
-        if value["origin"] == layout.DEFAULT_ORIGIN:
-            defaults.append(row[:2])
-        else:
-            written.append(row)
-    return make_table(["key", "value", "origin"], written, "Origin of the values"), make_table(
-        ["key", "value"], defaults
-    )
+        rows = defaults if value["origin"] == layout.DEFAULT_ORIGIN else written
+        rows.append([name_cell(value[name]) for name in columns])
+    return make_table(columns, written, "Origin of the values"), make_table(columns, defaults).without("origin")
 
 
 def _repeat(run: Run) -> dict[str, Any]:

@@ -85,6 +85,11 @@ def metric_names(results: Results) -> list[str]:
     return [f"{family}@{k}" for family in FAMILIES for k in results.k]
 
 
+def deepest_metrics(results: Results) -> list[str]:
+    """Return the metrics at the largest k, one for each family."""
+    return [f"{family}@{max(results.k)}" for family in FAMILIES]
+
+
 def _done(results: Results, data: DataResults) -> list[Mapping[str, str]]:
     """Return the systems with finished cells."""
     return [system for system in results.systems if results.of(data.name, system["name"])]
@@ -110,7 +115,7 @@ def data_table(results: Results, data: DataResults) -> ReportTable:
         values = [one["metrics"].get(metric) for metric in metrics]
         cells = [name_cell(one["system"]), Cell("published")]
         cells += [Cell("–") if value is None else Cell(f"{value:.1f}", value / 100) for value in values]
-        rows.append([*cells, *[Cell("–")] * len(COST_COLUMNS)])
+        rows.append([*cells, *[number_cell(None, "")] * len(COST_COLUMNS)])
     at_k = [Column(f"@{metric.partition('@')[2]}", True, metric) for metric in metrics]
     families = [("", 2), *((family, len(results.k)) for family in FAMILIES), ("", len(COST_COLUMNS))]
     return make_table(["system", "kind", *at_k, *COST_COLUMNS], rows, families=families)
@@ -136,8 +141,7 @@ def _metric(results: Results, data: DataResults, system: str, metric: str) -> Ce
 def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], prefix: str) -> list[Chart]:
     """Draw the metrics at the largest k as bars, and precision against the time of training."""
     charts = []
-    for family in FAMILIES:
-        metric = f"{family}@{max(results.k)}"
+    for family, metric in zip(FAMILIES, deepest_metrics(results), strict=True):
         means = [(system, results.mean(data.name, system["name"], metric)) for system in done]
         scored = sorted(((system, value) for system, value in means if value), key=lambda pair: -pair[1][0])
         bars = [
@@ -147,8 +151,7 @@ def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], 
         peers = [system["kind"] != "recipe" for system, _ in scored]
         note = "Grey: not a recipe of xmckit." if any(peers) else ""
         charts.append(bar_chart(f"{prefix}-{family.lower()}", metric, bars, Axis("%"), note, peers))
-    metric = f"{FAMILIES[0]}@{max(results.k)}"
-    points = []
+    metric, points = deepest_metrics(results)[0], []
     for system in done:
         if system["kind"] == "baseline":  # its time is so short that it would squeeze the others together
             continue
@@ -189,8 +192,7 @@ def _duels(results: Results) -> ReportTable:
 def _duel_charts(results: Results) -> list[Chart]:
     """Draw the difference between the best recipe and the best peer on each data set, with its 95 % interval."""
     charts = []
-    for family in FAMILIES:
-        metric = f"{family}@{max(results.k)}"
+    for family, metric in zip(FAMILIES, deepest_metrics(results), strict=True):
         duels = [(data.name, duel) for data in results.data for duel in data.duels if duel.metric == metric]
         if not duels:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,9 +87,9 @@ class ReportTable:
 def make_table(
     columns: Sequence[Column | str], rows: Sequence[Sequence[Cell]], title: str = "", **more: Any
 ) -> ReportTable:
-    """Make a table; a column that is only a title is numeric if its cells are numbers."""
+    """Make a table; a column that is only a title is numeric if all its cells are."""
     headings = [
-        Column(column, any(row[position].numeric for row in rows)) if isinstance(column, str) else column
+        Column(column, all(row[position].numeric for row in rows)) if isinstance(column, str) else column
         for position, column in enumerate(columns)
     ]
     return ReportTable(title, headings, rows, **more)
@@ -139,31 +139,29 @@ def system_name(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
     return f"{result['name']} ({role})" if role else str(result["name"])
 
 
-def metric_tables(results: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[ReportTable]:
-    """Show the metrics of the results, which are called `names`, in two tables that fit a page."""
+def metric_tables(
+    results: Sequence[Mapping[str, Any]], names: Sequence[str], mark: Callable[[Cell, int, str], Cell] | None = None
+) -> list[ReportTable]:
+    """Show the metrics of the results, which are called `names`, in two tables that fit a page.
+
+    `mark` may change the style of a cell; it also gets the number of the result and the name of the metric.
+    """
     families: dict[str, list[str]] = {}
     for metric in dict.fromkeys(metric for result in results for metric in result["metrics"]):
         families.setdefault(metric.partition("@")[0], []).append(metric)
     first = {family: families.pop(family) for family in FIRST_FAMILIES if family in families}
-    return [_metric_table(part, results, names) for part in (first, families) if part]
-
-
-def _metric_table(
-    families: Mapping[str, Sequence[str]], results: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> ReportTable:
-    metrics = [metric for family in families.values() for metric in family]
-    best = {
-        metric: max((result["metrics"][metric] for result in results if metric in result["metrics"]), default=None)
-        for metric in metrics
-    }
-    rows = []
-    for result, name in zip(results, names, strict=True):
-        cells = [name_cell(name)]
+    tables = []
+    for part in filter(None, (first, families)):
+        metrics = [metric for family in part.values() for metric in family]
+        rows = [[name_cell(name)] for name in names]
         for metric in metrics:
-            value = result["metrics"].get(metric)
-            is_best = len(results) > 1 and value is not None and value == best[metric]
-            cells.append(replace(share_cell(value), style="best" if is_best else ""))
-        rows.append(cells)
-    columns = [Column(f"@{at}" if (at := metric.partition("@")[2]) else metric, True, metric) for metric in metrics]
-    headings = [(name if "@" in family[0] else "", len(family)) for name, family in families.items()]
-    return ReportTable("", [Column("system"), *columns], rows, families=[("", 1), *headings])
+            values = [result["metrics"].get(metric) for result in results]
+            best = max((value for value in values if value is not None), default=None)
+            for position, value in enumerate(values):
+                is_best = len(results) > 1 and value is not None and value == best
+                cell = replace(share_cell(value), style="best" if is_best else "")
+                rows[position].append(mark(cell, position, metric) if mark else cell)
+        columns = [Column(f"@{at}" if (at := metric.partition("@")[2]) else metric, True, metric) for metric in metrics]
+        headings = [(name if "@" in family[0] else "", len(family)) for name, family in part.items()]
+        tables.append(make_table(["system", *columns], rows, families=[("", 1), *headings]))
+    return tables

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 LONGEST_NAME = 120
@@ -55,19 +55,17 @@ def size(value: float) -> str:
     return f"{value:.0f} {unit}" if unit in ("B", "KiB") or value >= 100 else f"{value:.1f} {unit}"
 
 
-def flat_facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+def flat_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Return nested facts as (name, text) in order, without values that are missing or empty."""
-    return list(_fact_rows(facts, ""))
-
-
-def _fact_rows(facts: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
     for key, value in facts.items():
         name = f"{prefix}{key.replace('_', ' ')}"
         if isinstance(value, Mapping):
-            yield from _fact_rows(value, f"{name} · ")
+            rows += flat_facts(value, f"{name} · ")
         elif isinstance(value, bool):
-            yield name, number(value)
+            rows.append((name, number(value)))
         elif isinstance(value, int | float):
-            yield name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+            rows.append((name, f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"))
         elif value:
-            yield name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            rows.append((name, ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)))
+    return rows
