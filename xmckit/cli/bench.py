@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import print_table
+from xmckit.cli.tables import counted, print_table
 from xmckit.errors import DataError, StorageError
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ def run(
     else:
         _print(results)
         click.echo(
-            f"{len(summary.done)} cells run, {len(summary.skipped)} done before, {len(summary.failed)} failed, "
-            f"{len(summary.later)} left for later."
+            f"{counted(len(summary.done), 'cell')} run, {len(summary.skipped)} done before, "
+            f"{len(summary.failed)} failed, {len(summary.later)} left for later."
         )
         if kept:
             click.echo(f"From an earlier session, because this folder has no cell of them: {', '.join(kept)}.")
@@ -218,7 +218,7 @@ def _print(results: Results) -> None:
         click.echo()
         print_table(rows, ["data", "system", "seed", "reason", ""], left=5, title="failures")
     if results.missing:
-        click.echo(f"not run yet: {len(results.missing)} cells")
+        click.echo(f"not run yet: {counted(len(results.missing), 'cell')}")
 
 
 @bench.command("plot")
@@ -253,11 +253,9 @@ def compare(before: str, after: str, work_a: str | None, work_b: str | None, as_
     (old, old_suite), (new, new_suite) = _results(before, work_a), _results(after, work_b)
     rows = None
     if old_suite is not None and new_suite is not None:
-        kept = [
-            kept_rows(old_suite, _work_folder(old_suite, work_a)),
-            kept_rows(new_suite, _work_folder(new_suite, work_b)),
-        ]
-        rows = {key: (kept[0][key], kept[1][key]) for key in kept[0].keys() & kept[1].keys()}
+        old_rows = kept_rows(old_suite, _work_folder(old_suite, work_a))
+        new_rows = kept_rows(new_suite, _work_folder(new_suite, work_b))
+        rows = {key: (old_rows[key], new_rows[key]) for key in old_rows.keys() & new_rows.keys()}
     differences = changes(old, new, rows)
     if as_json:
         options.print_json([vars(change) for change in differences])

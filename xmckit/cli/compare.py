@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import headline, metric_text, print_report_table, print_table
+from xmckit.cli.tables import headline, metric_text, print_report_table, print_table, sizes_title
 
 if TYPE_CHECKING:
     from xmckit.analysis.compare import Comparison
@@ -58,8 +58,7 @@ def print_comparison(comparison: Comparison) -> None:
         marks = [MARKS.get(style_of(comparison, metric, system.name), " ") for metric in columns]
         texts = [metric_text(metric, system.metrics.get(metric)) for metric in columns]
         rows.append([system.name, *(text + mark for text, mark in zip(texts, marks, strict=True))])
-    title = f"{comparison.dataset}: {comparison.rows:,} test rows, {comparison.labels:,} labels"
-    print_table(rows, ["", *columns], title=title)
+    print_table(rows, ["", *columns], title=sizes_title(vars(comparison)))
     constants = comparison.propensity
     click.echo(f"Percentages. Propensities with A = {constants['A']}, B = {constants['B']}.")
     click.echo(

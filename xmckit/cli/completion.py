@@ -96,7 +96,8 @@ def recipes(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     from xmckit.recipe.layers import shipped_recipes
 
     yield from map(CompletionItem, shipped_recipes())
-    yield from map(CompletionItem, _paths(incomplete, "*.toml"))
+    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    yield from map(CompletionItem, sorted(str(path) for path in folder.glob("*.toml")))
 
 
 def runs(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
@@ -187,8 +188,3 @@ def offer_names(command: click.Command) -> None:
     if isinstance(command, click.Group):
         for child in command.commands.values():
             offer_names(child)
-
-
-def _paths(incomplete: str, pattern: str) -> list[str]:
-    folder = Path(incomplete).parent if not incomplete.endswith("/") else Path(incomplete)
-    return sorted(str(path) for path in folder.glob(pattern)) if folder.is_dir() else []

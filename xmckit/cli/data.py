@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from xmckit.context import Context
     from xmckit.data.model import Dataset
 
+_TERMS = {"licence", "citation", "page"}  # facts of a published set
+
 
 @click.group()
 def data() -> None:
@@ -33,9 +35,8 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
         if not root.is_dir():
             raise UsageError(f"{root} is not a folder")
     sets = [
-        {"name": item.component.name, "kind": "built in", "state": "", "what": item.component.summary}
-        for item in registry.all()
-        if item.kind == "dataset"
+        {"name": component.name, "kind": "built in", "state": "", "what": component.summary}
+        for component in registry.offered("dataset")
     ]
     sets += _published(roots)
     taken = {item["path"] for item in sets if item.get("path")}
@@ -60,7 +61,6 @@ def _published(roots: list[Path]) -> list[dict[str, Any]]:
         copies = [(root / name, *state(entry, root / name)) for root in roots]
         present = sorted((copy for copy in copies if copy[1] != "missing"), key=lambda copy: copy[1] != "there")
         path, status, problems = present[0] if present else (None, "missing", [])
-        sizes = {key: getattr(entry, key) for key in ("rows", "test_rows", "features", "labels")}
         sets.append(
             {
                 "name": name,
@@ -68,10 +68,7 @@ def _published(roots: list[Path]) -> list[dict[str, Any]]:
                 "state": status,
                 "what": "; ".join([entry.about, *problems]),
                 "path": None if path is None else str(path),
-                **sizes,
-                "licence": entry.licence,
-                "citation": entry.citation,
-                "page": entry.page,
+                **entry.model_dump(include={"rows", "test_rows", "features", "labels", *_TERMS}),
             }
         )
     return sets
@@ -100,11 +97,7 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
             invocation.hint_after_error(f"{kept:,} bytes are kept: the same command resumes the download")
         raise
     if as_json:
-        facts = {"address": done.address, "bytes": done.bytes, "checked": done.checked}
-        about = {"licence": entry.licence, "citation": entry.citation, "page": entry.page}
-        options.print_json(
-            {"name": entry.name, "folder": str(done.folder), "fetched": bool(done.address), **facts, **about}
-        )
+        options.print_json({**vars(done), "fetched": bool(done.address), **entry.model_dump(include=_TERMS)})
         return
     if done.address is None:
         click.echo(f"{entry.name} is there already")

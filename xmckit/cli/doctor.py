@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import counted
 
 
 @click.command()
@@ -34,11 +34,10 @@ def doctor(time_limit: float, as_json: bool) -> None:
     from xmckit.registry import found_plugins, registry_from_environment
     from xmckit.runs import provenance
 
-    probes = probe_all(found_plugins(invocation.plugin_files()), time_limit)
+    files = invocation.this_call().files
+    probes = probe_all(found_plugins(files), time_limit)
     # Conflicts between plugins show only when they are loaded together.
-    registry = registry_from_environment(
-        invocation.plugin_files(), faulty=[probe.faulty for probe in probes if probe.fault]
-    )
+    registry = registry_from_environment(files, faulty=[probe.faulty for probe in probes if probe.fault])
     broken = [(name, error) for probe in probes for name, error in probe.broken.items()]
     facts = {
         "machine": provenance.machine(),
@@ -72,11 +71,8 @@ def _numba_cache_writable() -> bool:
     """Return whether compiled kernels can be stored for the next process."""
     if os.environ.get("NUMBA_CACHE_DIR"):
         return os.access(os.environ["NUMBA_CACHE_DIR"], os.W_OK)
-    spec = importlib.util.find_spec("xmckit")
-    assert spec is not None
-    assert spec.origin is not None
     try:
-        with tempfile.TemporaryFile(dir=Path(spec.origin).parent):
+        with tempfile.TemporaryFile(dir=Path(__file__).parents[1]):  # the package xmckit
             return True
     except OSError:
         return os.access(Path.home(), os.W_OK)  # numba then uses the user's cache folder
@@ -99,7 +95,5 @@ def _print(facts: dict[str, Any], registry: Any) -> None:
         click.echo(f"\n{options.styled('writes to the terminal when it is imported', fg='yellow')}: {text}")
     print_faults(registry)
     broken = len(facts["broken_components"]) + len(facts["set_aside"])
-    summary = f"{broken} problem{'s' * (broken != 1)}" if broken else "no problems"
-    click.echo(
-        f"\n{facts['components']} components checked, {options.styled(summary, fg='red' if broken else 'green')}"
-    )
+    summary = options.styled(counted(broken, "problem") if broken else "no problems", fg="red" if broken else "green")
+    click.echo(f"\n{counted(facts['components'], 'component')} checked, {summary}")

@@ -13,8 +13,7 @@ from xmckit.errors import printable
 
 if TYPE_CHECKING:
     from xmckit.analysis.evaluate import LabelledRows
-    from xmckit.context import Context
-    from xmckit.data.saved import FeatureRows
+    from xmckit.data.model import Dataset
 
 
 @click.command()
@@ -45,7 +44,8 @@ def evaluate(
     Propensities are those of the model's training rows.
     """
     from xmckit.analysis.evaluate import evaluate as score
-    from xmckit.analysis.evaluate import training_run
+    from xmckit.analysis.evaluate import read_file, training_run
+    from xmckit.cli.data import read_dataset
     from xmckit.data.saved import read_feature_rows
     from xmckit.model import load
     from xmckit.registry import make_context
@@ -54,7 +54,11 @@ def evaluate(
     trained = training_run(run, Path(root))
     with invocation.terminal_progress() as progress:
         context = make_context(progress=progress, registry=registry)
-        rows = _labelled(source, part, params, data_folders, read_feature_rows(trained.train_folder), context)
+        rows = None
+        if Path(source).is_file() and part is None and not params:
+            rows = read_file(Path(source), read_feature_rows(trained.train_folder), context=context)
+        if rows is None:
+            rows = _rows_of(read_dataset(source, params, data_folders, context), part)
         model = load(run, root=root, registry=registry)
         name = Path(run).name if Path(run).is_dir() and trained.path != Path(run).resolve() else trained.name
         metrics = score(model, trained, rows, name=name, context=context)
@@ -66,22 +70,9 @@ def evaluate(
         click.echo(_unknown_labels(metrics["unknown"]))
 
 
-def _labelled(
-    source: str,
-    part: str | None,
-    params: tuple[str, ...],
-    data_folders: tuple[str, ...],
-    features: FeatureRows | None,
-    context: Context,
-) -> LabelledRows:
-    from xmckit.analysis.evaluate import LabelledRows, concatenate, read_file
-    from xmckit.cli.data import read_dataset
+def _rows_of(dataset: Dataset, part: str | None) -> LabelledRows:
+    from xmckit.analysis.evaluate import LabelledRows, concatenate
 
-    if Path(source).is_file() and part is None and not params:
-        labelled = read_file(Path(source), features, context=context)
-        if labelled is not None:
-            return labelled
-    dataset = read_dataset(source, params, data_folders, context)
     if part == "all":
         rows = concatenate(dataset.train, dataset.test)
     else:

@@ -75,11 +75,6 @@ def global_options() -> list[click.Parameter]:
     ]
 
 
-def plugin_files() -> list[Path]:
-    """Return the files that `--plugin` has named so far."""
-    return list(this_call().files)
-
-
 def quiet() -> bool:
     return this_call().quiet
 

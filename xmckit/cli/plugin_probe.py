@@ -125,7 +125,8 @@ def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float)
         return done
     probe = probes[done]
     stack = (folder / _STACK).read_text() if (folder / _STACK).is_file() else ""
-    fault = "its import " + _how_it_ended(code, limit)
+    end = f"did not end within {limit:g} s" if code is None else f"ended the process, with {describe_exit(code)}"
+    fault = f"its import {end}"
     homes = [probe.plugin.file, file_of(under_way["target"])] if under_way else [probe.plugin.file]
     frames = [Location(file, int(line)) for file, line in _FRAME.findall(stack)]
     at = next((frame for frame in frames if any(is_below(frame.file, home) for home in homes)), None)
@@ -136,12 +137,6 @@ def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float)
     else:
         probe.fault, probe.at = fault, at
     return done + 1
-
-
-def _how_it_ended(code: int | None, limit: float) -> str:
-    if code is None:
-        return f"did not end within {limit:g} s"
-    return f"ended the process, with {describe_exit(code)}"
 
 
 def main(folder: str) -> None:

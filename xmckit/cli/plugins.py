@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import print_table
+from xmckit.cli.tables import counted, print_table
 from xmckit.errors import PluginError, UsageError, nearest
 
 
@@ -29,23 +29,12 @@ def ls(kind: str | None, as_json: bool) -> None:
     registry = invocation.get_registry(tolerant=True)
     items = [item for item in registry.all() if kind in (None, item.kind)]
     if as_json:
-        options.print_json(
-            {
-                "components": [
-                    {
-                        "kind": item.kind,
-                        "name": item.component.name,
-                        "summary": item.component.summary,
-                        "target": item.component.target,
-                        "plugin": item.plugin.name,
-                        "distribution": item.plugin.distribution,
-                    }
-                    for item in items
-                ],
-                "plugins": [plugin_facts(plugin) for plugin in registry.plugins],
-                "unknown_names": registry.unknown_names,
-            }
-        )
+        components = [
+            {**_component_facts(item), "plugin": item.plugin.name, "distribution": item.plugin.distribution}
+            for item in items
+        ]
+        plugins = [plugin_facts(plugin) for plugin in registry.plugins]
+        options.print_json({"components": components, "plugins": plugins, "unknown_names": registry.unknown_names})
         return
     rows = [
         [item.kind, item.component.name, item.plugin.distribution or item.plugin.file, item.component.summary]
@@ -56,18 +45,17 @@ def ls(kind: str | None, as_json: bool) -> None:
 
 
 def plugin_facts(plugin: Any) -> dict[str, Any]:
+    names = ("name", "origin", "distribution", "version", "file", "problem", "blocked", "where")
     return {
-        "name": plugin.name,
-        "origin": plugin.origin,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "file": plugin.file,
-        "problem": plugin.problem,
-        "blocked": plugin.blocked,
+        **{name: getattr(plugin, name) for name in names},
         "line": plugin.at.line if plugin.at else None,
-        "where": plugin.where,
         "deprecated": [f"{at}: {message}" for at, message in plugin.deprecated],
     }
+
+
+def _component_facts(item: Any) -> dict[str, Any]:
+    component = item.component
+    return {"kind": item.kind, "name": component.name, "summary": component.summary, "target": component.target}
 
 
 def print_faults(registry: Any) -> None:
@@ -99,10 +87,7 @@ def show(component: str, as_json: bool) -> None:
     target = registry.resolve(kind, name)
     params = describe_params(target.Params) if hasattr(target, "Params") else []
     facts = {
-        "kind": kind,
-        "name": name,
-        "summary": registered.component.summary,
-        "target": registered.component.target,
+        **_component_facts(registered),
         "file": where.file,
         "line": where.line,
         "plugin": plugin_facts(registered.plugin),
@@ -202,20 +187,20 @@ def trace(components: bool, everything: bool, as_json: bool) -> None:
         with contextlib.suppress(PluginError):  # its step shows the error
             registry.resolve(item.kind, item.component.name)
     if as_json:
-        options.print_json(
-            {
-                "steps": [dataclasses.asdict(step) for step in registry.steps],
-                "plugins": [plugin_facts(plugin) for plugin in registry.plugins],
-            }
-        )
+        steps = [dataclasses.asdict(step) for step in registry.steps]
+        options.print_json({"steps": steps, "plugins": [plugin_facts(plugin) for plugin in registry.plugins]})
         return
     silent = [step for step in registry.steps if step.outcome == "no answer"]
-    steps = registry.steps if everything else [step for step in registry.steps if step not in silent]
-    rows = [[step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"] for step in steps]
+    rows = [
+        [step.plugin, step.action, step.what, step.outcome, f"{1000 * step.seconds:.1f}"]
+        for step in registry.steps
+        if everything or step not in silent
+    ]
     print_table(rows, ["plugin", "step", "of", "outcome", "ms"], left=4)
     calls = sum(step.action == "hook" for step in registry.steps)
     seconds = sum(step.seconds for step in registry.steps)
-    click.echo(f"\n{calls} hook calls, {calls - len(silent)} answered; all steps took {1000 * seconds:.1f} ms")
+    answers = f"{counted(calls, 'hook call')}, {calls - len(silent)} answered"
+    click.echo(f"\n{answers}; all steps took {1000 * seconds:.1f} ms")
     print_faults(registry)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import print_table
+from xmckit.cli.tables import counted, print_table
 from xmckit.errors import UsageError
 from xmckit.testing import Case, CheckResult, cases_named, summarise
 
@@ -106,4 +106,4 @@ def print_results(results: Results, locations: Mapping[str, Location], needs: Ma
         total = summarise(result for checks in results.values() for result in checks)
         failures = f"; broken: {', '.join(broken)}" if broken else ""
         unchecked = f"; not checked: {', '.join(needs)}" if needs else ""
-        click.echo(f"{len(results)} components: {total}{failures}{unchecked}")
+        click.echo(f"{counted(len(results), 'component')}: {total}{failures}{unchecked}")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
+from xmckit.cli.tables import counted
 from xmckit.errors import PluginError, RecipeError, StorageError, UsageError
 
 
@@ -103,15 +104,11 @@ def validate_recipes(
         options.print_json(rows)
     else:
         for row in rows:
-            click.echo(f"{row['recipe']}: {'ok' if row['ok'] else _count(row['mistakes'])}")
+            click.echo(f"{row['recipe']}: {'ok' if row['ok'] else counted(len(row['mistakes']), 'mistake')}")
             for mistake in row["mistakes"]:
                 click.echo(f"  {mistake}")
     if exit_code:
         raise SystemExit(exit_code)
-
-
-def _count(mistakes: list[str]) -> str:
-    return f"{len(mistakes)} mistake{'s' * (len(mistakes) != 1)}"
 
 
 @recipes.command("schema")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import headline, metric_text, print_metrics, print_table
+from xmckit.cli.tables import counted, headline, metric_text, print_metrics, print_table
 
 if TYPE_CHECKING:
     from xmckit.pipeline import Result
@@ -108,21 +108,19 @@ def _finish(result: Result, as_json: bool) -> None:
 
 def _verdict_lines(run: Run) -> list[str]:
     """Describe what was proved about each head, if the run has verdicts."""
-    if not run.has_verdicts:
-        return []
+    from xmckit.report.verdict_section import split_results
+
+    proved, not_verifiable = split_results(run.verdicts()["results"]) if run.has_verdicts else ([], [])
     lines = []
-    for result in run.verdicts()["results"]:
+    for result in proved:
         scope = "" if result["scope"] == "full" else ", with each row's candidates"
-        if not result["verifiable"]:
-            lines.append(f"{result['head']}: not verifiable, its decision is not one linear layer")
-            continue
         counts = result["counts"]
         rest = f", {counts['unresolved']} unresolved" if counts["unresolved"] else ""
         lines.append(
-            f"{result['head']}{scope}: of {sum(counts.values())} label sets it can output {counts['argmaxable']} "
-            f"and never {counts['unargmaxable']}{rest}, with proof"
+            f"{result['head']}{scope}: of {counted(sum(counts.values()), 'label set')} it can output "
+            f"{counts['argmaxable']} and never {counts['unargmaxable']}{rest}, with proof"
         )
-    return lines
+    return lines + not_verifiable
 
 
 def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
@@ -188,4 +186,5 @@ def _print_sweep(cells: list[dict[str, Any]], dry_run: bool) -> None:
         [*row, *(metric_text(name, own.get(name)) for name in columns), Path(cell["run"]).name]
         for row, own, cell in zip(values, metrics, cells, strict=True)
     ]
-    print_table(rows, [*keys, *columns, "run"], left=len(keys), title=f"{cells[0]['dataset']}: {len(cells)} runs")
+    title = f"{cells[0]['dataset']}: {counted(len(cells), 'run')}"
+    print_table(rows, [*keys, *columns, "run"], left=len(keys), title=title)

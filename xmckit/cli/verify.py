@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import print_report_table
+from xmckit.cli.tables import counted, print_report_table
 from xmckit.errors import UsageError, VerificationError, printable
 
 if TYPE_CHECKING:
@@ -79,9 +79,9 @@ def verify(
     if as_json:
         options.print_json(summary)
     elif survey:
-        _print(summary, f"{summary['assignments']:,} label sets for each head")
+        _print(summary, f"{counted(summary['assignments'], 'label set')} for each head")
     else:
-        _print(summary, f"{summary['assignments']:,} of {summary['of']:,} label sets")
+        _print(summary, f"{summary['assignments']:,} of {counted(summary['of'], 'label set')}")
     if fail_under is not None:
         _fail_under(fail_under, summary["results"], tolerant=survey)
 
@@ -169,7 +169,7 @@ def _print_never(result: Mapping[str, Any]) -> None:
         click.echo(printable(f"  {{{', '.join(item['labels'])}}}{times}{missed}"))
     others = result["counts"]["unargmaxable"] - sum(item["times"] for item in result["never"][:MOST_NAMED])
     if others > 0:
-        click.echo(f"  and {others} more label sets")
+        click.echo(f"  and {counted(others, 'more label set')}")
 
 
 def _fail_under(percent: float, results: Sequence[Mapping[str, Any]], *, tolerant: bool) -> None:
