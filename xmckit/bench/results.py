@@ -26,6 +26,7 @@ from xmckit.errors import DataError, StorageError, UsageError, shorten
 
 FORMAT = 1
 COSTS = ("train_seconds", "predict_seconds", "seconds", "cpu_seconds", "peak_bytes", "bytes")
+_COMPARED_COSTS = ("train_seconds", "predict_seconds", "peak_bytes")
 _LEFT_OUT = ("format", "identity", "run", "prints", "propensity", "machine", "versions")
 
 
@@ -149,11 +150,10 @@ def collect(suite: Suite, work: Path, seeds: Sequence[int] = (), *, draws: int =
     outcomes = [(cell, outcome) for cell in cells if (outcome := cell.outcome()) is not None]
     newest = max((outcome for _, outcome in outcomes), key=lambda outcome: outcome["ended"], default={})
     versions: dict[str, str] = {}
-    for _, outcome in outcomes:
-        versions |= outcome.get("versions", {})
     environments: list[dict[str, Any]] = []
     public = []
     for _, outcome in outcomes:
+        versions |= outcome.get("versions", {})
         environment = {"machine": outcome["machine"], "versions": outcome.get("versions", {})}
         cell = {key: value for key, value in outcome.items() if key not in _LEFT_OUT}
         public.append({**cell, "environment": _index(environments, environment)})
@@ -346,18 +346,17 @@ def changes(
             old, new = (results.of(data.name, system["name"]) for results in (before, after))
             if not old or not new:
                 continue
-            pairs = {}
-            for metric in old[0]["metrics"]:
-                was, now = (results.mean(data.name, system["name"], metric) for results in (before, after))
-                if was and now:
-                    pairs[metric] = (was[0], now[0])
+            means = {
+                name: (first[0], second[0])
+                for name in (*old[0]["metrics"], *_COMPARED_COSTS)
+                if (first := before.mean(data.name, system["name"], name))
+                and (second := after.mean(data.name, system["name"], name))
+            }
+            pairs = {metric: means[metric] for metric in old[0]["metrics"] if metric in means}
             significant = None
             if rows is not None and (both := rows.get(f"{data.name} / {system['name']}")) is not None:
                 significant = _significant(*both)
-            train, predict, memory = (
-                _ratio(before, after, data.name, system["name"], cost)
-                for cost in ("train_seconds", "predict_seconds", "peak_bytes")
-            )
+            train, predict, memory = (_ratio(means.get(cost)) for cost in _COMPARED_COSTS)
             other_data = earlier[data.name].checksum != data.checksum
             compared.append(Change(data.name, system["name"], pairs, significant, train, predict, memory, other_data))
     if not compared:
@@ -386,6 +385,5 @@ def _significant(before: RowScores, after: RowScores) -> dict[str, bool] | None:
     return {one.metric: one.significant for one in differences}
 
 
-def _ratio(before: Results, after: Results, data: str, system: str, cost: str) -> float | None:
-    old, new = before.mean(data, system, cost), after.mean(data, system, cost)
-    return new[0] / old[0] if old and new and old[0] > 0 else None
+def _ratio(means: tuple[float, float] | None) -> float | None:
+    return means[1] / means[0] if means and means[0] > 0 else None

@@ -38,12 +38,8 @@ _THREAD_VARIABLES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LocatedData:
-    """A data set that exists: its [data] section with resolved paths, and the checksum of its content."""
-
-    section: Section
-    checksum: str
+# A data set that exists, as its [data] section with resolved paths and the checksum of its content; or what is wrong.
+DataSource = tuple[Section, str] | XmckitError
 
 
 @dataclass(frozen=True)
@@ -106,9 +102,15 @@ def run_suite(
         cells = _select(suite, work, seeds, only)
         names = {cell.data.name for cell in cells}
         sources = {data.name: _locate(data, suite, registry, roots) for data in suite.data if data.name in names}
-        identities = _identities(cells, sources, registry, roots)
+        jobs = _jobs(cells, sources, registry, roots, until)
         summary = SuiteSummary()
-        pending = _pending(cells, sources, identities, registry, until, retry_failed, summary, announce)
+        for name, source in sources.items():
+            if isinstance(source, XmckitError):
+                announce(name, {"status": FAILED, "reason": NO_DATA, "error": str(source)})
+                for cell in cells:
+                    if cell.data.name == name:
+                        _record_no_data(cell, source, summary)
+        pending = [job for job in jobs if not _is_finished(job, retry_failed, summary)]
         # Baselines run first: peers read the rows and features of their runs.
         for baseline in (True, False):
             batch = [job for job in pending if (job.cell.system.kind == "baseline") is baseline]
@@ -131,36 +133,16 @@ def _select(suite: Suite, work: Path, seeds: Sequence[int], only: Sequence[str])
     ]  # fmt: skip
 
 
-def _pending(
-    cells: Sequence[SuiteCell],
-    sources: dict[str, LocatedData | XmckitError],
-    identities: dict[str, str],
-    registry: Registry,
-    until: float,
-    retry_failed: bool,
-    summary: SuiteSummary,
-    announce: Announce,
-) -> list[CellJob]:
-    """Return the jobs to run; add cells that are done or have no data to the summary."""
-    files = tuple(str(plugin.file) for plugin in registry.plugins if plugin.origin == "file")
-    pending = []
-    for name, source in sources.items():
-        if isinstance(source, XmckitError):
-            announce(name, {"status": FAILED, "reason": NO_DATA, "error": str(source)})
-    for cell in cells:
-        source = sources[cell.data.name]
-        if isinstance(source, XmckitError):
-            _record_no_data(cell, source, summary)
-            continue
-        job = CellJob(cell, identities[cell.key], source.checksum, files, until)
-        outcome = cell.outcome()
-        if outcome is None or not _is_current(outcome, job, retry_failed):
-            pending.append(job)
-        elif outcome["status"] == DONE:
-            summary.skipped.append(cell.key)
-        else:
-            summary.add(cell.key, outcome)
-    return pending
+def _is_finished(job: CellJob, retry_failed: bool, summary: SuiteSummary) -> bool:
+    """Return whether the cell need not run again; add it to the summary if so."""
+    outcome = job.cell.outcome()
+    if outcome is None or not _is_current(outcome, job, retry_failed):
+        return False
+    if outcome["status"] == DONE:
+        summary.skipped.append(job.cell.key)
+    else:
+        summary.add(job.cell.key, outcome)
+    return True
 
 
 def _run_announced(announce: Announce, job: CellJob) -> dict[str, Any] | None:
@@ -172,7 +154,7 @@ def _run_announced(announce: Announce, job: CellJob) -> dict[str, Any] | None:
     return outcome
 
 
-def _locate(data: SuiteData, suite: Suite, registry: Registry, roots: Sequence[Path]) -> LocatedData | XmckitError:
+def _locate(data: SuiteData, suite: Suite, registry: Registry, roots: Sequence[Path]) -> DataSource:
     """Return the data set, or the error if it cannot be read, so that the other data sets can run."""
     context = make_context(registry=registry)
     try:
@@ -183,28 +165,28 @@ def _locate(data: SuiteData, suite: Suite, registry: Registry, roots: Sequence[P
         prints = dict(source.fingerprint(context=context.using(seed=section.extra["seed"])))
     except XmckitError as error:
         return error
-    return LocatedData(section, store.canonical_sha256(prints))
+    return section, store.canonical_sha256(prints)
 
 
-def _identities(
-    cells: Sequence[SuiteCell], sources: dict[str, LocatedData | XmckitError], registry: Registry, roots: Sequence[Path]
-) -> dict[str, str]:
-    """Return the identity of each cell with data; raise a RecipeError that lists the mistakes of all cells."""
-    identities, mistakes = {}, []
+def _jobs(
+    cells: Sequence[SuiteCell], sources: dict[str, DataSource], registry: Registry, roots: Sequence[Path], until: float
+) -> list[CellJob]:
+    """Return the jobs of all cells with data; raise a RecipeError that lists the mistakes of all cells."""
+    files = tuple(str(plugin.file) for plugin in registry.plugins if plugin.origin == "file")
+    jobs, mistakes = [], []
     for cell in cells:
         source = sources[cell.data.name]
         if isinstance(source, XmckitError):
             continue
+        section, checksum = source
         try:
-            recipe = None
-            if cell.system.kind != "peer":
-                recipe = cell.recipe(source.section.resolved(), registry, roots)
-            identities[cell.key] = cell.identity(recipe)
+            recipe = None if cell.system.kind == "peer" else cell.recipe(section.resolved(), registry, roots)
+            jobs.append(CellJob(cell, cell.identity(recipe), checksum, files, until))
         except RecipeError as error:
             mistakes += [f"{cell.suite.path.name}: {cell.key}: {mistake}" for mistake in error.mistakes]
     if mistakes:
         raise RecipeError(list(dict.fromkeys(mistakes)))
-    return identities
+    return jobs
 
 
 def _is_current(outcome: dict[str, Any], job: CellJob, retry_failed: bool) -> bool:
