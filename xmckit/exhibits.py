@@ -95,7 +95,7 @@ def stored(component: Any, name: str) -> list[dict[str, Any]]:
 
 def stored_all(exhibits: Sequence[Exhibit], name: str) -> list[dict[str, Any]]:
     """Return exhibits as JSON values, cut to size; errors blame the component `name`."""
-    return [_stored(exhibit, name) for exhibit in exhibits]
+    return [_exhibit_json(exhibit, name) for exhibit in exhibits]
 
 
 def leaf_exhibits(clusters: csr_matrix, label_of: np.ndarray) -> list[Exhibit]:
@@ -124,14 +124,14 @@ def histogram(title: str, values: np.ndarray, axis: str, what: str, note: str = 
     return Histogram(title, edges.tolist(), counts.tolist(), axis, what, note)
 
 
-def _stored(exhibit: Any, name: str) -> dict[str, Any]:
+def _exhibit_json(exhibit: Any, name: str) -> dict[str, Any]:
     if isinstance(exhibit, Table):
         if any(len(row) != len(exhibit.columns) for row in exhibit.rows):
             raise PluginError(f"the table {exhibit.title!r} of {name} has a row that does not fit its columns")
         return {
-            **_named("table", exhibit),
+            **_heading_json("table", exhibit),
             "columns": [_text(column) for column in exhibit.columns],
-            "rows": [[_cell(cell, name) for cell in row] for row in exhibit.rows[:MOST_ROWS]],
+            "rows": [[_cell_json(cell, name) for cell in row] for row in exhibit.rows[:MOST_ROWS]],
             "of": max(len(exhibit.rows), exhibit.of or 0),
         }
     if isinstance(exhibit, Histogram):
@@ -144,17 +144,17 @@ def _stored(exhibit: Any, name: str) -> dict[str, Any]:
                 f"rising edges, one more than counts, of which there are 1 to {MOST_BINS}"
             )
         texts = {"axis": _text(exhibit.axis), "what": _text(exhibit.what)}
-        return {**_named("histogram", exhibit), "edges": edges, "counts": counts, **texts}
+        return {**_heading_json("histogram", exhibit), "edges": edges, "counts": counts, **texts}
     if isinstance(exhibit, Outline):
-        return {**_named("outline", exhibit), "branches": _branches(exhibit.branches, [MOST_BRANCHES])}
+        return {**_heading_json("outline", exhibit), "branches": _branches_json(exhibit.branches, [MOST_BRANCHES])}
     raise PluginError(f"exhibits() of {name} gave a {type(exhibit).__name__}, expected Table, Histogram or Outline")
 
 
-def _named(kind: str, exhibit: Exhibit) -> dict[str, Any]:
+def _heading_json(kind: str, exhibit: Exhibit) -> dict[str, Any]:
     return {"kind": kind, "title": _text(exhibit.title), "note": str(exhibit.note)[: 3 * LONGEST_TEXT]}
 
 
-def _branches(branches: Sequence[Branch], left: list[int]) -> list[dict[str, Any]]:
+def _branches_json(branches: Sequence[Branch], left: list[int]) -> list[dict[str, Any]]:
     """Return branches as JSON values; `left` holds the number of nodes that may still be stored."""
     values = []
     for branch in branches:
@@ -166,14 +166,14 @@ def _branches(branches: Sequence[Branch], left: list[int]) -> list[dict[str, Any
                 "title": _text(branch.title),
                 "size": int(branch.size),
                 "labels": [int(label) for label in branch.labels[:MOST_LABELS]],
-                "branches": _branches(branch.branches, left),
+                "branches": _branches_json(branch.branches, left),
                 "of": max(len(branch.branches), branch.of or 0),
             }
         )
     return values
 
 
-def _cell(cell: Any, name: str) -> Any:
+def _cell_json(cell: Any, name: str) -> Any:
     if cell is None or isinstance(cell, bool):
         return cell
     if isinstance(cell, str):

@@ -77,7 +77,7 @@ def run(
     registry = invocation.get_registry()
     definition = load_suite(Path(suite), registry)
     folder = _work_folder(definition, work)
-    _earlier(definition)  # fail before hours of work if the results file cannot be read
+    _earlier_results(definition)  # fail before hours of work if the results file cannot be read
     try:
         summary = run_suite(
             definition,
@@ -95,11 +95,11 @@ def run(
     except KeyboardInterrupt:
         invocation.hint_after_error(f"finished cells are kept; continue with: xmckit bench run {suite}")
         raise
-    results, kept = _write(definition, collect(definition, folder, seeds))
+    results, kept = _write_results(definition, collect(definition, folder, seeds))
     if as_json:
         options.print_json({"summary": vars(summary), "kept": kept, **results.to_json()})
     else:
-        _print(results)
+        _print_results(results)
         click.echo(
             f"{counted(len(summary.done), 'cell')} run, {len(summary.skipped)} done before, "
             f"{len(summary.failed)} failed, {len(summary.later)} left for later."
@@ -128,7 +128,7 @@ def _work_folder(suite: Suite, work: str | None) -> Path:
     return (Path(work) if work else Path("runs") / "bench" / suite.name).resolve()
 
 
-def _earlier(suite: Suite) -> Results | None:
+def _earlier_results(suite: Suite) -> Results | None:
     """Return the content of the suite's results file; None if there is none."""
     from xmckit.bench.results import read_results
 
@@ -141,13 +141,13 @@ def _earlier(suite: Suite) -> Results | None:
         raise
 
 
-def _write(suite: Suite, results: Results) -> tuple[Results, list[str]]:
+def _write_results(suite: Suite, results: Results) -> tuple[Results, list[str]]:
     """Write results and page; return what was written, and the data sets that come from an earlier session."""
     from xmckit.bench.results import with_earlier, write_results
     from xmckit.bench.tables import markdown, write_between_markers
 
     kept: list[str] = []
-    if (earlier := _earlier(suite)) is not None:
+    if (earlier := _earlier_results(suite)) is not None:
         results, kept = with_earlier(results, earlier)
     if suite.results is not None:
         write_results(results, suite.results)
@@ -171,7 +171,7 @@ def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: st
     if write:
         if own is None:
             raise click.UsageError("--write needs the suite itself, a .toml file")
-        results, _ = _write(own, results)
+        results, _ = _write_results(own, results)
     if html is not None:
         from xmckit.report import write_suite
 
@@ -181,7 +181,7 @@ def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: st
     elif as_markdown:
         click.echo(markdown(results), nl=False)
     else:
-        _print(results)
+        _print_results(results)
 
 
 def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
@@ -198,7 +198,7 @@ def _results(source: str, work: str | None) -> tuple[Results, Suite | None]:
     return collect(suite, folder), suite
 
 
-def _print(results: Results) -> None:
+def _print_results(results: Results) -> None:
     from xmckit.bench import tables
     from xmckit.report.suite_page import published_notes
 

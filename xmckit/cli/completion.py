@@ -127,7 +127,7 @@ def of_kind(kind: str) -> Names:
     return names
 
 
-def published(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
+def published_sets(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """Offer the data sets that can be downloaded."""
     from xmckit.data.catalogue import catalogue
 
@@ -172,7 +172,7 @@ _BY_NAME = {
 }
 # By the metavar, or by command and name, if the name alone is ambiguous.
 _BY_METAVAR = {"RECIPE...": recipes, "KIND:NAME|NAME": components, "DATA": of_kind("dataset")}
-_IN_COMMAND = {("convert", "target"): of_kind("reader"), ("fetch", "name"): published}
+_IN_COMMAND = {("convert", "target"): of_kind("reader"), ("fetch", "name"): published_sets}
 
 
 def offer_names(command: click.Command) -> None:

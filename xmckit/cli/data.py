@@ -38,7 +38,7 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
         {"name": component.name, "kind": "built in", "state": "", "what": component.summary}
         for component in registry.offered("dataset")
     ]
-    sets += _published(roots)
+    sets += _published_sets(roots)
     taken = {item["path"] for item in sets if item.get("path")}
     readers = {name: registry.resolve("reader", name)() for name in registry.names("reader")}
     for path in (path for root in roots for path in sorted(root.iterdir())):
@@ -52,7 +52,7 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
     print_table([[item[column] for column in columns] for item in sets], ["name", "kind", "", ""], left=4)
 
 
-def _published(roots: list[Path]) -> list[dict[str, Any]]:
+def _published_sets(roots: list[Path]) -> list[dict[str, Any]]:
     """Return the sets of the catalogue, each with the folder of `roots` that has it or a part of it."""
     from xmckit.data.catalogue import catalogue, state
 
@@ -128,7 +128,7 @@ def info(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], as
     facts = _missing_set_facts(source, invocation.data_roots(data_folders))
     if facts is None:
         with invocation.terminal_progress() as progress:
-            facts = describe(_read(source, params, data_folders, progress))
+            facts = describe(_read_with_progress(source, params, data_folders, progress))
     if as_json:
         options.print_json(facts)
         return
@@ -177,13 +177,13 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
     if not above.is_dir():
         raise UsageError(f"{destination} cannot be a folder: {above} is a file")
     with invocation.terminal_progress() as progress:
-        dataset = _read(source, params, data_folders, progress)
+        dataset = _read_with_progress(source, params, data_folders, progress)
         with progress(f"writing {target}"), store.atomic_folder(destination) as temporary:
             registry.resolve("reader", target)().write(dataset, temporary)
     click.echo(str(destination))
 
 
-def _section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]:
+def _data_section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]:
     """Return a recipe's [data] section for a name or a path."""
     from xmckit.data.catalogue import catalogue
 
@@ -203,7 +203,7 @@ def _section(source: str, known: list[str], roots: list[Path]) -> dict[str, Any]
     return {"use": "files", "path": source}
 
 
-def _read(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], progress: Any) -> Dataset:
+def _read_with_progress(source: str, params: tuple[str, ...], data_folders: tuple[str, ...], progress: Any) -> Dataset:
     from xmckit.registry import make_context
 
     context = make_context(progress=progress, registry=invocation.get_registry())
@@ -219,7 +219,7 @@ def read_dataset(source: str, params: tuple[str, ...], data_folders: tuple[str, 
     registry = invocation.get_registry()
     roots = invocation.data_roots(data_folders)
     changes = read_sets(params, "--param")
-    named = node_of(_section(source, registry.names("dataset"), roots), changes.origin)
+    named = node_of(_data_section(source, registry.names("dataset"), roots), changes.origin)
     section = load_section("data", merge(named, changes).plain(), registry=registry, data_roots=roots)
     dataset = registry.resolve("dataset", section.use)(**section.params)
     return checked_dataset(dataset.read(context=context), section.use)

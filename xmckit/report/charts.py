@@ -98,7 +98,7 @@ class _Scale:
 
 def line_chart(name: str, title: str, series: Sequence[Series], x: Axis, y: Axis, note: str = "") -> Chart:
     """Draw series over numbers, or over the names of the axis."""
-    drawn = [[_drawable(point, x, y) for point in one.points] for one in series]
+    drawn = [[_drawable_point(point, x, y) for point in one.points] for one in series]
     points = [point for line in drawn for point in line if point is not None]
     shapes = [None if one.joined else position // COLOURS for position, one in enumerate(series)]
     colours = [f"s{(i if one.colour is None else one.colour) % COLOURS}" for i, one in enumerate(series)]
@@ -172,7 +172,7 @@ def bar_chart(
     row, height = 24, 24 * len(bars) + 44
     ends = [bar[1] for bar in bars] + [end for interval in intervals if interval for end in interval]
     lowest = 0 if min(ends, default=0) >= 0 else None
-    scale = _scaled(Axis(axis.title, low=lowest, format=axis.format), [0.0, *(ends or [1.0])], left, right)
+    scale = _make_scale(Axis(axis.title, low=lowest, format=axis.format), [0.0, *(ends or [1.0])], left, right)
     zero = scale(0)
     parts = [f'<path class="grid" d="M{scale(tick):.1f} 6V{height - 38}"/>' for tick in scale.ticks]
     parts.append(_ticks_x(scale, height - 24))
@@ -233,8 +233,8 @@ class _Frame:
         self._height = HEIGHT + LINE * max(0, len(self._legend) - 1)
         bottom = BOTTOM + (12 if any("\n" in name for name in x.names) else 0)
         self._bottom = float(self._height - bottom)
-        self.x = _scaled(x, xs or [1.0, 10.0], LEFT, WIDTH - RIGHT, tight)
-        self.y = _scaled(y, ys or [1.0, 10.0], self._bottom, self._top)
+        self.x = _make_scale(x, xs or [1.0, 10.0], LEFT, WIDTH - RIGHT, tight)
+        self.y = _make_scale(y, ys or [1.0, 10.0], self._bottom, self._top)
 
     def begin(self) -> list[str]:
         x, y = self.x, self.y
@@ -320,7 +320,7 @@ def _tip(name: str, point: tuple[float, float], x: Axis, y: Axis) -> str:
     return f"{name}: {y.format(point[1])} at {at}"
 
 
-def _drawable(point: tuple[float, float | None], x: Axis, y: Axis) -> tuple[float, float] | None:
+def _drawable_point(point: tuple[float, float | None], x: Axis, y: Axis) -> tuple[float, float] | None:
     """Return the point; None if it has no value or no logarithm where the axis needs one."""
     at, value = point
     if value is None or not math.isfinite(value) or not math.isfinite(at):
@@ -331,7 +331,7 @@ def _drawable(point: tuple[float, float | None], x: Axis, y: Axis) -> tuple[floa
 # -- scales ------------------------------------------------------------------------------------------------------------
 
 
-def _scaled(axis: Axis, values: Sequence[float], start: float, end: float, tight: bool = False) -> _Scale:
+def _make_scale(axis: Axis, values: Sequence[float], start: float, end: float, tight: bool = False) -> _Scale:
     if axis.names:
         scale = _Scale(axis, -0.5, len(axis.names) - 0.5, start, end)
         scale.ticks = [float(position) for position in range(len(axis.names))]

@@ -11,7 +11,7 @@ from xmckit import store
 from xmckit.errors import shorten
 from xmckit.report.charts import Axis, Chart, bar_chart
 from xmckit.report.page import render
-from xmckit.report.run_charts import time_chart
+from xmckit.report.run_charts import cost_charts, time_chart
 from xmckit.report.tables import (
     BEST,
     COST_COLUMNS,
@@ -26,7 +26,7 @@ from xmckit.report.tables import (
     number_cell,
     pair_table,
 )
-from xmckit.report.texts import LONGEST_NAME, MIB, percent, seconds, size
+from xmckit.report.texts import LONGEST_NAME, percent
 
 if TYPE_CHECKING:
     from xmckit.analysis.compare import Comparison, Difference, RecipeDifference, System
@@ -50,7 +50,7 @@ def comparison_page(comparison: Comparison) -> str:
         costs=_cost_charts(comparison),
         cost_table=cost_table(comparison.systems),
         recipes=recipe_table(sorted(comparison.recipes, key=lambda one: one.unset), names),
-        systems=_systems(comparison.systems),
+        systems=_system_table(comparison.systems),
         checksums=pair_table("Checksums of the data", "input", "checksum", comparison.checksums),
     )
 
@@ -126,12 +126,8 @@ def difference_table(differences: Sequence[Difference], level: float) -> ReportT
 
 def _cost_charts(comparison: Comparison) -> list[Chart]:
     systems = comparison.systems
-    time = [(one.name, one.cost.seconds, seconds(one.cost.seconds)) for one in systems]
-    memory = [(one.name, one.cost.peak_bytes / MIB, size(one.cost.peak_bytes)) for one in systems]
-    charts = [
-        bar_chart("compare-time", "Time of all stages", time, Axis("seconds")),
-        bar_chart("compare-memory", "Peak memory", memory, Axis("MiB")),
-    ]
+    costs = [(one.name, one.cost, False) for one in systems]
+    charts = cost_charts("compare-", "Time of all stages", "Peak memory", costs)
     for metric in deepest_metrics(comparison.metrics)[:1]:
         timed = [one for one in systems if one.cost.seconds > 0 and metric in one.metrics]
         points = [(one.name, one.cost.seconds, one.metrics[metric]) for one in timed]
@@ -154,7 +150,7 @@ def recipe_table(recipes: Iterable[RecipeDifference], names: Sequence[str]) -> R
     return make_table(["key", *(shorten(name, LONGEST_NAME) for name in names)], rows)
 
 
-def _systems(systems: Sequence[System]) -> ReportTable:
+def _system_table(systems: Sequence[System]) -> ReportTable:
     rows = [
         [
             name_cell(one.name),

@@ -212,18 +212,23 @@ def training_charts(heads: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 def stage_section(records: Sequence[StageRecord]) -> tuple[list[Chart], ReportTable]:
     """Show the time and the memory of each stage."""
-    reused = [bool(record.reused) for record in records]
-    time = [
-        (record.name, record.seconds, seconds(record.seconds) + (", taken from the cache" if record.reused else ""))
-        for record in records
+    costs = [(record.name, record, bool(record.reused)) for record in records]
+    return cost_charts("", "Time of each stage", "Peak memory of the process", costs), stage_table(records)
+
+
+def cost_charts(prefix: str, time: str, memory: str, costs: Sequence[tuple[str, Any, bool]]) -> list[Chart]:
+    """Draw `time` and `memory` of stages or systems, each (name, cost, whether it comes from the cache)."""
+    reused = [cached for _, _, cached in costs]
+    times = [
+        (name, cost.seconds, seconds(cost.seconds) + (", taken from the cache" if cached else ""))
+        for name, cost, cached in costs
     ]
-    memory = [(record.name, record.peak_bytes / MIB, size(record.peak_bytes)) for record in records]
+    peaks = [(name, cost.peak_bytes / MIB, size(cost.peak_bytes)) for name, cost, _ in costs]
     note = "Grey: taken from the cache. The bar shows the cost of the original computation." if any(reused) else ""
-    charts = [
-        bar_chart("time", "Time of each stage", time, Axis("seconds"), note, reused),
-        bar_chart("memory", "Peak memory of the process", memory, Axis("MiB"), "", reused),
+    return [
+        bar_chart(f"{prefix}time", time, times, Axis("seconds"), note, reused),
+        bar_chart(f"{prefix}memory", memory, peaks, Axis("MiB"), "", reused),
     ]
-    return charts, stage_table(records)
 
 
 def stage_table(records: Sequence[StageRecord]) -> ReportTable:

@@ -78,13 +78,13 @@ def _page(run: Run) -> dict[str, Any]:
         "indexes": [section(index, "index") for index in indexes],
         "heads": [head for head in head_sections if not is_empty(head)],
         "verdicts": verdicts,
-        "data": _data(run),
-        "features": _features(run, with_labels=bool(label_facts)),
+        "data": _data_section(run),
+        "features": _feature_table(run, with_labels=bool(label_facts)),
         "stages": stage_charts,
         "stage_table": stage_table,
         "recipe": shorten(run.recipe_text(), LONGEST_RECIPE),
-        "origins": _origins(run),
-        "repeat": _repeat(run),
+        "origins": _origin_tables(run),
+        "repeat": _repeat_section(run),
     }
 
 
@@ -147,7 +147,7 @@ def without_index_facts(head: Mapping[str, Any], indexes: Sequence[Mapping[str, 
     return {**head, "facts": {name: fact for name, fact in head["facts"].items() if fact not in known}}
 
 
-def _data(run: Run) -> dict[str, Any]:
+def _data_section(run: Run) -> dict[str, Any]:
     description = run.description()
     train, test = (dict(flat_facts(description.pop(part))) for part in ("train", "test"))
     rows = [[Cell(name), Cell(value), Cell(test.get(name, ""))] for name, value in train.items()]
@@ -155,7 +155,7 @@ def _data(run: Run) -> dict[str, Any]:
     return {"table": ReportTable("", columns, rows, fixed=True), "facts": flat_facts(description)}
 
 
-def _features(run: Run, *, with_labels: bool) -> ReportTable | None:
+def _feature_table(run: Run, *, with_labels: bool) -> ReportTable | None:
     """Show the feature stages and the stages that use them, if a stage is recorded as their user."""
     users: dict[str, list[str]] = defaultdict(list)
     for stage, features in (run.manifest.features or {}).items():
@@ -170,7 +170,7 @@ def _features(run: Run, *, with_labels: bool) -> ReportTable | None:
     return make_table(["features", "component", "columns", "used by"], rows, fixed=True) if rows else None
 
 
-def _origins(run: Run) -> tuple[ReportTable, ReportTable]:
+def _origin_tables(run: Run) -> tuple[ReportTable, ReportTable]:
     """Show the origin of each value of the recipe: the values that somebody wrote, and the defaults."""
     columns = ("key", "value", "origin")
     written: list[list[Cell]] = []
@@ -181,7 +181,7 @@ def _origins(run: Run) -> tuple[ReportTable, ReportTable]:
     return make_table(columns, written, "Origin of the values"), make_table(columns, defaults).without("origin")
 
 
-def _repeat(run: Run) -> dict[str, Any]:
+def _repeat_section(run: Run) -> dict[str, Any]:
     manifest = run.manifest
     argv = manifest.argv or []
     by_program = bool(argv) and Path(argv[0]).name in ("xmckit", "__main__.py", "xmckit.exe")

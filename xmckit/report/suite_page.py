@@ -49,17 +49,17 @@ def suite_page(results: Results) -> str:
         "suite.html.j2",
         title=results.title or results.suite,
         results=results,
-        duels=_duels(results),
+        duels=_duel_table(results),
         duel_charts=_duel_charts(results),
         data=[_data_set(results, one, index) for index, one in enumerate(results.data)],
-        failures=_failures(results),
+        failures=_failure_table(results),
         machine=flat_facts(results.machine),
         versions=pair_table("Versions", "library", "version", results.versions),
     )
 
 
 def _data_set(results: Results, data: DataResults, index: int) -> dict[str, Any]:
-    done = _done(results, data)
+    done = _done_systems(results, data)
     return {
         "id": f"data-{index}",
         "name": data.name,
@@ -90,7 +90,7 @@ def deepest_metrics(results: Results) -> list[str]:
     return [f"{family}@{max(results.k)}" for family in FAMILIES]
 
 
-def _done(results: Results, data: DataResults) -> list[Mapping[str, str]]:
+def _done_systems(results: Results, data: DataResults) -> list[Mapping[str, str]]:
     """Return the systems with finished cells."""
     return [system for system in results.systems if results.of(data.name, system["name"])]
 
@@ -103,10 +103,10 @@ def data_table(results: Results, data: DataResults) -> ReportTable:
     """Show a line for each system with finished cells, and one for each published result."""
     metrics = metric_names(results)
     rows = []
-    for system in _done(results, data):
+    for system in _done_systems(results, data):
         name = system["name"]
         cells = [name_cell(_title(system)), Cell(system["kind"])]
-        cells += [_metric(results, data, name, metric) for metric in metrics]
+        cells += [_metric_cell(results, data, name, metric) for metric in metrics]
         for _, cost, scale, spec in COSTS:
             mean = results.mean(data.name, name, cost)
             cells.append(number_cell(mean[0] if mean else None, spec, scale))
@@ -121,7 +121,7 @@ def data_table(results: Results, data: DataResults) -> ReportTable:
     return make_table(["system", "kind", *at_k, *COST_COLUMNS], rows, families=families)
 
 
-def _metric(results: Results, data: DataResults, system: str, metric: str) -> Cell:
+def _metric_cell(results: Results, data: DataResults, system: str, metric: str) -> Cell:
     mean_and_deviation = results.mean(data.name, system, metric)
     if mean_and_deviation is None:
         return Cell("–")
@@ -161,7 +161,7 @@ def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], 
     return charts + time_chart(f"{prefix}-trade", metric, points, " of training")
 
 
-def _duels(results: Results) -> ReportTable:
+def _duel_table(results: Results) -> ReportTable:
     """Compare the best recipe with the best peer in every metric of the page."""
     titles = {system["name"]: _title(system) for system in results.systems}
     rows = []
@@ -211,6 +211,6 @@ def _duel_charts(results: Results) -> list[Chart]:
     return charts
 
 
-def _failures(results: Results) -> ReportTable | None:
+def _failure_table(results: Results) -> ReportTable | None:
     rows = [[name_cell(text) for text in row] for row in results.failures()]
     return make_table(["data", "system", "seed", "reason", "message"], rows) if rows else None

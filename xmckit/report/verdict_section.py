@@ -43,10 +43,12 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
         "proved": proved,
         "assignments": verdicts["assignments"],
         "of": verdicts["of"],
-        "optional": _optional(proved),
+        "optional": _optional_columns(proved),
         "table": verdict_table(proved),
         "margins": [chart for chart in margins if chart is not None],
-        "never": [_never(result, label_sets, label_name) for result in proved if result["counts"]["unargmaxable"]],
+        "never": [
+            _never_table(result, label_sets, label_name) for result in proved if result["counts"]["unargmaxable"]
+        ],
         "caveats": caveats(proved),
         "not_verifiable": not_verifiable,
         "shortlisted": any(result["scope"] != "full" for result in proved),
@@ -54,8 +56,8 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
 
 
 def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
-    """Show the counts of each head and scope; only some verifiers and layers fill the columns of `_optional`."""
-    optional, rows = _optional(proved), []
+    """Show the counts of each head and scope, and the columns that only some verifiers and layers fill."""
+    optional, rows = _optional_columns(proved), []
     for result in proved:
         replayed, tried = result["replayed"]["yes"], result["replayed"]["yes"] + result["replayed"]["no"]
         rows.append(
@@ -74,7 +76,7 @@ def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
     return make_table([*columns, "smallest margin", "replayed"], rows)
 
 
-def _optional(proved: Sequence[Mapping[str, Any]]) -> list[str]:
+def _optional_columns(proved: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in OPTIONAL if any(any(result[key].values()) for result in proved)]
 
 
@@ -94,7 +96,7 @@ def _can_and_cannot(counts: Mapping[str, int]) -> str:
     return f"{counts['argmaxable']:,} / {counts['unargmaxable']:,}" if sum(counts.values()) else "–"
 
 
-def _never(
+def _never_table(
     result: Mapping[str, Any], label_sets: Mapping[str, np.ndarray], label_name: Callable[[int], str]
 ) -> ReportTable:
     """Name the label sets that can never be output, the most frequent first."""
@@ -107,11 +109,11 @@ def _never(
     verdicts = [result["verdicts"][own[0]] for _, own in first]
     rows = [
         [
-            _names(labels, label_name, "no label at all"),
+            _names_cell(labels, label_name, "no label at all"),
             count_cell(len(labels)),
             count_cell(len(own)),
             Cell(verdict["proof"]),
-            _names(verdict["missed"], label_name, ""),
+            _names_cell(verdict["missed"], label_name, ""),
         ]
         for (labels, own), verdict in zip(first, verdicts, strict=True)
     ]
@@ -120,7 +122,7 @@ def _never(
     return table if any(verdict["missed"] for verdict in verdicts) else table.without(MISSED)
 
 
-def _names(labels: Sequence[int], label_name: Callable[[int], str], none: str) -> Cell:
+def _names_cell(labels: Sequence[int], label_name: Callable[[int], str], none: str) -> Cell:
     names = [shorten(label_name(label), LONGEST_LABEL) for label in labels[:LABELS_OF_A_SET]]
     return Cell(none, names=names, more=len(labels) - len(names))
 
@@ -137,10 +139,10 @@ def margin_histogram(name: str, title: str, verdicts: Sequence[Mapping[str, Any]
     edges = decades(min(map(min, groups.values())), max(map(max, groups.values())), MOST_BINS)
     stacks = {group: np.histogram(margins, edges)[0].tolist() for group, margins in groups.items()}
     axis = Axis("margin", log=True, format=lambda value: f"{value:.2g}")
-    return histogram(name, title, edges, stacks, axis, "label sets", _without_margin(verdicts))
+    return histogram(name, title, edges, stacks, axis, "label sets", _margin_note(verdicts))
 
 
-def _without_margin(verdicts: Sequence[Mapping[str, Any]]) -> str:
+def _margin_note(verdicts: Sequence[Mapping[str, Any]]) -> str:
     counts = Counter(verdict["status"] for verdict in verdicts if not verdict["margin"])
     parts = ", ".join(f"{count:,} {status}" for status, count in counts.items())
     return f"Without a margin: {parts}." if parts else ""
