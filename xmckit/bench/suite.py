@@ -207,9 +207,7 @@ def load_suite(path: Path, registry: Registry) -> Suite:
         seeds=tuple(dict.fromkeys(general["seeds"])),
         threads=general["threads"],
         k=tuple(sorted(set(general["k"]))),
-        data=tuple(
-            SuiteData(table["name"], table["source"], table["features"], table["published"]) for _, table in data
-        ),
+        data=tuple(SuiteData(**table) for _, table in data),
         systems=tuple(every),
         results=folder / general["results"] if general.get("results") else None,
         page=folder / general["page"] if general.get("page") else None,

@@ -70,14 +70,8 @@ def show(run: str, root: str, as_json: bool) -> None:
     record = find_run(run, Path(root))
     metrics = record.metrics() if record.has_metrics else None
     if as_json:
-        options.print_json(
-            {
-                "run": str(record.path),
-                "status": record.status,
-                "manifest": record.manifest.to_json(),
-                "metrics": metrics,
-            }
-        )
+        manifest = record.manifest.to_json()
+        options.print_json({"run": str(record.path), "status": record.status, "manifest": manifest, "metrics": metrics})
         return
     click.echo(f"{record.path}: {record.status}")
     if record.manifest.error:
