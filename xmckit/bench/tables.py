@@ -8,7 +8,7 @@ from pathlib import Path
 from xmckit import store
 from xmckit.bench.results import Change, DataResults, Duel, Results
 from xmckit.errors import StorageError, UsageError
-from xmckit.report.suite_page import COST_COLUMNS, data_table, deepest_metrics, metric_names, published_notes
+from xmckit.report import suite_page
 from xmckit.report.tables import BEST, MARKS, SAME
 
 CHANGED = "!"
@@ -16,7 +16,7 @@ CHANGED = "!"
 
 def columns(results: Results) -> list[str]:
     """Return the headings of `data_rows`."""
-    return ["", *metric_names(results), *COST_COLUMNS]
+    return ["", *suite_page.metric_names(results), *suite_page.COST_COLUMNS]
 
 
 def data_rows(results: Results, data: DataResults) -> list[list[str]]:
@@ -25,7 +25,7 @@ def data_rows(results: Results, data: DataResults) -> list[list[str]]:
         return []
     return [
         [f"published: {name}" if kind == "published" else name, *values]
-        for name, kind, *values in data_table(results, data).texts
+        for name, kind, *values in suite_page.data_table(results, data).texts
     ]
 
 
@@ -44,18 +44,12 @@ def duel_rows(results: Results) -> list[list[str]]:
     """Compare the best recipe with the best peer on each data set, in P and PSP at the largest k."""
     titles = {system["name"]: system["title"] for system in results.systems}
     rows = []
-    for data in results.data:
-        for duel in data.duels:
-            if duel.metric not in deepest_metrics(results):
-                continue
-            values = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
-            recipe, peer = (f"{100 * value[0]:.1f}" if value else "–" for value in values)
-            rows.append(
-                [
-                    data.name, duel.metric, f"{titles[duel.recipe]} {recipe}", f"{titles[duel.peer]} {peer}",
-                    f"{100 * duel.difference:+.1f} ({100 * duel.low:+.1f} … {100 * duel.high:+.1f})", _conclusion(duel),
-                ]
-            )  # fmt: skip
+    for name, duel in suite_page.listed_duels(results, suite_page.deepest_metrics(results)):
+        means = [results.mean(name, system, duel.metric) for system in (duel.recipe, duel.peer)]
+        recipe, peer = (f"{100 * mean[0]:.1f}" if mean else "–" for mean in means)
+        difference = f"{100 * duel.difference:+.1f} ({100 * duel.low:+.1f} … {100 * duel.high:+.1f})"
+        systems = [f"{titles[duel.recipe]} {recipe}", f"{titles[duel.peer]} {peer}"]
+        rows.append([name, duel.metric, *systems, difference, _conclusion(duel)])
     return rows
 
 
@@ -89,7 +83,7 @@ def markdown(results: Results) -> str:
         lines += [f"#### {data_title(data)}", ""]
         if rows := data_rows(results, data):
             lines += [*_markdown_table(columns(results), rows), ""]
-            lines += [f"{note[:1].upper()}{note[1:]}." for note in published_notes(data)]
+            lines += [f"{note[:1].upper()}{note[1:]}." for note in suite_page.published_notes(data)]
             lines += [f"Note: {note}." for note in data.notes]
             if lines[-1]:
                 lines.append("")

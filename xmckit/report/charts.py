@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -87,7 +87,7 @@ class _Scale:
     high: float
     start: float
     end: float
-    ticks: list[float] = field(default_factory=list)
+    ticks: list[float]
 
     def __call__(self, value: float) -> float:
         low, high = self.low, self.high
@@ -333,9 +333,8 @@ def _drawable_point(point: tuple[float, float | None], x: Axis, y: Axis) -> tupl
 
 def _make_scale(axis: Axis, values: Sequence[float], start: float, end: float, tight: bool = False) -> _Scale:
     if axis.names:
-        scale = _Scale(axis, -0.5, len(axis.names) - 0.5, start, end)
-        scale.ticks = [float(position) for position in range(len(axis.names))]
-        return scale
+        ticks = [float(position) for position in range(len(axis.names))]
+        return _Scale(axis, -0.5, len(axis.names) - 0.5, start, end, ticks)
     low = min(values) if axis.low is None else axis.low
     high = max(values) if axis.high is None else axis.high
     if axis.log:

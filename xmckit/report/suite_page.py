@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from xmckit.report.tables import (
 from xmckit.report.texts import MIB, flat_facts
 
 if TYPE_CHECKING:
-    from xmckit.bench.results import DataResults, Results
+    from xmckit.bench.results import DataResults, Duel, Results
 
 FAMILIES = ("P", "PSP")
 COSTS = (
@@ -161,30 +161,32 @@ def _charts(results: Results, data: DataResults, done: list[Mapping[str, str]], 
     return charts + time_chart(f"{prefix}-trade", metric, points, " of training")
 
 
+def listed_duels(results: Results, metrics: Sequence[str]) -> list[tuple[str, Duel]]:
+    """Return the duels in these metrics, each with the name of its data set."""
+    return [(data.name, duel) for data in results.data for duel in data.duels if duel.metric in metrics]
+
+
 def _duel_table(results: Results) -> ReportTable:
     """Compare the best recipe with the best peer in every metric of the page."""
     titles = {system["name"]: _title(system) for system in results.systems}
     rows = []
-    for data in results.data:
-        for duel in data.duels:
-            if duel.metric not in metric_names(results):
-                continue
-            means = [results.mean(data.name, name, duel.metric) for name in (duel.recipe, duel.peer)]
-            recipe, peer = (share_cell(mean[0] if mean else None) for mean in means)
-            rows.append(
-                [
-                    name_cell(data.name),
-                    Cell(duel.metric),
-                    Cell(duel.conclusion, style={"better": "best", "behind": "bad"}.get(duel.conclusion, "")),
-                    name_cell(titles[duel.recipe]),
-                    recipe,
-                    name_cell(titles[duel.peer]),
-                    peer,
-                    number_cell(duel.difference, "+.2f", 100),
-                    Cell(f"{100 * duel.low:+.2f} … {100 * duel.high:+.2f}"),
-                    number_cell(duel.p, ".4f"),
-                ]
-            )
+    for name, duel in listed_duels(results, metric_names(results)):
+        means = [results.mean(name, system, duel.metric) for system in (duel.recipe, duel.peer)]
+        recipe, peer = (share_cell(mean[0] if mean else None) for mean in means)
+        rows.append(
+            [
+                name_cell(name),
+                Cell(duel.metric),
+                Cell(duel.conclusion, style={"better": "best", "behind": "bad"}.get(duel.conclusion, "")),
+                name_cell(titles[duel.recipe]),
+                recipe,
+                name_cell(titles[duel.peer]),
+                peer,
+                number_cell(duel.difference, "+.2f", 100),
+                Cell(f"{100 * duel.low:+.2f} … {100 * duel.high:+.2f}"),
+                number_cell(duel.p, ".4f"),
+            ]
+        )
     columns = ["data", "metric", "xmckit", "best recipe", "its value", "best peer", "its value", "difference"]
     return make_table([*columns, "95% of draws", "p, corrected"], rows)
 
@@ -193,7 +195,7 @@ def _duel_charts(results: Results) -> list[Chart]:
     """Draw the difference between the best recipe and the best peer on each data set, with its 95 % interval."""
     charts = []
     for family, metric in zip(FAMILIES, deepest_metrics(results), strict=True):
-        duels = [(data.name, duel) for data in results.data for duel in data.duels if duel.metric == metric]
+        duels = listed_duels(results, [metric])
         if not duels:
             continue
         bars = [
