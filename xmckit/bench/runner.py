@@ -102,7 +102,7 @@ def run_suite(
         cells = _select(suite, work, seeds, only)
         names = {cell.data.name for cell in cells}
         sources = {data.name: _locate(data, suite, registry, roots) for data in suite.data if data.name in names}
-        jobs = _jobs(cells, sources, registry, roots, until)
+        planned = _jobs(cells, sources, registry, roots, until)
         summary = SuiteSummary()
         for name, source in sources.items():
             if isinstance(source, XmckitError):
@@ -110,7 +110,7 @@ def run_suite(
                 for cell in cells:
                     if cell.data.name == name:
                         _record_no_data(cell, source, summary)
-        pending = [job for job in jobs if not _is_finished(job, retry_failed, summary)]
+        pending = [job for job in planned if not _is_finished(job, retry_failed, summary)]
         # Baselines run first: peers read the rows and features of their runs.
         for baseline in (True, False):
             batch = [job for job in pending if (job.cell.system.kind == "baseline") is baseline]
