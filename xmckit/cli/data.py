@@ -35,8 +35,9 @@ def ls(data_folders: tuple[str, ...], as_json: bool) -> None:
         if not root.is_dir():
             raise UsageError(f"{root} is not a folder")
     sets = [
-        {"name": component.name, "kind": "built in", "state": "", "what": component.summary}
-        for component in registry.offered("dataset")
+        {"name": item.component.name, "kind": "built in", "state": "", "what": item.component.summary}
+        for item in registry.all()
+        if item.kind == "dataset"
     ]
     sets += _published_sets(roots)
     taken = {item["path"] for item in sets if item.get("path")}
