@@ -177,7 +177,7 @@ def _origin_tables(run: Run) -> tuple[ReportTable, ReportTable]:
     defaults: list[list[Cell]] = []
     for value in run.origins():
         rows = defaults if value["origin"] == layout.DEFAULT_ORIGIN else written
-        rows.append([name_cell(value[name]) for name in columns])
+        rows.append([name_cell(text) for text in (value["key"], value["value"], value["origin"])])
     return make_table(columns, written, "Origin of the values"), make_table(columns, defaults).without("origin")
 
 
