@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError
+from xmckit.sparse.csr import canonical
 
 Matrix: TypeAlias = "csr_matrix | np.ndarray"
 Features: TypeAlias = "csr_matrix | np.ndarray | Mapping[str, csr_matrix | np.ndarray]"
@@ -36,12 +38,26 @@ def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
 
     The input does not change: a matrix in this form is shared, any other is copied.
     """
-    result = csr_matrix(matrix, dtype=dtype)
-    if not result.has_canonical_format or (result.nnz and not result.data.all()):
-        result = result.copy()
-        result.sum_duplicates()
-        result.eliminate_zeros()
-    return result
+    return canonical(csr_matrix(matrix, dtype=dtype))
+
+
+def stored_values(matrix: Matrix) -> np.ndarray:
+    """Return the values of a dense array, or the stored values of a sparse matrix."""
+    return matrix if isinstance(matrix, np.ndarray) else matrix.data
+
+
+def check_entries(
+    matrix: Matrix, sound: np.ndarray, message: str, *, path: Path | None = None, first_row: int = 0
+) -> None:
+    """Raise DataError unless all stored values are `sound`, with the row and the value of the first that is not."""
+    if sound.all():
+        return
+    entry = int(np.argmin(sound))
+    if isinstance(matrix, np.ndarray):
+        row = entry // matrix.shape[1]
+    else:
+        row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
+    raise DataError(f"{message}, found {stored_values(matrix).flat[entry]:g}", path=path, row=first_row + row)
 
 
 @dataclass(frozen=True)
@@ -125,10 +141,8 @@ class Split:
         for name, block in self.blocks.items():
             if block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")
-            values: Any = block.data if issparse(block) else block
-            if not np.isfinite(values).all():
-                row = int(np.flatnonzero(~np.isfinite(np.asarray(block.sum(axis=1)).ravel()))[0])
-                raise DataError(f"{what} has a value in {name} that is not a finite number", row=row)
+            finite = np.isfinite(stored_values(block))
+            check_entries(block, finite, f"{what} has a value in {name} that is not a finite number")
         for name, column in {"texts": self.texts, "names": self.names}.items():
             if column is not None and len(column) != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {len(column)} {name}")
@@ -140,11 +154,8 @@ class Split:
         ):
             raise DataError(f"{what} has weights with another pattern than its labels")
         if self.weights is not None:
-            wrong = np.flatnonzero(~(np.isfinite(self.weights.data) & (self.weights.data >= 0)))
-            if len(wrong):
-                row = int(np.searchsorted(self.weights.indptr, wrong[0], "right")) - 1
-                found = self.weights.data[wrong[0]]
-                raise DataError(f"{what} has a weight of {found:g}, expected finite numbers of at least 0", row=row)
+            sound = np.isfinite(self.weights.data) & (self.weights.data >= 0)
+            check_entries(self.weights, sound, f"{what} has a weight that is not a finite number of at least 0")
         if self.groups is not None:
             self.groups.check(self.rows, self.labels)
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gzip
 import json
 import mmap
 import os
+import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import store
-from xmckit.context import Context
-from xmckit.data.model import Dataset, Split
+from xmckit.context import Context, map_on_threads
+from xmckit.data.model import Dataset, Split, check_entries
 from xmckit.errors import DataError, UsageError
+from xmckit.params import Configured
 from xmckit.sparse import parse
 from xmckit.sparse import parse_kernels as kernels
 
@@ -49,6 +53,30 @@ _MESSAGES = {
 }
 
 
+class FileReader(Configured):
+    """Base of readers whose files have known names: a reader finds them, and this class checks that it is one set."""
+
+    form: ClassVar[str]
+    looks_for: ClassVar[str]
+
+    def layouts(self, path: Path) -> Sequence[Sequence[Path]]:
+        """Return the files of each data set at `path`."""
+        raise NotImplementedError
+
+    def matches(self, path: Path) -> bool:
+        return len(self.layouts(path)) > 0
+
+    def layout(self, path: Path) -> Sequence[Path]:
+        """Return the files of the only data set at `path`."""
+        layouts = self.layouts(path)
+        if not layouts:
+            raise DataError(f"not {self.form}: expected {self.looks_for}", path=path)
+        if len(layouts) > 1:
+            listed = "; ".join(", ".join(file.name for file in files) for files in layouts)
+            raise UsageError(f"{path}: several data sets in one folder ({listed}). Move each to a folder of its own.")
+        return layouts[0]
+
+
 def find_file(folder: Path, *names: str) -> Path | None:
     """Return the first of the names that is a file in `folder`, plain before `.gz`, or None."""
     for name in names:
@@ -67,6 +95,12 @@ def file_names(folder: Path) -> list[str]:
         return []
 
 
+def matching_files(folder: Path, pattern: str) -> dict[str, Path]:
+    """Return the files whose names match the pattern, ignoring case, by its first group; a plain file before `.gz`."""
+    matches = {name: re.fullmatch(pattern + r"(\.gz)?", name, re.IGNORECASE) for name in reversed(file_names(folder))}
+    return {(match[1] or "").lower(): folder / name for name, match in matches.items() if match}
+
+
 def _is_regular(entry: os.DirEntry[str]) -> bool:
     """Exclude pipes and devices, which might never end; include broken links, so that the error names them."""
     if not entry.is_symlink():
@@ -76,8 +110,15 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
 
 def read_bytes(path: Path) -> np.ndarray:
     """Return the content as read-only bytes: mapped, or decompressed if the name ends with `.gz`."""
-    try:
+    with report_read_errors(path):
         return _decompressed(path) if path.suffix.lower() == ".gz" else _mapped(path)
+
+
+@contextlib.contextmanager
+def report_read_errors(path: str | Path) -> Iterator[None]:
+    """Raise DataError for errors of the disk and of damaged gzip files."""
+    try:
+        yield
     except FileNotFoundError:
         raise DataError("no such file", path=path) from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -110,12 +151,6 @@ def line_number(text: np.ndarray, position: int) -> int:
     )
 
 
-def table_line_number(text: np.ndarray, entry: int) -> int:
-    """Return the line number, from 1, of an entry of a table, counted from 0 without blank lines."""
-    filled = [number for number, line in enumerate(text.tobytes().split(b"\n"), 1) if line.strip()]
-    return filled[entry]
-
-
 def quote(text: np.ndarray, position: int, *, whole_line: bool = False) -> str:
     """Quote the word, or the rest of the line, at `position` for an error message."""
     line = text[position : position + _QUOTED_BYTES + 1].tobytes().split(b"\n")[0].removesuffix(b"\r")
@@ -123,11 +158,6 @@ def quote(text: np.ndarray, position: int, *, whole_line: bool = False) -> str:
     quoted = part[:_QUOTED_BYTES].decode("utf-8", "backslashreplace")
     printable = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in quoted)
     return f"'{printable}'" + ("…" if len(part) > _QUOTED_BYTES else "")
-
-
-def number_text(number: int) -> str:
-    """Return the text of a number from `read_integers`, which cuts the largest ones."""
-    return f"a number above {kernels.LARGEST_INTEGER - 1}" if number == kernels.LARGEST_INTEGER else str(number)
 
 
 def error_text(text: np.ndarray, error: parse.TextError, expected: str = "") -> str:
@@ -153,11 +183,7 @@ def read_rows(
 ) -> parse.SparseRows:
     """Parse `text` on the context's workers; raise DataError with file and line for an error in it."""
     # Threads with every executor, because the chunks fill shared arrays.
-    from xmckit.context import map_on_threads
-
-    def spread(function, items):  # type: ignore[no-untyped-def]
-        return map_on_threads(function, items, workers=context.workers)
-
+    spread = functools.partial(map_on_threads, workers=context.workers)
     try:
         with context.progress(f"reading {path.name}", total=len(text) - start) as bar:
             return parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
@@ -180,7 +206,19 @@ def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, n
         )
 
 
-def decode_line(path: Path, content: bytes, line: int) -> str:
+def check_range(path: Path, text: np.ndarray, table: np.ndarray, low: int, high: Sequence[int], message: str) -> None:
+    """Raise DataError unless the numbers from `read_integers` are between `low` and the `high` of their column."""
+    wrong = np.flatnonzero(((table < low) | (table > np.asarray(high))).any(axis=1))
+    if not len(wrong):
+        return
+    lines_with_numbers = [line for line, content in enumerate(text.tobytes().split(b"\n"), 1) if content.strip()]
+    # `read_integers` cuts the largest numbers.
+    largest = kernels.LARGEST_INTEGER
+    found = (f"a number above {largest - 1}" if number == largest else str(number) for number in table[wrong[0]])
+    raise DataError(f"{message} {' '.join(found)}", path=path, line=lines_with_numbers[wrong[0]])
+
+
+def decode_line(path: str | Path, content: bytes, line: int) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -189,9 +227,16 @@ def decode_line(path: Path, content: bytes, line: int) -> str:
         ) from None
 
 
-def json_error_text(error: Exception) -> str:
-    """Return the message of a JSON error without Python's line number, which is always 1."""
-    return f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+def parse_json(
+    path: str | Path, number: int, line: bytes, what: str = "JSON", pairs_hook: Callable[[list], Any] | None = None
+) -> Any:
+    """Return the JSON value of a line, or raise DataError."""
+    try:
+        return json.loads(decode_line(path, line, number), object_pairs_hook=pairs_hook)
+    except (ValueError, RecursionError) as error:
+        # Without Python's line number, which is always 1.
+        why = f"{error.msg} at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise DataError(f"not {what}: {why}", path=path, line=number) from None
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -202,28 +247,31 @@ def read_lines(path: Path) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def read_strings(path: Path, *, count: int, what: str) -> list[str]:
-    """Read `count` strings, one per line; in a `.jsonl` file each is a JSON string, which may contain line ends."""
-    as_json = path.name.removesuffix(".gz").endswith(".jsonl")
-    strings = [decode_line(path, line, number) for number, line in enumerate(read_lines(path), 1)]
-    if as_json:
-        strings = [_json_string(path, line, number) for number, line in enumerate(strings, 1)]
-    if len(strings) != count:
+def read_strings(path: Path, *, count: int | None, what: str) -> list[str]:
+    """Read strings, one per line, and check their number, unless `count` is None.
+
+    In a `.jsonl` file each is a JSON string, which may contain line ends.
+    """
+    parse = _json_string if path.name.removesuffix(".gz").endswith(".jsonl") else decode_line
+    strings = [parse(path, line, number) for number, line in enumerate(read_lines(path), 1)]
+    if count is not None and len(strings) != count:
         raise DataError(f"expected {count} lines, one for each {what}, found {len(strings)}", path=path)
     return strings
 
 
-def _json_string(path: Path, line: str, number: int) -> str:
-    try:
-        string = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not JSON: {json_error_text(error)}", path=path, line=number) from None
+def _json_string(path: Path, line: bytes, number: int) -> str:
+    string = parse_json(path, number, line)
     if not isinstance(string, str):
-        raise DataError(f"expected a JSON string, found {line[:_QUOTED_BYTES]!r}", path=path, line=number)
+        raise DataError(f"expected a JSON string, found {line.decode()[:_QUOTED_BYTES]!r}", path=path, line=number)
     return check_encodable(string, path, number)
 
 
-def check_encodable(string: str, path: Path, line: int) -> str:
+def is_row_id(value: Any) -> bool:
+    """Return whether a JSON value can be the id of a row: a string, a whole number, or None."""
+    return value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
+
+
+def check_encodable(string: str, path: str | Path, line: int) -> str:
     """Return the string; raise DataError if it holds half of a surrogate pair, which UTF-8 cannot encode."""
     if not string.isascii():
         try:
@@ -254,10 +302,7 @@ def strings_file(folder: Path, *stems: str) -> Path | None:
 
 def check_ones(Y: csr_matrix, path: Path) -> csr_matrix:
     """Return Y; raise DataError unless all values are 1."""
-    if Y.nnz and not (Y.data == 1).all():
-        place = int(np.flatnonzero(Y.data != 1)[0])
-        row = int(np.searchsorted(Y.indptr, place, side="right")) - 1
-        raise DataError(f"a label's value must be 1, found {Y.data[place]:g}", path=path, row=row)
+    check_entries(Y, Y.data == 1, "a label's value must be 1", path=path)
     return Y
 
 
@@ -278,10 +323,12 @@ def validated(dataset: Dataset, *paths: Path) -> Dataset:
     return dataset
 
 
-def check_one_matrix(split: Split, form: str) -> None:
-    """Raise UsageError unless the features of a split are one matrix."""
-    if split.X is None or isinstance(split.X, dict):
-        raise UsageError(f"{form} holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
+def check_one_matrix(dataset: Dataset, form: str, *absent: str) -> None:
+    """Raise UsageError unless the features of each split are one matrix and no split has an `absent` part."""
+    for split in (dataset.train, dataset.test):
+        if split.X is None or isinstance(split.X, dict):
+            raise UsageError(f"{form} holds one feature matrix; this data has blocks or only texts: use npz or jsonl")
+        check_absent(split, form, *absent)
 
 
 def check_absent(split: Split, form: str, *parts: str) -> None:
@@ -293,10 +340,7 @@ def check_absent(split: Split, form: str, *parts: str) -> None:
 
 def json_object(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     """Return the object of a line, or raise DataError."""
-    try:
-        content = json.loads(decode_line(path, line, number), object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"not a JSON object: {json_error_text(error)}", path=path, line=number) from None
+    content = parse_json(path, number, line, "a JSON object", _unique)
     if not isinstance(content, dict):
         raise DataError(f"expected a JSON object, found {type(content).__name__}", path=path, line=number)
     return content

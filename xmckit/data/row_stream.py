@@ -8,15 +8,12 @@ no further line has arrived: a program that writes one line into a pipe gets its
 from __future__ import annotations
 
 import csv
-import gzip
-import json
 import re
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Literal, TypeAlias, get_args
+from typing import IO, Any, Literal, get_args
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -25,7 +22,7 @@ from xmckit.data import reading
 from xmckit.data.arrays import check_values
 from xmckit.data.model import Matrix
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.parse import Grammar, SparseRows, TextError, parse_rows
+from xmckit.sparse.parse import Grammar, TextError, parse_rows
 
 Format = Literal["text", "jsonl", "csv", "tsv", "xmc", "svmlight"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -95,12 +92,8 @@ class Lines:
         return bool(self._ready)
 
     def _read(self) -> bytes:
-        try:
+        with reading.report_read_errors(self.name):
             block: bytes = self._stream.read1(BLOCK)  # type: ignore[attr-defined]
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"this gzip file is damaged or breaks off: {error}", path=self.name) from None
-        except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror or error}", path=self.name) from None
         self._advance(len(block))
         return block
 
@@ -129,18 +122,16 @@ def read_chunks(
         raise UsageError("this model takes texts, not features")
     chunk: list[_Row] = []
     size, wrong = 0, None
-    for record in _with_stream_error(_line_results(lines, form, column, width)):
-        if isinstance(record, _Row):
-            chunk.append(record)
-            size += len(record.content)
-        elif record is not None:
-            if skipped is None or record.line is None:
-                wrong = record
-                break
-            skipped.add(record)
-        if chunk and (lines.waiting or len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
-            yield from _input_rows(chunk, form, width, lines.name, skipped)
-            chunk, size = [], 0
+    try:
+        for row in _parse_lines(lines, form, column, width, skipped):
+            if row is not None:
+                chunk.append(row)
+                size += len(row.content)
+            if chunk and (lines.waiting or len(chunk) >= ROWS_AT_ONCE or size >= BYTES_AT_ONCE):
+                complete, chunk, size = chunk, [], 0
+                yield from _input_rows(complete, form, width, lines.name, skipped)
+    except DataError as error:
+        wrong = error
     if chunk:
         yield from _input_rows(chunk, form, width, lines.name, skipped)
     if wrong is not None:
@@ -154,109 +145,101 @@ class _Row:
     id: str | None = None
 
 
-# The result of a line: a row, an error, or None. None is passed on too, so that the rows before it need not wait.
-_LineResult: TypeAlias = "_Row | DataError | None"
-
-
-def _with_stream_error(records: Iterator[_LineResult]) -> Iterator[_LineResult]:
-    """Yield the results and, at the end, an error of the stream itself, which has no line."""
-    try:
-        yield from records
-    except DataError as error:
-        yield DataError(str(error))
-
-
-def _line_results(lines: Lines, form: Format, column: str, width: int | None) -> Iterator[_LineResult]:
-    if form == "text":
-        return (_text_row(lines.name, number, line) for number, line in lines)
-    if form == "jsonl":
-        return (_json_row(lines.name, number, line, column) for number, line in lines)
+def _parse_lines(
+    lines: Lines, form: Format, column: str, width: int | None, skipped: SkippedLines | None
+) -> Iterator[_Row | None]:
+    """Yield the row of each line. Yield None for a line without row too, so that the rows before it need not wait."""
     if form in ("csv", "tsv"):
-        return _table_rows(lines, form, column)
-    return _feature_rows(lines, form, width)
+        return _table_rows(lines, form, column, skipped)
+    if form in FEATURE_FORMATS:
+        return _feature_lines(lines, form, width)
+    parse = _text_row if form == "text" else _json_row
+    return (_result_or_skip(skipped, parse, lines.name, number, line, column) for number, line in lines)
 
 
-def _text_row(name: str, number: int, line: bytes) -> _Row | DataError:
+def _result_or_skip(skipped: SkippedLines | None, parse: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what `parse` returns. If it raises DataError, count the line as skipped and return None."""
     try:
-        return _Row(number, reading.decode_line(Path(name), line, number))
+        return parse(*arguments)
     except DataError as error:
-        return error
+        if skipped is None:
+            raise
+        return skipped.add(error)
 
 
-def _json_row(name: str, number: int, line: bytes, column: str) -> _LineResult:
+def _text_row(name: str, number: int, line: bytes, column: str) -> _Row:
+    return _Row(number, reading.decode_line(name, line, number))
+
+
+def _json_row(name: str, number: int, line: bytes, column: str) -> _Row | None:
     if not line.strip():
         return None
 
     def wrong(why: str) -> DataError:
         return DataError(why, path=name, line=number)
 
-    try:
-        content = json.loads(reading.decode_line(Path(name), line, number))
-    except DataError as error:
-        return error
-    except (ValueError, RecursionError) as error:
-        return wrong(f"not JSON: {reading.json_error_text(error)}")
+    content = reading.parse_json(name, number, line)
     identity = content.get("id") if isinstance(content, dict) else None
     text = content.get(column) if isinstance(content, dict) else content
     if isinstance(content, dict) and column not in content:
         fields = ", ".join(list(content)[:8])[:200] or "nothing"
-        return wrong(f"no field '{column}', only {fields}; choose the field with the text (--column)")
+        raise wrong(f"no field '{column}', only {fields}; choose the field with the text (--column)")
     if not isinstance(text, str):
-        return wrong(f"expected a string, or an object with a string '{column}'")
-    if identity is not None and (isinstance(identity, bool) or not isinstance(identity, (str, int))):
-        return wrong("an id must be a string or a whole number")
+        raise wrong(f"expected a string, or an object with a string '{column}'")
+    if not reading.is_row_id(identity):
+        raise wrong("an id must be a string or a whole number")
     identity = None if identity is None else str(identity)
-    try:
-        reading.check_encodable(f"{text}{identity}", Path(name), number)
-    except DataError as error:
-        return error
+    reading.check_encodable(f"{text}{identity}", name, number)
     return _Row(number, text, identity)
 
 
-def _table_rows(lines: Lines, form: Format, column: str) -> Iterator[_LineResult]:
+def _table_rows(lines: Lines, form: Format, column: str, skipped: SkippedLines | None) -> Iterator[_Row | None]:
     csv.field_size_limit(LONGEST_LINE)
     # Let invalid bytes pass through the csv reader, which cannot continue after an error in its input.
     texts = (line.decode("utf-8", "surrogateescape") + "\n" for _, line in lines)
     dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if form == "tsv" else {"strict": True}
-    reader = csv.reader(texts, **dialect)
-    columns: list[str] | None = None
+    columns: list[str] = []
+    for number, fields in _records(csv.reader(texts, **dialect)):
+        if isinstance(fields, csv.Error) or columns or not fields:
+            yield _result_or_skip(skipped, _table_row, lines.name, number, fields, columns, form, column)
+        elif column in fields:
+            columns = fields
+        else:
+            why = f"no column '{column}', only {', '.join(fields)}; choose the column with the texts (--column)"
+            raise DataError(why, path=lines.name, line=number)
+
+
+def _records(reader: Any) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    """Yield the first line of each record of a csv reader, and the fields or the error of the record."""
     while True:
-        begin = reader.line_num + 1
+        number = reader.line_num + 1
         try:
-            fields = next(reader)
+            yield number, next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield DataError(f"not {form}: {error}", path=lines.name, line=begin)
-            continue
-        if not fields:
-            yield None
-            continue
-        if columns is None:
-            columns = fields
-            if column not in columns:
-                raise DataError(
-                    f"no column '{column}', only {', '.join(columns)}; choose the column with the texts (--column)",
-                    path=lines.name,
-                    line=begin,
-                )
-            continue
-        yield _table_row(lines.name, begin, fields, columns, column)
+            yield number, error
 
 
-def _table_row(name: str, number: int, fields: list[str], columns: list[str], column: str) -> _Row | DataError:
+def _table_row(
+    name: str, number: int, fields: list[str] | csv.Error, columns: list[str], form: Format, column: str
+) -> _Row | None:
+    if isinstance(fields, csv.Error):
+        raise DataError(f"not {form}: {fields}", path=name, line=number)
+    if not fields:
+        return None
     if len(fields) != len(columns):
-        return DataError(f"expected {len(columns)} columns, found {len(fields)}", path=name, line=number)
+        raise DataError(f"expected {len(columns)} columns, found {len(fields)}", path=name, line=number)
     values = dict(zip(columns, fields, strict=True))
     text, identity = values[column], values.get("id")
     try:
         f"{text}{identity}".encode()
     except UnicodeEncodeError:
-        return DataError("not UTF-8", path=name, line=number)
+        raise DataError("not UTF-8", path=name, line=number) from None
     return _Row(number, text, identity)
 
 
-def _feature_rows(lines: Lines, form: Format, width: int | None) -> Iterator[_LineResult]:
+def _feature_lines(lines: Lines, form: Format, width: int | None) -> Iterator[_Row | None]:
     for number, line in lines:
         if form == "xmc" and number == 1 and (header := _HEADER.fullmatch(line)):
             if int(header[1]) != width:
@@ -269,54 +252,35 @@ def _feature_rows(lines: Lines, form: Format, width: int | None) -> Iterator[_Li
 def _input_rows(
     chunk: Sequence[_Row], form: Format, width: int | None, name: str, skipped: SkippedLines | None
 ) -> Iterator[InputRows]:
+    numbers, ids = [row.line for row in chunk], [row.id for row in chunk]
     if form not in FEATURE_FORMATS:
-        yield InputRows([row.line for row in chunk], [row.id for row in chunk], texts=[row.content for row in chunk])
+        yield InputRows(numbers, ids, texts=[row.content for row in chunk])
         return
-    assert width is not None
-    grammar = Grammar(features=width, first_feature=1 if form == "svmlight" else 0, annotated=form == "svmlight")
-    good, wrong = chunk, None
     try:
-        parsed = _parse(chunk, grammar)
-    except TextError:
-        good, wrong = _valid_rows(chunk, grammar, width, name, skipped)
-        parsed = _parse(good, grammar)
-    if good:
-        yield InputRows([row.line for row in good], [row.id for row in good], X=parsed.features(width))
-    if wrong is not None:
-        raise wrong
+        X = _parse_features(chunk, form, width, name)
+    except DataError as error:
+        if skipped is None:
+            before = [row for row in chunk if row.line < (error.line or 0)]
+            yield from _input_rows(before, form, width, name, skipped)
+            raise
+        parsed = (_result_or_skip(skipped, _parse_features, [row], form, width, name) for row in chunk)
+        valid = [row for row, X in zip(chunk, parsed, strict=True) if X is not None]
+        yield from _input_rows(valid, form, width, name, skipped)
+    else:
+        if chunk:
+            yield InputRows(numbers, ids, X=X)
 
 
-def _valid_rows(
-    chunk: Sequence[_Row], grammar: Grammar, width: int, name: str, skipped: SkippedLines | None
-) -> tuple[list[_Row], DataError | None]:
-    """Return the valid rows before the first error, and this error; with `skipped`, all valid rows."""
-    good = []
-    for record in chunk:
-        wrong = _row_error(record, grammar, width, name)
-        if wrong is None:
-            good.append(record)
-        elif skipped is None:
-            return good, wrong
-        else:
-            skipped.add(wrong)
-    return good, None
-
-
-def _parse(chunk: Sequence[_Row], grammar: Grammar) -> SparseRows:
-    return parse_rows(_bytes(chunk), 0, grammar, rows=None if grammar.annotated else len(chunk))
-
-
-def _bytes(chunk: Sequence[_Row]) -> np.ndarray:
-    return np.frombuffer(b"".join(record.content + b"\n" for record in chunk), dtype=np.uint8)
-
-
-def _row_error(record: _Row, grammar: Grammar, width: int, name: str) -> DataError | None:
+def _parse_features(chunk: Sequence[_Row], form: Format, width: int | None, name: str) -> csr_matrix:
+    first = 1 if form == "svmlight" else 0
+    grammar = Grammar(features=width, first_feature=first, annotated=form == "svmlight")
+    text = np.frombuffer(b"".join(row.content + b"\n" for row in chunk), dtype=np.uint8)
     try:
-        _parse([record], grammar)
+        return parse_rows(text, 0, grammar).features(width)
     except TextError as error:
-        expected = f"features are numbered from {grammar.first_feature} and there are {width}"
-        return DataError(reading.error_text(_bytes([record]), error, expected), path=name, line=record.line)
-    return None
+        message = reading.error_text(text, error, f"features are numbered from {first} and there are {width}")
+        row = chunk[reading.line_number(text, error.position) - 1]
+        raise DataError(message, path=name, line=row.line) from None
 
 
 def matrix_chunks(X: Matrix, path: Path) -> Iterator[InputRows]:

@@ -9,7 +9,6 @@ nor features can be written as `1:0`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,14 +19,12 @@ from xmckit.context import Context
 from xmckit.data import reading
 from xmckit.data.model import Dataset, Split, as_csr
 from xmckit.data.xmc_text import row_text
-from xmckit.errors import DataError, UsageError
-from xmckit.params import Configured, Params
+from xmckit.errors import UsageError
+from xmckit.params import Params
 from xmckit.sparse.parse import LARGEST_INDEX, Grammar, SparseRows
 
-_NAME = re.compile(r"(?:(.+)\.)?(train|test)\.(?:svm|svmlight)(?:\.gz)?")
 
-
-class Svmlight(Configured):
+class Svmlight(reading.FileReader):
     class Params(Params):
         zero_based: bool = Field(False, description="Whether features count from 0 (svmlight: from 1).")
         zero_based_labels: bool = Field(True, description="Whether labels count from 0 (otherwise from 1).")
@@ -38,19 +35,16 @@ class Svmlight(Configured):
             None, ge=1, le=LARGEST_INDEX + 1, description="The number of labels (default: the largest in the data)."
         )
 
+    form = "a folder with svmlight text"
     looks_for = "train.svm with test.svm, or NAME.train.svm with NAME.test.svm (also .svmlight)"
 
-    def matches(self, path: Path) -> bool:
-        return len(_pairs(path)) > 0
+    def layouts(self, path: Path) -> Sequence[Sequence[Path]]:
+        """Return train and test of every data set in the folder."""
+        train, test = (reading.matching_files(path, rf"(?:(.+)\.)?{part}\.svm(?:light)?") for part in ("train", "test"))
+        return [(train[name], test[name]) for name in sorted(train.keys() & test.keys())]
 
     def files(self, path: Path) -> Sequence[Path]:
-        pairs = _pairs(path)
-        if not pairs:
-            raise DataError(f"not a folder with svmlight text: expected {self.looks_for}", path=path)
-        if len(pairs) > 1:
-            listed = ", ".join(train.name for train, _ in pairs)
-            raise UsageError(f"{path}: several data sets in one folder ({listed}). Move each to a folder of its own.")
-        return list(pairs[0])
+        return self.layout(path)
 
     def read(self, path: Path, *, context: Context) -> Dataset:
         files = self.files(path)
@@ -83,9 +77,7 @@ class Svmlight(Configured):
         """Write `train.svm` and `test.svm`, numbered according to the parameters."""
         first_label, first_feature = self._first_numbers
         splits = {"train": dataset.train, "test": dataset.test}
-        for split in splits.values():
-            reading.check_one_matrix(split, "svmlight")
-            reading.check_absent(split, "svmlight", "texts", "weights", "groups", "filter", "names")
+        reading.check_one_matrix(dataset, "svmlight", "texts", "weights", "groups", "filter", "names")
         if dataset.label_names is not None or dataset.label_features is not None:
             raise UsageError("svmlight cannot hold label names or label features: use npz or xmc")
         _check_column_counts(dataset, {"features": self.params.features, "labels": self.params.labels})
@@ -95,16 +87,6 @@ class Svmlight(Configured):
                 for row in range(split.rows):
                     line = row_text(X, split.Y, row, first_label, first_feature).strip()
                     stream.write((line or f"{first_feature}:0").encode("ascii") + b"\n")
-
-
-def _pairs(path: Path) -> list[tuple[Path, Path]]:
-    """Return (train, test) of every data set in the folder."""
-    sets: dict[str, dict[str, Path]] = {}
-    # Reversed, so that a plain file wins over its compressed copy.
-    for name in reversed(reading.file_names(path)) if path.is_dir() else ():
-        if match := _NAME.fullmatch(name):
-            sets.setdefault(match[1] or "", {})[match[2]] = path / name
-    return [(parts["train"], parts["test"]) for _, parts in sorted(sets.items()) if len(parts) == 2]
 
 
 def _check_column_counts(dataset: Dataset, declared: Mapping[str, int | None]) -> None:

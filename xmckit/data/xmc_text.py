@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,68 +30,79 @@ from xmckit.context import Context
 from xmckit.data import reading
 from xmckit.data.model import Dataset, Split, as_csr
 from xmckit.errors import DataError, UsageError
-from xmckit.params import Configured, Params
+from xmckit.params import Params
 from xmckit.sparse.parse import LARGEST_INDEX, Grammar, SparseRows
 
 LABEL_NAMES = ("labels", "Y", "label_map")
 TEXTS = {"train": "trn_X", "test": "tst_X"}
-MATRICES = {"train": ("trn_X_Xf.txt", "trn_X_Y.txt"), "test": ("tst_X_Xf.txt", "tst_X_Y.txt")}
+MATRICES = ("trn_X_Xf.txt", "trn_X_Y.txt", "tst_X_Xf.txt", "tst_X_Y.txt")
 FILTERS = {"train": "filter_labels_train.txt", "test": "filter_labels_test.txt"}
 LABEL_FEATURES = "lbl_X_Xf.txt"
 
 _LONGEST_HEADER = 200
 
 
-class XmcText(Configured):
+class XmcText(reading.FileReader):
     class Params(Params):
         split: int = Field(0, ge=0, description="The column of the split files to use, if there are split files.")
 
+    form = "in the XMC repository's text format"
     looks_for = (
         "NAME_data.txt with NAME_trSplit.txt and NAME_tstSplit.txt, train.txt with test.txt, "
         "or trn_X_Xf.txt, trn_X_Y.txt, tst_X_Xf.txt and tst_X_Y.txt"
     )
 
-    def matches(self, path: Path) -> bool:
-        return len(_layouts(path)) > 0
+    def layouts(self, path: Path) -> Sequence[Sequence[Path]]:
+        """Return a data file and its split files, or train and test, or the four matrices, of each data set.
+
+        A data file as `path` stands for itself and its split files.
+        """
+        folder = _folder(path)
+        data, *split_files = (
+            reading.matching_files(folder, rf"(.+)_{part}\.txt") for part in ("data", "trSplit", "tstSplit")
+        )
+        layouts: list[Sequence[Path]] = []
+        for stem in data.keys() & split_files[0].keys() & split_files[1].keys():
+            if path.is_dir() or path == data[stem]:
+                layouts.append((data[stem], *(files[stem] for files in split_files)))
+        if path.is_dir():
+            train, test = (reading.matching_files(folder, rf"(?:(.+)_)?{part}\.txt") for part in ("train", "test"))
+            layouts += [(train[stem], test[stem]) for stem in sorted(train.keys() & test.keys() - {"filter_labels"})]
+            matrices = [reading.find_file(folder, name) for name in MATRICES]
+            if all(matrices):
+                layouts.append([file for file in matrices if file])
+        return layouts
 
     def files(self, path: Path) -> Sequence[Path]:
-        layout = _layout(path)
         folder = _folder(path)
         beside = [
             *(reading.find_file(folder, name) for name in (*FILTERS.values(), LABEL_FEATURES)),
             *(reading.strings_file(folder, stem) for stem in TEXTS.values()),
             reading.strings_file(folder, *LABEL_NAMES),
         ]
-        return [*layout.files, *(file for file in beside if file is not None)]
+        return [*self.layout(path), *(file for file in beside if file is not None)]
 
     def read(self, path: Path, *, context: Context) -> Dataset:
-        layout, folder = _layout(path), _folder(path)
-        if layout.kind == "splits":
-            train, test = _read_split_rows(layout.files, self.params.split, context)
-        elif layout.kind == "pair":
-            train, test = (Split(*read_data_rows(file, context)) for file in layout.files)
+        files, folder = self.layout(path), _folder(path)
+        half = len(files) // 2
+        if len(files) == 3:
+            train, test = _read_split_rows(files, self.params.split, context)
         else:
-            train, test = (_read_matrices(layout.files[part], layout.files[part + 1], context) for part in (0, 2))
-        if layout.kind != "splits":
-            train, test = (
-                _with_texts_and_filter(split, folder, part) for split, part in ((train, "train"), (test, "test"))
-            )
+            train, test = (_read_split(files[:half], "train", context), _read_split(files[half:], "test", context))
         features_file = reading.find_file(folder, LABEL_FEATURES)
         dataset = Dataset(
-            name=_name(path, layout),
+            name=path.resolve().name if path.is_dir() else re.split(r"_data\.txt", path.name, flags=re.IGNORECASE)[0],
             train=train,
             test=test,
             label_names=reading.optional_strings(folder, LABEL_NAMES, count=train.labels, what="label"),
             label_features=None if features_file is None else _read_matrix(features_file, context),
             info={"format": "xmc"},
         )
-        return reading.validated(dataset, layout.files[0], layout.files[len(layout.files) // 2])
+        return reading.validated(dataset, files[0], files[half])
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """Write `train.txt`, `test.txt` and the files beside them; values have the nine digits that float32 needs."""
-        for split in (dataset.train, dataset.test):
-            reading.check_one_matrix(split, "XMC text")
-            reading.check_absent(split, "XMC text", "weights", "groups", "names")
+        reading.check_one_matrix(dataset, "XMC text", "weights", "groups", "names")
         for part, split in (("train", dataset.train), ("test", dataset.test)):
             X = as_csr(split.X)
             header = f"{split.rows} {X.shape[1]} {split.labels}\n"
@@ -110,57 +120,8 @@ class XmcText(Configured):
             _write_rows(folder / LABEL_FEATURES, f"{F.shape[0]} {F.shape[1]}\n", F, None)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    kind: str
-    files: tuple[Path, ...]
-
-
 def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
-
-
-def _layouts(path: Path) -> list[_Layout]:
-    """Return every layout that the files at `path` match; a data file stands for itself and its split files."""
-    folder = _folder(path)
-    names = reading.file_names(folder)
-
-    def matching(pattern: str) -> dict[str, Path]:
-        # Reversed, so that a plain file wins over its compressed copy.
-        matches = ((re.fullmatch(pattern + r"(\.gz)?", name, re.IGNORECASE), name) for name in reversed(names))
-        return {(match[1] or "").lower(): folder / name for match, name in matches if match}
-
-    layouts = []
-    data, train, test = (matching(rf"(.+)_{part}\.txt") for part in ("data", "trSplit", "tstSplit"))
-    for stem in data.keys() & train.keys() & test.keys():
-        if path.is_dir() or path == data[stem]:
-            layouts.append(_Layout("splits", (data[stem], train[stem], test[stem])))
-    if path.is_dir():
-        train, test = matching(r"(?:(.+)_)?train\.txt"), matching(r"(?:(.+)_)?test\.txt")
-        layouts += [
-            _Layout("pair", (train[stem], test[stem]))
-            for stem in sorted(train.keys() & test.keys() - {"filter_labels"})
-        ]
-        matrices = [reading.find_file(folder, name) for part in MATRICES.values() for name in part]
-        if all(matrices):
-            layouts.append(_Layout("matrices", tuple(file for file in matrices if file)))
-    return layouts
-
-
-def _layout(path: Path) -> _Layout:
-    layouts = _layouts(path)
-    if not layouts:
-        raise DataError(f"not in the XMC repository's text format: expected {XmcText.looks_for}", path=path)
-    if len(layouts) > 1:
-        listed = "; ".join(", ".join(file.name for file in layout.files) for layout in layouts)
-        raise UsageError(f"{path}: several data sets in one folder ({listed}). Move each to a folder of its own.")
-    return layouts[0]
-
-
-def _name(path: Path, layout: _Layout) -> str:
-    if path.is_dir():
-        return path.resolve().name
-    return re.split(r"_data\.txt", layout.files[0].name, flags=re.IGNORECASE)[0]
 
 
 def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
@@ -169,25 +130,14 @@ def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
         raise DataError(f"the file is empty, expected a first line `{what}`", path=path)
     line = text[:_LONGEST_HEADER].tobytes().split(b"\n")[0]
     fields = line.split()
-    complete = len(line) < min(_LONGEST_HEADER, len(text)) or len(line) == len(text)
-    if (
-        not complete
-        or len(fields) != len(what.split())
-        or not all(re.fullmatch(rb"[0-9]{1,18}", field) for field in fields)
-    ):
-        raise DataError(
-            f"expected a first line `{what}` of whole numbers, found {reading.quote(text, 0, whole_line=True)}",
-            path=path,
-            line=1,
-        )
+    are_numbers = all(field.isdigit() and len(field) <= 18 for field in fields)
+    if len(line) == _LONGEST_HEADER or len(fields) != len(what.split()) or not are_numbers:
+        found = reading.quote(text, 0, whole_line=True)
+        raise DataError(f"expected a first line `{what}` of whole numbers, found {found}", path=path, line=1)
     sizes = [int(field) for field in fields]
     if min(sizes) < 1 or max(sizes[1:]) > LARGEST_INDEX + 1:
-        raise DataError(
-            f"the sizes `{what}` must be at least 1 and columns at most {LARGEST_INDEX + 1}, "
-            f"found {' '.join(map(str, sizes))}",
-            path=path,
-            line=1,
-        )
+        limits = f"must be at least 1 and columns at most {LARGEST_INDEX + 1}"
+        raise DataError(f"the sizes `{what}` {limits}, found {' '.join(map(str, sizes))}", path=path, line=1)
     return sizes, min(len(line) + 1, len(text))
 
 
@@ -213,14 +163,23 @@ def _read_matrix(path: Path, context: Context) -> csr_matrix:
     return rows.features(columns)
 
 
-def _read_matrices(features: Path, labels: Path, context: Context) -> Split:
+def _read_matrices(features: Path, labels: Path, context: Context) -> tuple[csr_matrix, csr_matrix]:
     X, Y = _read_matrix(features, context), reading.check_ones(_read_matrix(labels, context), labels)
     if X.shape[0] != Y.shape[0]:
         raise DataError(f"{Y.shape[0]} rows of labels, but {features.name} has {X.shape[0]} rows", path=labels)
-    return Split(X=X, Y=Y)
+    return X, Y
 
 
-def _read_split_rows(files: tuple[Path, ...], column: int, context: Context) -> tuple[Split, Split]:
+def _read_split(files: Sequence[Path], part: str, context: Context) -> Split:
+    """Read a data file, or the two matrix files, with the texts and the filter beside them."""
+    X, Y = read_data_rows(files[0], context) if len(files) == 1 else _read_matrices(*files, context)
+    folder = files[0].parent
+    texts = reading.optional_strings(folder, [TEXTS[part]], count=Y.shape[0], what="row")
+    filter_file = reading.find_file(folder, FILTERS[part])
+    return Split(X=X, Y=Y, texts=texts, filter=None if filter_file is None else _read_filter(filter_file, Y.shape))
+
+
+def _read_split_rows(files: Sequence[Path], column: int, context: Context) -> tuple[Split, Split]:
     data, *parts = files
     X, Y = read_data_rows(data, context)
     owner = np.full(X.shape[0], -1)
@@ -246,33 +205,15 @@ def _split_column(file: Path, column: int, rows: int) -> np.ndarray:
         raise UsageError(
             f"{file}: there are {table.shape[1]} splits, numbered from 0; split {column} is not one of them"
         )
-    chosen = table[:, column]
-    wrong = np.flatnonzero((chosen < 1) | (chosen > rows))
-    if len(wrong):
-        line = reading.table_line_number(text, int(wrong[0]))
-        found = reading.number_text(chosen[wrong[0]])
-        raise DataError(f"row numbers go from 1 to {rows}, found {found}", path=file, line=line)
-    return chosen - 1
-
-
-def _with_texts_and_filter(split: Split, folder: Path, part: str) -> Split:
-    texts = reading.optional_strings(folder, [TEXTS[part]], count=split.rows, what="row")
-    filter_file = reading.find_file(folder, FILTERS[part])
-    pairs = None if filter_file is None else _read_filter(filter_file, split.Y.shape)
-    return Split(X=split.X, Y=split.Y, texts=texts, filter=pairs)
+    chosen = table[:, [column]]
+    reading.check_range(file, text, chosen, 1, [rows], f"row numbers go from 1 to {rows}, found")
+    return chosen[:, 0] - 1
 
 
 def _read_filter(path: Path, shape: tuple[int, int]) -> csr_matrix:
     pairs, text = reading.read_integers(path, 2)
-    wrong = np.flatnonzero((pairs >= np.asarray(shape)).any(axis=1))
-    if len(wrong):
-        row, label = (reading.number_text(number) for number in pairs[wrong[0]])
-        line = reading.table_line_number(text, int(wrong[0]))
-        raise DataError(
-            f"there are {shape[0]} rows and {shape[1]} labels, numbered from 0, found the pair {row} {label}",
-            path=path,
-            line=line,
-        )
+    message = f"there are {shape[0]} rows and {shape[1]} labels, numbered from 0, found the pair"
+    reading.check_range(path, text, pairs, 0, [shape[0] - 1, shape[1] - 1], message)
     marks = np.ones(len(pairs), dtype=np.float32)
     matrix = as_csr(csr_matrix((marks, (pairs[:, 0], pairs[:, 1])), shape=shape))
     matrix.data[:] = 1
