@@ -289,9 +289,12 @@ def read_tensors(path: Path) -> dict[str, Any]:
         raise damaged(path, f"not a safetensors file: {error}") from None
 
 
-def file_sha256(path: Path, advance: Callable[[int], None] | None = None) -> str:
-    """Return the SHA-256 of a file's content; `advance` is called with the number of bytes of each read."""
-    digest = hashlib.sha256()
+def file_sha256(path: Path, advance: Callable[[int], None] | None = None, *, algorithm: str = "sha256") -> str:
+    """Return the SHA-256 of a file's content, or the digest by another `algorithm`.
+
+    `advance` is called with the number of bytes of each read.
+    """
+    digest = hashlib.new(algorithm, usedforsecurity=False)
     with open(path, "rb", buffering=0) as stream:
         while block := stream.read(1 << 22):
             digest.update(block)

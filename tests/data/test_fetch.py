@@ -305,10 +305,10 @@ def test_half_a_download_is_seen_and_gone_on_with(tmp_path):
 
 def test_what_cannot_be_fetched_says_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"small cannot be fetched: put a\.txt into .*See https://example\.org/page"):
-        fetch(entry(), tmp_path)
+        fetch(entry(), tmp_path, retry=QUICK)
     (tmp_path / "small").mkdir()
     with pytest.raises(DataError, match=r"not the complete set.*a\.txt is missing"):
-        fetch(entry(), tmp_path)
+        fetch(entry(), tmp_path, retry=QUICK)
 
 
 PAGE = b"<!DOCTYPE html><html>Sign in"
@@ -347,7 +347,7 @@ def test_places_where_no_folder_can_be(tmp_path):
     (tmp_path / "small").symlink_to(tmp_path / "gone")
     for root in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match="cannot be a folder"):
-            fetch(entry("https://example.org/x"), root)
+            fetch(entry("https://example.org/x"), root, retry=QUICK)
     with pytest.raises(DataError, match="Move it away"):
         fetch(entry("https://example.org/x"), tmp_path)
 

@@ -246,3 +246,9 @@ def test_terms_longer_than_any_text_cost_nothing(characters):
     assert vocabulary.terms() == learn_terms(texts, whole)[0].terms()
     vocabulary, _ = learn_terms(texts, Terms(characters=characters, shortest=10**6, longest=2**31 - 1))
     assert vocabulary.terms() == ([" four ", " one ", " three ", " two "] if characters else [])
+
+
+def test_no_texts_have_no_terms():
+    vocabulary, counted = learn_terms([], Terms())
+    assert (len(vocabulary), counted.documents().tolist()) == (0, [])
+    assert counted.weighted(np.ones(0), sublinear=True).shape == (0, 0)

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
 from xmckit.context import Context, map_on_threads
-from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr
+from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr, check_entries, stored_values
 from xmckit.errors import DataError, UsageError, nearest
 from xmckit.params import Configured, Params
 from xmckit.sparse.normalise import weigh_rows
@@ -56,13 +56,16 @@ class Blocks(Configured):
 
     def fit(self, train: Split, *, context: Context) -> None:
         blocks = _named_blocks(train)
-        self._check_names(blocks)
+        for name in self.params.blocks:
+            if name not in blocks:
+                there_are = ", ".join(blocks) + nearest(name, blocks)
+                raise DataError(f"features.blocks names the block '{name}', but the data has {there_are}")
         self._widths = _widths(blocks)
-        self._idf = {
-            name: inverse_document_frequency(as_csr(block))
-            for name, block in blocks.items()
-            if self._wants_idf(name, block)
-        }
+        self._idf = {}
+        for name, block in blocks.items():
+            if self._wants_idf(name, block):
+                seen = np.bincount(as_csr(block).indices, minlength=block.shape[1])
+                self._idf[name] = inverse_document_frequency(seen, train.rows)
 
     def transform(self, split: Split, *, context: Context) -> Matrix:
         if self._widths is None:
@@ -73,16 +76,20 @@ class Blocks(Configured):
     def save(self, folder: Path) -> None:
         super().save(folder)
         store.write_json(folder / "blocks.json", self._widths)
-        store.write_arrays(folder / "idf.npz", {_idf_key(name, self._widths): idf for name, idf in self._idf.items()})
+        # By position, because the name of a block may be any text.
+        numbered = enumerate(self._widths or ())
+        store.write_arrays(
+            folder / "idf.npz", {f"block{n}": self._idf[name] for n, name in numbered if name in self._idf}
+        )
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> Blocks:
         blocks = super().load(folder, context=context)
         blocks._widths = _read_widths(folder / "blocks.json")
         stored = store.read_arrays(folder / "idf.npz")
-        for name, width in (blocks._widths or {}).items():
-            if (key := _idf_key(name, blocks._widths)) in stored:
-                blocks._idf[name] = _checked_weights(stored[key], folder / "idf.npz", width)
+        for number, (name, width) in enumerate((blocks._widths or {}).items()):
+            if (weights := stored.get(f"block{number}")) is not None:
+                blocks._idf[name] = _check_weights(weights, folder / "idf.npz", width)
         return blocks
 
     def _transform_block(self, name: str, block: Matrix, context: Context) -> Matrix:
@@ -95,21 +102,14 @@ class Blocks(Configured):
         result = matrix.copy()
         if issparse(result):
             weigh_rows(result, self._idf.get(name), unit=unit, factor=own.weight, workers=context.workers)
-            _check_finite(result, name)
-            return result
-        with context.progress(f"weighting features {name}", total=matrix.shape[0]) as bar:
-            for start in range(0, matrix.shape[0], ROWS_AT_ONCE):
-                rows = slice(start, min(start + ROWS_AT_ONCE, matrix.shape[0]))
-                result[rows] = _weighted_dense(result[rows], unit, own.weight)
-                bar.advance(rows.stop - rows.start)
+        else:
+            with context.progress(f"weighting features {name}", total=len(result)) as bar:
+                for start in range(0, len(result), ROWS_AT_ONCE):
+                    rows = result[start : start + ROWS_AT_ONCE]
+                    rows[:] = _weigh_dense(rows, unit, own.weight)
+                    bar.advance(len(rows))
         _check_finite(result, name)
         return result
-
-    def _check_names(self, blocks: Mapping[str, Matrix]) -> None:
-        for name in self.params.blocks:
-            if name not in blocks:
-                there_are = ", ".join(blocks) + nearest(name, blocks)
-                raise DataError(f"features.blocks names the block '{name}', but the data has {there_are}")
 
     def _wants_idf(self, name: str, block: Matrix) -> bool:
         own = self.params.blocks.get(name, BlockParams())
@@ -160,19 +160,17 @@ class Tfidf(Configured):
 
     Params: ClassVar[type[Params]] = TfidfParams
 
-    def __init__(self, **params: Any):
-        super().__init__(**params)
-        self._words: Vocabulary | None = None
-        self._idf: np.ndarray | None = None
-        self._widths: dict[str, int] | None = None
-        self._fitted_on: tuple[Sequence[str], CountedTerms] | None = None
+    _words: Vocabulary | None = None
+    _idf: np.ndarray | None = None
+    _widths: dict[str, int] | None = None
+    _fitted_on: tuple[Sequence[str], CountedTerms] | None = None
 
     def fit(self, train: Split, *, context: Context) -> None:
         texts = _texts(train)
         if train.X is not None and not self.params.with_blocks:
             context.log("tfidf: the data also has feature blocks; they are not used (with_blocks = false)")
         self._widths = _widths(_named_blocks(train)) if self.params.with_blocks else None
-        spread = _map_with_progress(context, "counting words")
+        spread = _map_with_progress(context)
         if self.params.buckets is not None:
             counted = count_terms(texts, self.params.term_rules(), self.params.buckets, spread=spread)
         else:
@@ -186,13 +184,13 @@ class Tfidf(Configured):
             )
             if not len(self._words):
                 raise DataError(self._no_words_message(len(texts)))
-        self._idf = np.log((1 + len(texts)) / (1 + counted.documents())) + 1
+        self._idf = inverse_document_frequency(counted.documents(), len(texts))
         self._fitted_on = texts, counted
 
     def transform(self, split: Split, *, context: Context) -> Matrix:
         if self._idf is None:
             raise UsageError("tfidf: transform was called before fit")
-        words = self._counted(_texts(split), context).weighted(self._idf, sublinear=self.params.sublinear)
+        words = self._count_texts(_texts(split), context).weighted(self._idf, sublinear=self.params.sublinear)
         if self._widths is None:
             return words
         blocks = _matching_blocks(split, self._widths)
@@ -223,10 +221,10 @@ class Tfidf(Configured):
             tfidf._words = Vocabulary.from_terms(words)
         tfidf._widths = _read_widths(folder / "blocks.json")
         weights = store.read_arrays(folder / "idf.npz", "idf")["idf"]
-        tfidf._idf = _checked_weights(weights, folder / "idf.npz", columns)
+        tfidf._idf = _check_weights(weights, folder / "idf.npz", columns)
         return tfidf
 
-    def _counted(self, texts: Sequence[str], context: Context) -> CountedTerms:
+    def _count_texts(self, texts: Sequence[str], context: Context) -> CountedTerms:
         """Count the terms of texts. `fit` keeps the counts of its texts for the first call, which usually has them."""
         if self._fitted_on is not None:
             fitted, counted = self._fitted_on
@@ -234,7 +232,7 @@ class Tfidf(Configured):
             if fitted is texts:
                 return counted
         known = self._words if self._words is not None else self.params.buckets
-        return count_terms(texts, self.params.term_rules(), known, spread=_map_with_progress(context, "counting words"))
+        return count_terms(texts, self.params.term_rules(), known, spread=_map_with_progress(context))
 
     def _no_words_message(self, texts: int) -> str:
         share = f" and in at most {self.params.max_share:.0%}" if self.params.max_share < 1 else ""
@@ -246,11 +244,11 @@ class Tfidf(Configured):
         )
 
 
-def _map_with_progress(context: Context, what: str) -> Spread:
+def _map_with_progress(context: Context) -> Spread:
     """Return a map over chunks of texts on threads. Chunks fill shared arrays, so no executor can be used."""
 
     def spread(function: Callable[[Any], Any], items: list) -> list:
-        with context.progress(what, total=len(items)) as bar:
+        with context.progress("counting words", total=len(items)) as bar:
 
             def call(item: Any) -> Any:
                 result = function(item)
@@ -262,10 +260,9 @@ def _map_with_progress(context: Context, what: str) -> Spread:
     return spread
 
 
-def inverse_document_frequency(matrix: csr_matrix) -> np.ndarray:
-    """Return ln((1 + rows) / (1 + rows with the column)) + 1 per column: never 0, and finite for unseen columns."""
-    seen = np.bincount(matrix.indices, minlength=matrix.shape[1])
-    return np.log((1 + matrix.shape[0]) / (1 + seen)) + 1
+def inverse_document_frequency(seen: np.ndarray, rows: int) -> np.ndarray:
+    """Return ln((1 + rows) / (1 + rows that have the column)) + 1: never 0, and finite for columns that no row has."""
+    return np.log((1 + rows) / (1 + seen)) + 1
 
 
 def side_by_side(blocks: Sequence[Matrix]) -> Matrix:
@@ -277,7 +274,7 @@ def side_by_side(blocks: Sequence[Matrix]) -> Matrix:
     return np.hstack(blocks)
 
 
-def _weighted_dense(rows: np.ndarray, unit: bool, weight: float) -> np.ndarray:
+def _weigh_dense(rows: np.ndarray, unit: bool, weight: float) -> np.ndarray:
     values = rows.astype(np.float64)
     if unit:
         lengths = np.sqrt((values**2).sum(axis=1, keepdims=True))
@@ -297,12 +294,9 @@ def _float32(block: Matrix, name: str) -> Matrix:
     return result
 
 
-def _check_finite(matrix: Any, name: str) -> None:
-    bad = np.argwhere(~np.isfinite(matrix.data if issparse(matrix) else matrix))
-    if len(bad):
-        first = int(bad[0][0])
-        row = int(np.searchsorted(matrix.indptr, first, side="right")) - 1 if issparse(matrix) else first
-        raise DataError(f"features {name} have a value that is not finite or too large for 32-bit floats", row=row)
+def _check_finite(matrix: Matrix, name: str) -> None:
+    finite = np.isfinite(stored_values(matrix))
+    check_entries(matrix, finite, f"features {name} have a value that is not finite or too large for 32-bit floats")
 
 
 def _named_blocks(split: Split) -> dict[str, Matrix]:
@@ -355,15 +349,10 @@ def _read_widths(path: Path) -> dict[str, int] | None:
     return widths
 
 
-def _checked_weights(weights: np.ndarray, path: Path, columns: int) -> np.ndarray:
+def _check_weights(weights: np.ndarray, path: Path, columns: int) -> np.ndarray:
     """Return the weights read from `path`; StorageError if they are not one per column, which kernels do not check."""
     if weights.shape != (columns,) or weights.dtype.kind != "f":
         raise store.damaged(path, f"{columns} columns, but weights of {weights.dtype} and shape {weights.shape}")
     if not (np.isfinite(weights) & (weights > 0)).all():
         raise store.damaged(path, "expected weights above 0")
     return weights
-
-
-def _idf_key(name: str, widths: Mapping[str, int] | None) -> str:
-    """Return the stored name of a block's weights: its position, because its own name may be any text."""
-    return f"block{list(widths or ()).index(name)}"

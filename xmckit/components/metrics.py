@@ -6,7 +6,7 @@ All values are shares between 0 and 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 from pydantic import Field
@@ -18,6 +18,8 @@ from xmckit.errors import DataError, UsageError, nearest
 from xmckit.records import Evaluation, TopK
 from xmckit.sparse import scoring
 from xmckit.sparse.topk import csr_pattern, topk_csr
+
+Pattern: TypeAlias = "tuple[np.ndarray, np.ndarray]"  # indptr and indices of a CSR matrix
 
 # (A, B) of Jain et al. 2016 by family of data sets.
 PROPENSITY_FAMILIES: dict[str, tuple[float, float]] = {
@@ -58,8 +60,7 @@ class SetMetrics(params.Configured):
 
 def propensity_constants(family: str | Sequence[float] | None) -> tuple[float, float]:
     """Return (A, B) for a family ("wikipedia", "amazon", "other"), for a pair of numbers, or for None ("other")."""
-    if family is None:
-        return PROPENSITY_FAMILIES["other"]
+    family = "other" if family is None else family
     if isinstance(family, str):
         if family.lower() not in PROPENSITY_FAMILIES:
             raise UsageError(
@@ -128,13 +129,10 @@ def rank_metrics(
 def set_metrics(sets: csr_matrix, truth: csr_matrix, *, filtered: csr_matrix | None = None) -> dict[str, float]:
     """Return micro-F1 over all pairs and macro-F1 over the labels in `truth`; values other than 0 count the same."""
     _check_shape(sets, truth, "the matrix of label sets")
-    pairs = [
-        _remaining(matrix, filtered, what)
-        for matrix, what in ((sets, "the matrix of label sets"), (truth, "the truth"))
-    ]
-    labels = truth.shape[1]
-    shared = scoring.shared_per_label(*pairs[0], *pairs[1], labels)
-    predicted, true = (np.bincount(indices, minlength=labels) for _, indices in pairs)
+    dropped, labels = _filter_pattern(filtered, truth), truth.shape[1]
+    output, expected = _remaining(sets, dropped, "the matrix of label sets"), _remaining(truth, dropped, "the truth")
+    shared = scoring.shared_per_label(*output, *expected, labels)
+    predicted, true = (np.bincount(indices, minlength=labels) for _, indices in (output, expected))
     occurs = true > 0
     if not occurs.any():
         raise DataError("no row of the truth has a label to score")
@@ -218,12 +216,9 @@ class _RankedTruth(NamedTuple):
         deepest: int,
         workers: int = 1,
     ) -> _RankedTruth:
-        dropped = np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
-        if filtered is not None:
-            _check_shape(filtered, truth, "the filter")
-            dropped = _sorted_pattern(filtered, "the filter")
+        dropped = _filter_pattern(filtered, truth)
         topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped[0]).max(initial=0)))
-        indptr, labels = _remaining(truth, filtered, "the truth")
+        indptr, labels = _remaining(truth, dropped, "the truth")
         predicted = _label_ids(topk.indices)
         ranks, wrong, row = scoring.ranks_of_truth(
             predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1], workers
@@ -270,24 +265,27 @@ def _as_topk(predictions: TopK | csr_matrix, truth: csr_matrix, deepest: int) ->
 
 
 def _label_ids(indices: np.ndarray) -> np.ndarray:
-    if indices.dtype == np.int32:
-        return np.ascontiguousarray(indices)
-    limits = np.iinfo(np.int32)
-    if indices.dtype.kind not in "iu" or (
-        indices.size and not limits.min <= indices.min() <= indices.max() <= limits.max
-    ):
-        raise DataError(f"predicted labels have to be 32-bit integers, not {indices.dtype}")
-    return np.ascontiguousarray(indices, dtype=np.int32)
+    if indices.dtype.kind in "iu":
+        ids = np.ascontiguousarray(indices, dtype=np.int32)
+        if indices.dtype == np.int32 or np.array_equal(ids, indices):
+            return ids
+    raise DataError(f"predicted labels have to be 32-bit integers, not {indices.dtype}")
 
 
-def _remaining(matrix: csr_matrix, filtered: csr_matrix | None, what: str) -> tuple[np.ndarray, np.ndarray]:
-    pattern = _sorted_pattern(matrix, what)
+def _filter_pattern(filtered: csr_matrix | None, truth: csr_matrix) -> Pattern:
+    """Return the pattern of the filter, which is empty without one."""
     if filtered is None:
-        return pattern
-    return scoring.without_pairs(*pattern, *_sorted_pattern(filtered, "the filter"))
+        return np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    _check_shape(filtered, truth, "the filter")
+    return _sorted_pattern(filtered, "the filter")
 
 
-def _sorted_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
+def _remaining(matrix: csr_matrix, dropped: Pattern, what: str) -> Pattern:
+    pattern = _sorted_pattern(matrix, what)
+    return scoring.without_pairs(*pattern, *dropped) if len(dropped[1]) else pattern
+
+
+def _sorted_pattern(matrix: csr_matrix, what: str) -> Pattern:
     indptr, labels = csr_pattern(matrix, what)  # scipy's code must not run on a broken matrix
     if scoring.rises_in_rows(indptr, labels) and matrix.data.all():
         return indptr, labels

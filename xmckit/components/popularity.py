@@ -40,10 +40,11 @@ class PopularityHead(Configured):
     def predict(self, X: Matrix, k: int, *, groups: Groups | None = None) -> TopK:
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
-        counts = self._fitted()
+        counts = self._fitted_counts()
         best = np.argsort(-counts, kind="stable")[:k]
         indices, scores = np.full(k, -1, dtype=np.int32), np.full(k, -np.inf, dtype=np.float32)
-        indices[: len(best)], scores[: len(best)] = best, self._log_odds(counts[best])
+        log_odds = np.log((counts[best] + 0.5) / (self._rows - counts[best] + 0.5))
+        indices[: len(best)], scores[: len(best)] = best, log_odds
         return TopK(np.tile(indices, (X.shape[0], 1)), np.tile(scores, (X.shape[0], 1)))
 
     def features(self, X: Matrix) -> None:
@@ -51,7 +52,7 @@ class PopularityHead(Configured):
 
     def labels(self, X: Matrix) -> csr_matrix:
         """Return the labels of more than half of the training rows, which are those with a positive score."""
-        counts, rows = self._fitted(), X.shape[0]
+        counts, rows = self._fitted_counts(), X.shape[0]
         frequent = np.flatnonzero(2 * counts > self._rows).astype(np.int32)
         indptr = np.arange(rows + 1) * len(frequent)
         values = np.ones(rows * len(frequent), dtype=np.float32)
@@ -62,7 +63,7 @@ class PopularityHead(Configured):
 
     def save(self, folder: Path) -> None:
         super().save(folder)
-        store.write_arrays(folder / _FILE, {"counts": self._fitted(), "rows": np.asarray(self._rows)})
+        store.write_arrays(folder / _FILE, {"counts": self._fitted_counts(), "rows": np.asarray(self._rows)})
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> PopularityHead:
@@ -76,10 +77,7 @@ class PopularityHead(Configured):
         head._counts, head._rows = counts, int(rows)
         return head
 
-    def _fitted(self) -> np.ndarray:
+    def _fitted_counts(self) -> np.ndarray:
         if self._counts is None:
             raise UsageError("the popularity head has not been fitted: call fit or load first")
         return self._counts
-
-    def _log_odds(self, counts: np.ndarray) -> np.ndarray:
-        return np.log((counts + 0.5) / (self._rows - counts + 0.5))

@@ -61,6 +61,11 @@ def read_sparse(path: Path) -> csr_matrix:
     return as_csr(matrix)
 
 
+def read_matrix(path: Path) -> Matrix:
+    """Read a sparse `.npz` or a dense `.npy`."""
+    return read_sparse(path) if path.suffix == ".npz" else read_dense(path)
+
+
 def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
     if kind not in _INDEX_ARRAYS:
         raise ValueError(f"format {kind!r}, expected csr, csc or coo")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -143,9 +143,7 @@ def faults(entry: Entry, folder: Path) -> list[str]:
     for name, known in known_files(entry, folder).items():
         if not (folder / name).is_file():
             problems.append(f"{name} is missing")
-            continue
-        size = (folder / name).stat().st_size
-        if known.bytes is not None and size != known.bytes:
+        elif known.bytes not in (None, size := (folder / name).stat().st_size):
             problems.append(f"{name} has {size:,} bytes, expected {known.bytes:,}")
     return problems
 
@@ -183,11 +181,10 @@ def how_to_get(name: str, folders: Sequence[Path]) -> str:
     hand = manual_steps(entry, root / name)
     if not entry.sources:
         return f"it cannot be fetched: {hand}"
-    command = f"`xmckit data fetch {name} --to {root}`"
-    half = [folder for folder in folders if downloaded_bytes(folder / name)]
-    if half:
-        return f"it is half-downloaded: resume with `xmckit data fetch {name} --to {half[0]}`"
-    return f"fetch it with {command}, or {hand}"
+    for folder in folders:
+        if downloaded_bytes(folder / name):
+            return f"it is half-downloaded: resume with `xmckit data fetch {name} --to {folder}`"
+    return f"fetch it with `xmckit data fetch {name} --to {root}`, or {hand}"
 
 
 class Repository(Configured):
@@ -197,9 +194,7 @@ class Repository(Configured):
         )
         split: int = Field(0, ge=0, description="The random split to use, if the set has several.")
 
-    def __init__(self, **params: Any):
-        super().__init__(**params)
-        self._checked = False
+    _checked = False
 
     @property
     def entry(self) -> Entry:
@@ -227,7 +222,6 @@ class Repository(Configured):
         if not self._checked:
             self.fingerprint(context=context)
         dataset, entry = self._files.read(context=context), self.entry
-        published = {name: getattr(entry, name) for name in ("rows", "test_rows", "features", "labels")}
         actual = {
             "rows": dataset.train.rows,
             "test_rows": dataset.test.rows,
@@ -235,9 +229,9 @@ class Repository(Configured):
             "labels": dataset.labels,
         }
         wrong = [
-            f"{actual[name]:,} {name.replace('_', ' ')}, published are {published[name]:,}"
-            for name in actual
-            if published[name] not in (None, actual[name])
+            f"{count:,} {name.replace('_', ' ')}, published are {published:,}"
+            for name, count in actual.items()
+            if (published := getattr(entry, name)) not in (None, count)
         ]
         if wrong:
             raise self._not_the_set(wrong)

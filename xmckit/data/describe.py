@@ -34,8 +34,8 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "test": _describe_split(dataset.test, test_hashes),
         "duplicates": {
             "compared_by": "texts" if dataset.train.X is None else "features",
-            "train_rows_seen_before_in_train": _repeated(train_hashes),
-            "test_rows_seen_in_train": _shared(test_hashes, train_hashes),
+            "train_rows_seen_before_in_train": _count_repeats(train_hashes),
+            "test_rows_seen_in_train": _count_shared(test_hashes, train_hashes),
         },
         "info": dict(dataset.info),
     }
@@ -120,14 +120,11 @@ def _row_hashes(split: Split) -> np.ndarray:
         step = _DENSE_ROWS if isinstance(block, np.ndarray) else max(1, split.rows)
         for start in range(0, split.rows, step):
             piece = block if step >= split.rows else block[start : start + step]
-            _add_block_hashes(csr_matrix(piece, dtype=np.float32), offset, hashes[start : start + step])
+            matrix = csr_matrix(piece, dtype=np.float32)
+            indptr, indices = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
+            _add_row_hashes(indptr, indices, matrix.data.view(np.uint32), offset, hashes[start : start + step])
         offset += block.shape[1]
     return hashes
-
-
-def _add_block_hashes(matrix: csr_matrix, offset: int, hashes: np.ndarray) -> None:
-    indptr, indices = np.asarray(matrix.indptr, dtype=np.int64), np.asarray(matrix.indices, dtype=np.int64)
-    _add_row_hashes(indptr, indices, matrix.data.view(np.uint32), offset, hashes)
 
 
 def _text_hashes(split: Split) -> np.ndarray:
@@ -157,10 +154,10 @@ def _add_row_hashes(indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, o
         hashes[row] = total
 
 
-def _repeated(hashes: np.ndarray) -> int:
+def _count_repeats(hashes: np.ndarray) -> int:
     filled = hashes[hashes != _NOTHING]
     return int(len(filled) - len(np.unique(filled)))
 
 
-def _shared(hashes: np.ndarray, others: np.ndarray) -> int:
+def _count_shared(hashes: np.ndarray, others: np.ndarray) -> int:
     return int(np.isin(hashes[hashes != _NOTHING], others).sum())

@@ -68,11 +68,8 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def download(
-    source: ArchiveSource, folder: Path, *, progress: Progress = silent, retry: RetryPolicy | None = None
-) -> Path:
+def download(source: ArchiveSource, folder: Path, *, progress: Progress = silent, retry: RetryPolicy) -> Path:
     """Download the file of `source` into the existing `folder`; resume what an earlier call left there."""
-    retry = retry or RetryPolicy()
     check_address(source.address, has_checksum=source.checksum is not None)
     part = _Part(folder, source.address)
     if part.done.is_file():
@@ -140,12 +137,14 @@ def _attempt(source: ArchiveSource, part: _Part, progress: Progress, timeout: fl
         return
     headers = {"Range": f"bytes={received}-", "If-Range": part.version} if received and part.version else {}
     with _open(source, part, headers, timeout) as response:
-        start = _begin_or_resume(source, part, response, received)
+        _begin_or_resume(source, part, response, received)
         most = part.total if part.total is not None else source.bytes
-        _check_disk_space(part, most)
+        missing, free = (most or 0) - part.size, shutil.disk_usage(part.path.parent).free
+        if missing > free:
+            raise DataError(f"{missing:,} bytes are missing and only {free:,} are free", path=part.path.parent)
         what = f"fetching from {urllib.parse.urlsplit(source.address).hostname}"
         with open(part.path, "ab") as stream, progress(what, total=most) as bar:
-            bar.advance(start)
+            bar.advance(part.size)
             while block := _read(response):
                 stream.write(block)
                 bar.advance(len(block))
@@ -162,30 +161,26 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         raise _Interrupted(f"it broke off: {_reason(error)}") from None
 
 
-def _begin_or_resume(source: ArchiveSource, part: _Part, response: http.client.HTTPResponse, received: int) -> int:
-    """Return the position in the file where the response starts; discard a part that it does not continue."""
+def _begin_or_resume(source: ArchiveSource, part: _Part, response: http.client.HTTPResponse, received: int) -> None:
+    """Keep the part if the response continues it, otherwise discard it."""
     version = _version(response.headers)
     if response.status == 206:
         begin, total = _content_range(response.headers)
         if received and begin == received and part.total in (None, total) and version in (None, part.version):
             part.resumed = True
-            return received
+            return
         part.forget()
         raise _Interrupted("the server sent another part of the file than requested")
     total = _number(response.headers.get("Content-Length", ""))
     if source.bytes is not None and total not in (None, source.bytes):
         raise TransferError(f"{source.address}: the server has {total:,} bytes, expected {source.bytes:,}")
     part.begin(version, total)
-    return 0
 
 
 def _version(headers: Message) -> str | None:
     """Return the version of the file, in a form that If-Range accepts."""
-    tag = headers.get("ETag")
-    if tag and not tag.startswith("W/"):
-        return str(tag)
-    changed = headers.get("Last-Modified")
-    return None if changed is None else str(changed)
+    tag = headers.get("ETag", "")
+    return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
 
 def _content_range(headers: Message) -> tuple[int | None, int | None]:
@@ -199,19 +194,15 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
-def _check_disk_space(part: _Part, total: int | None) -> None:
-    free = shutil.disk_usage(part.path.parent).free
-    if total is not None and total - part.size > free:
-        raise DataError(f"{total - part.size:,} bytes are missing and only {free:,} are free", path=part.path.parent)
-
-
 def _matches_published(source: ArchiveSource, part: _Part) -> bool:
     """Compare size and checksum with the published ones; discard a file that differs, and retry if it was resumed."""
     checksum, wrong = source.checksum, ""
     if source.bytes is not None and part.size != source.bytes:
         wrong = f"received {part.size:,} bytes, expected {source.bytes:,}"
-    elif checksum is not None and (digest := _digest(part.path, checksum[0])) != checksum[1]:
-        wrong = f"its {checksum[0].upper()} is {digest}, expected {checksum[1]}"
+    elif checksum is not None:
+        algorithm, expected = checksum
+        digest = store.file_sha256(part.path, algorithm=algorithm)
+        wrong = "" if digest == expected else f"its {algorithm.upper()} is {digest}, expected {expected}"
     if not wrong:
         return True
     resumed, why = part.resumed, web_page_hint(part.path) or "The file was changed or damaged"
@@ -227,14 +218,6 @@ def web_page_hint(file: Path) -> str:
         start = stream.read(512).lstrip().lower()
     page = start.startswith((b"<!doctype html", b"<html"))
     return "The server sent a web page, perhaps one that asks for confirmation" if page else ""
-
-
-def _digest(path: Path, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with open(path, "rb", buffering=0) as stream:
-        while block := stream.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 # -- the connection ------------------------------------------------------------------------------------------------
@@ -256,27 +239,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener(source: ArchiveSource) -> urllib.request.OpenerDirector:
-    """Return an opener for http and https only; urllib's default one would also open files."""
-    opener = urllib.request.OpenerDirector()
-    host = urllib.parse.urlsplit(source.address).hostname or ""
-    for handler in (
-        urllib.request.ProxyHandler({} if _is_loopback(host) else None),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        _Redirects(source.checksum is not None),
-    ):
-        opener.add_handler(handler)
-    return opener
-
-
 def _open(source: ArchiveSource, part: _Part, headers: Mapping[str, str], timeout: float) -> http.client.HTTPResponse:
     agent = {"User-Agent": f"xmckit/{__version__}", "Accept-Encoding": "identity"}
     request = urllib.request.Request(source.address, headers={**agent, **headers})
+    host = urllib.parse.urlsplit(source.address).hostname or ""
+    proxies = urllib.request.ProxyHandler({} if _is_loopback(host) else None)
+    # It could open files too, but `check_address` accepts neither their addresses nor redirects to them.
+    opener = urllib.request.build_opener(proxies, _Redirects(source.checksum is not None))
     try:
-        response: http.client.HTTPResponse = _opener(source).open(request, timeout=timeout)
+        response: http.client.HTTPResponse = opener.open(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
         status = f"the server answered {error.code} {error.reason}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import lzma
 import shutil
@@ -21,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from xmckit import store
-from xmckit.context import Bar, Progress, silent
+from xmckit.context import Progress, silent
 from xmckit.data.catalogue import RECORD, ArchiveSource, Entry, KnownFile, download_folder, faults, manual_steps
 from xmckit.data.download import RetryPolicy, TransferError, download, web_page_hint
 from xmckit.errors import DataError, UsageError
@@ -36,7 +37,6 @@ _DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOF
 class FetchResult:
     """The result of `fetch`. `checked`: whether a published checksum was compared; None if the set existed."""
 
-    name: str
     folder: Path
     address: str | None = None
     bytes: int = 0
@@ -48,22 +48,33 @@ def fetch(
     root: Path,
     *,
     progress: Progress = silent,
-    retry: RetryPolicy | None = None,
+    retry: RetryPolicy,
     log: Callable[[str], None] = lambda message: None,
 ) -> FetchResult:
-    """Put the set into a folder with its name in `root`, unless a complete folder exists."""
+    """Put the set into a folder with its name in `root`, from the first source that works, unless it is complete."""
     folder = root / entry.name
     if folder.exists() or folder.is_symlink():
         if wrong := faults(entry, folder):
             raise DataError(f"this folder is not the complete set: {'; '.join(wrong)}. Move it away", path=folder)
-        return FetchResult(entry.name, folder)
+        return FetchResult(folder)
     if not entry.sources:
         raise DataError(f"{entry.name} cannot be fetched: {manual_steps(entry, folder)}")
+    failures = []
     with _locked_download_folder(folder) as waiting:
         store.remove_stale(root)
-        source, size = _fetch_from_sources(entry, folder, waiting, progress, retry, log)
-        shutil.rmtree(waiting)
-    return FetchResult(entry.name, folder, source.address, size, source.checksum is not None)
+        for source in entry.sources:
+            try:
+                archive = download(source, waiting, progress=progress, retry=retry)
+                _make_folder(entry, source, archive, folder, progress)
+            except TransferError as error:
+                failures.append(f"- {error}\n")
+                if source is not entry.sources[-1]:
+                    log(f"{error}; trying another address")
+            else:
+                size = archive.stat().st_size
+                shutil.rmtree(waiting)
+                return FetchResult(folder, source.address, size, source.checksum is not None)
+    raise DataError(f"could not fetch {entry.name}.\n{''.join(failures)}By hand: {manual_steps(entry, folder)}")
 
 
 @contextlib.contextmanager
@@ -85,42 +96,24 @@ def _locked_download_folder(folder: Path) -> Iterator[Path]:
                     folder.parent.rmdir()
 
 
-def _fetch_from_sources(
-    entry: Entry,
-    folder: Path,
-    waiting: Path,
-    progress: Progress,
-    retry: RetryPolicy | None,
-    log: Callable[[str], None],
-) -> tuple[ArchiveSource, int]:
-    """Make the folder of the set from the first source that works. Return the source and the size of its archive."""
-    failures = []
-    for source in entry.sources:
-        try:
-            archive = download(source, waiting, progress=progress, retry=retry)
-            _make_folder(entry, source, archive, folder, progress)
-            return source, archive.stat().st_size
-        except TransferError as error:
-            failures.append(str(error))
-            if source is not entry.sources[-1]:
-                log(f"{error}; trying another address")
-    raise DataError(f"could not fetch {entry.name}.\n{_lines(failures)}\nBy hand: {manual_steps(entry, folder)}")
-
-
-def _lines(failures: list[str]) -> str:
-    return "\n".join(f"- {failure}" for failure in failures)
-
-
 def _make_folder(entry: Entry, source: ArchiveSource, archive: Path, folder: Path, progress: Progress) -> None:
     with store.atomic_folder(folder) as temporary:
         try:
-            with progress("unpacking", total=len(entry.unpack)) as bar:
-                files = unpack(archive, entry.unpack, temporary, bar)
+            files = unpack(archive, entry.unpack, temporary, progress)
             _check_files(entry, files)
         except DataError as error:
             archive.unlink()  # unpacking it again would fail again
             raise TransferError(f"{source.address}: {error}") from None
-        store.write_json(temporary / RECORD, _record(entry, source, archive, files))
+        record = {
+            "name": entry.name,
+            "address": source.address,
+            "bytes": archive.stat().st_size,
+            "sha256": store.file_sha256(archive),
+            "licence": entry.licence,
+            "citation": entry.citation,
+            "files": {name: known.model_dump() for name, known in files.items()},
+        }
+        store.write_json(temporary / RECORD, record)
 
 
 def _check_files(entry: Entry, files: Mapping[str, KnownFile]) -> None:
@@ -131,40 +124,26 @@ def _check_files(entry: Entry, files: Mapping[str, KnownFile]) -> None:
             raise DataError(f"{name} in the archive is not the file that the catalogue describes for {entry.name}")
 
 
-def _record(entry: Entry, source: ArchiveSource, archive: Path, files: Mapping[str, KnownFile]) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "address": source.address,
-        "bytes": archive.stat().st_size,
-        "sha256": store.file_sha256(archive),
-        "licence": entry.licence,
-        "citation": entry.citation,
-        "files": {name: known.model_dump() for name, known in files.items()},
-    }
-
-
 # -- archives ------------------------------------------------------------------------------------------------------
 
 
-def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, bar: Bar | None = None) -> dict[str, KnownFile]:
+def unpack(archive: Path, wanted: Mapping[str, str], folder: Path, progress: Progress = silent) -> dict[str, KnownFile]:
     """Write only the files in `wanted` (file → the end of its path in the archive) into `folder`."""
     limit = LARGEST_GROWTH * archive.stat().st_size + ALWAYS_ALLOWED
+    written: dict[str, KnownFile] = {}
     try:
-        if zipfile.is_zipfile(archive):
-            members = _zip_members(archive, wanted)
-        elif tarfile.is_tarfile(archive):
-            members = _tar_members(archive, wanted)
-        else:
-            raise DataError(
-                f"this is neither a zip nor a tar archive. {web_page_hint(archive)}".rstrip(". "), path=archive
-            )
-        written: dict[str, KnownFile] = {}
-        for name, stream in members:
-            if name in written:
-                raise DataError(f"the archive has several files {wanted[name]}", path=archive)
-            written[name] = _write(stream, folder / name, limit, archive)
-            limit -= written[name].bytes or 0
-            if bar is not None:
+        with progress("unpacking", total=len(wanted)) as bar:
+            for path, is_file, open_member in _members(archive):
+                name = _wanted_name(path, wanted)
+                if name is None:
+                    continue
+                if not is_file:
+                    raise DataError(f"{path} is a link or a device, expected a file", path=archive)
+                if name in written:
+                    raise DataError(f"the archive has several files {wanted[name]}", path=archive)
+                with open_member() as stream:
+                    written[name] = _write(stream, folder / name, limit, archive)
+                limit -= written[name].bytes or 0
                 bar.advance(1)
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
@@ -185,30 +164,23 @@ def _wanted_name(member: str, wanted: Mapping[str, str]) -> str | None:
     return None
 
 
-def _zip_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, IO[bytes]]]:
-    with zipfile.ZipFile(archive) as content:
-        for member in content.infolist():
-            name = None if member.is_dir() else _wanted_name(member.filename, wanted)
-            if name is None:
-                continue
-            if stat.S_ISLNK(member.external_attr >> 16):
-                raise DataError(f"{member.filename} is a link, expected a file", path=archive)
-            with content.open(member) as stream:
-                yield name, stream
-
-
-def _tar_members(archive: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, IO[bytes]]]:
-    # As a stream, because a compressed archive can only be read forwards.
-    with tarfile.open(archive, "r|*") as content:
-        for member in content:
-            name = None if member.isdir() else _wanted_name(member.name, wanted)
-            if name is None:
-                continue
-            stream = content.extractfile(member) if member.isreg() else None
-            if stream is None:
-                raise DataError(f"{member.name} is a link or a device, expected a file", path=archive)
-            with stream:
-                yield name, stream
+def _members(archive: Path) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
+    """Yield the path of each member that is no folder, whether it is a regular file, and a function that opens it."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as content:
+            for entry in content.infolist():
+                if not entry.is_dir():
+                    is_link = stat.S_ISLNK(entry.external_attr >> 16)
+                    yield entry.filename, not is_link, functools.partial(content.open, entry)
+    elif tarfile.is_tarfile(archive):
+        # As a stream, because a compressed archive can only be read forwards.
+        with tarfile.open(archive, "r|*") as stream:
+            for member in stream:
+                if not member.isdir():
+                    yield member.name, member.isreg(), functools.partial(stream.extractfile, member)
+    else:
+        hint = web_page_hint(archive)
+        raise DataError(f"this is neither a zip nor a tar archive. {hint}".rstrip(". "), path=archive)
 
 
 def _write(stream: IO[bytes], path: Path, limit: int, archive: Path) -> KnownFile:

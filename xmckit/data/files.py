@@ -88,11 +88,11 @@ def find_reader(path: Path, reader: str | Spec, *, context: Context) -> Reader:
             raise UsageError(
                 f"there is no reader {reader.use!r} (known: {', '.join(known)}){nearest(reader.use, known)}"
             )
-        return _configured(reader.use, reader.options, context)
+        return _build_reader(reader.use, reader.options, context)
     usable = _loadable(known, context)
     fitting = [name for name, target in usable.items() if target().matches(path)]
     if len(fitting) == 1:
-        return _configured(fitting[0], {}, context)
+        return _build_reader(fitting[0], {}, context)
     if fitting:
         raise UsageError(f"{path}: several readers fit ({', '.join(fitting)}). Choose one with `reader`.")
     formats = "; ".join(f"{name}: {_looks_for(target)}" for name, target in usable.items())
@@ -110,7 +110,7 @@ def _loadable(names: list[str], context: Context) -> dict[str, type]:
     return usable
 
 
-def _configured(name: str, options: Mapping[str, Any], context: Context) -> Reader:
+def _build_reader(name: str, options: Mapping[str, Any], context: Context) -> Reader:
     try:
         return context.resolve("reader", name)(**options)
     except ValidationError as error:

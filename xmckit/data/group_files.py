@@ -56,35 +56,25 @@ def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
     names = dataset.label_names or [str(label) for label in range(dataset.labels)]
     label_ids = {name: label for label, name in enumerate(names)}
     shared = {name for name, count in Counter(names).items() if count > 1}
-    given: dict[int, list[int]] = {}
+    labels_by_group: dict[str, list[int]] = {}
     for line, group, labels in _lines(path):
+        wrong = ""
         if group not in groups:
-            raise DataError(
-                f"no training row is in a group {group!r}{nearest(group, list(groups))}", path=path, line=line
-            )
-        if groups[group] in given:
-            raise DataError(f"the group {group!r} has a second line", path=path, line=line)
-        for label in labels:
-            if label not in label_ids:
-                raise DataError(
-                    f"there is no label {label!r}{nearest(label, names)}. A label without rows must be declared: in "
-                    "labels.txt, or by the number of labels",
-                    path=path,
-                    line=line,
-                )
-            if label in shared:
-                raise DataError(
-                    f"several labels have the name {label!r}: give labels names of their own", path=path, line=line
-                )
-        given[groups[group]] = [label_ids[label] for label in labels]
-    missing = sorted(name for name, group in groups.items() if group not in given)
-    if missing:
-        raise DataError(
-            f"{len(missing)} groups have no line, the first is {missing[0]!r}: a group without labels needs a line "
-            "with its name alone",
-            path=path,
-        )
-    return as_csr(csr_from_lists([given[group] for group in range(len(groups))], dataset.labels))
+            wrong = f"no training row is in a group {group!r}{nearest(group, list(groups))}"
+        elif group in labels_by_group:
+            wrong = f"the group {group!r} has a second line"
+        elif unknown := [label for label in labels if label not in label_ids]:
+            declare = "A label without rows must be declared: in labels.txt, or by the number of labels"
+            wrong = f"there is no label {unknown[0]!r}{nearest(unknown[0], names)}. {declare}"
+        elif ambiguous := [label for label in labels if label in shared]:
+            wrong = f"several labels have the name {ambiguous[0]!r}: give labels names of their own"
+        if wrong:
+            raise DataError(wrong, path=path, line=line)
+        labels_by_group[group] = [label_ids[label] for label in labels]
+    if missing := sorted(groups.keys() - labels_by_group.keys()):
+        need = "a group without labels needs a line with its name alone"
+        raise DataError(f"{len(missing)} groups have no line, the first is {missing[0]!r}: {need}", path=path)
+    return as_csr(csr_from_lists([labels_by_group[group] for group in groups], dataset.labels))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -28,7 +28,7 @@ from xmckit.context import Context
 from xmckit.data import reading
 from xmckit.data.model import Dataset, Groups, Split, carve_validation, labels_of_groups
 from xmckit.errors import DataError, UsageError
-from xmckit.params import Configured, Params
+from xmckit.params import Params
 from xmckit.sparse.csr import csr_from_lists
 
 _BATCH = 10_000
@@ -36,20 +36,16 @@ _BATCH = 10_000
 _STRINGS = re.compile(r"(labels|label_map|Y|trn_X|tst_X|(texts|rows|group_names)\.(trn|tst))\.jsonl")
 
 
-@dataclass
-class _RowColumns:
-    """The fields of the rows, column by column."""
-
-    lines: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    labels: list[list[str]] = field(default_factory=list)
-    unlabelled: list[int] = field(default_factory=list)  # lines without that field; their groups may have labels
-    names: list[str | None] = field(default_factory=list)
-    groups: list[list[str]] = field(default_factory=list)
-    parts: list[str | None] = field(default_factory=list)
+class _Row(NamedTuple):
+    line: int
+    text: str
+    labels: list[str] | None  # None without that field; the groups of the row may have labels
+    name: str | None
+    groups: list[str]
+    part: str | None
 
 
-class JsonLines(Configured):
+class JsonLines(reading.FileReader):
     class Params(Params):
         text: str = Field("text", description="The field with the text.")
         labels: str = Field("labels", description="The field with the list of label names.")
@@ -58,26 +54,29 @@ class JsonLines(Configured):
         split: str = Field("split", description="The field with train or test, in a single file.")
         test_share: float = Field(0.2, gt=0, lt=1, description="The share of test rows, if nothing else defines them.")
 
+    form = "JSON lines"
     looks_for = "train.jsonl with test.jsonl, or a single .jsonl file"
 
-    def matches(self, path: Path) -> bool:
-        return len(_data_files(path)) > 0
+    def layouts(self, path: Path) -> Sequence[Sequence[Path]]:
+        """Return train and test, or the single file, or nothing."""
+        if not path.is_dir():
+            return [[path]] if path.is_file() and _is_json_lines(path.name) else []
+        pair = [reading.find_file(path, f"{part}.jsonl") for part in ("train", "test")]
+        if all(pair):
+            return [[file for file in pair if file is not None]]
+        single = [name for name in reading.file_names(path) if _is_json_lines(name) and not _STRINGS.match(name)]
+        return [[path / single[0]]] if len(single) == 1 else []
 
     def files(self, path: Path) -> Sequence[Path]:
-        files = _data_files(path)
-        if not files:
-            raise DataError(f"not JSON lines: expected {self.looks_for}", path=path)
         names = _names_file(path)
-        return files if names is None else [*files, names]
+        return [*self.layout(path), *([] if names is None else [names])]
 
     def read(self, path: Path, *, context: Context) -> Dataset:
-        self.files(path)
-        files = _data_files(path)
+        files = self.layout(path)
         rows = [self._read_rows(file, context) for file in files]
         names_file = _names_file(path)
         names = _label_names(names_file, files, rows)
-        ids = {name: label for label, name in enumerate(names)}
-        splits = [_split(file, part, ids) for file, part in zip(files, rows, strict=True)]
+        splits = [_split(file, part, names) for file, part in zip(files, rows, strict=True)]
         train, test = splits if len(splits) == 2 else self._train_and_test(files[0], rows[0], splits[0], context)
         train, test = (replace(split, groups=_with_own_labels(split)) for split in (train, test))
         dataset = Dataset(
@@ -87,35 +86,32 @@ class JsonLines(Configured):
             label_names=names,
             info={"format": "jsonl", **({} if names_file else {reading.LABEL_NAMES: reading.FROM_ROWS})},
         )
-        return reading.validated(dataset, files[0], files[-1])
+        return reading.check_dataset(dataset, files[0], files[-1])
 
     def read_file(self, path: Path, *, context: Context) -> tuple[Split, list[str]]:
         """Return all rows of one file as one split, and the names of their labels."""
         rows = self._read_rows(path, context)
         names = _label_names(None, [path], [rows])
-        return _split(path, rows, {name: label for label, name in enumerate(names)}), names
+        return _split(path, rows, names), names
 
-    def _read_rows(self, path: Path, context: Context) -> _RowColumns:
-        rows = _RowColumns()
+    def _read_rows(self, path: Path, context: Context) -> list[_Row]:
+        rows = []
         lines = reading.read_lines(path)
         if not lines:
             raise DataError("the file is empty, expected one JSON object a line", path=path)
         with context.progress(f"reading {path.name}", total=len(lines)) as bar:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    self._add_row(rows, reading.json_object(path, number, line), path, number)
+                    rows.append(self._row(reading.json_object(path, number, line), path, number))
                 if number % _BATCH == 0:
                     bar.advance(_BATCH)
             bar.advance(len(lines) % _BATCH)
-        if any(name is None for name in rows.names) and any(name is not None for name in rows.names):
-            nameless = rows.lines[rows.names.index(None)]
-            raise DataError(f"this row has no {self.params.id!r}, but other rows do", path=path, line=nameless)
-        if 0 < len(rows.unlabelled) < len(rows.lines):
-            text = f"this row has no {self.params.labels!r}, but other rows do; a row without labels has []"
-            raise DataError(text, path=path, line=rows.unlabelled[0])
+        _all_have(self.params.id, [row.name is not None for row in rows], rows, path)
+        has_labels = [row.labels is not None for row in rows]
+        _all_have(self.params.labels, has_labels, rows, path, "; a row without labels has []")
         return rows
 
-    def _add_row(self, rows: _RowColumns, row: Mapping[str, Any], path: Path, line: int) -> None:
+    def _row(self, row: Mapping[str, Any], path: Path, line: int) -> _Row:
         names = self.params
 
         def wrong(key: str, expected: str) -> DataError:
@@ -131,7 +127,7 @@ class JsonLines(Configured):
         if len(set(labels)) != len(labels):
             raise wrong(names.labels, "a list without repetitions")
         name = row.get(names.id)
-        if name is not None and (isinstance(name, bool) or not isinstance(name, (str, int))):
+        if not reading.is_row_id(name):
             raise wrong(names.id, "a string or a whole number")
         group = row.get(names.group)
         groups = [] if group is None else [group] if isinstance(group, str) else group
@@ -140,23 +136,16 @@ class JsonLines(Configured):
         part = row.get(names.split)
         if part not in (None, "train", "test"):
             raise wrong(names.split, '"train" or "test"')
-        rows.lines.append(line)
-        if names.labels not in row:
-            rows.unlabelled.append(line)
-        rows.texts.append(reading.check_encodable(text, path, line))
-        rows.labels.append([reading.check_encodable(label, path, line) for label in labels])
-        rows.names.append(None if name is None else reading.check_encodable(str(name), path, line))
-        rows.groups.append([reading.check_encodable(group, path, line) for group in dict.fromkeys(groups)])
-        rows.parts.append(part)
+        name = None if name is None else str(name)
+        for string in (text, *labels, name or "", *groups):
+            reading.check_encodable(string, path, line)
+        return _Row(line, text, labels if names.labels in row else None, name, list(dict.fromkeys(groups)), part)
 
-    def _train_and_test(self, path: Path, rows: _RowColumns, split: Split, context: Context) -> tuple[Split, Split]:
-        has_part = [part is not None for part in rows.parts]
-        if all(has_part):
-            in_test = np.array([part == "test" for part in rows.parts])
+    def _train_and_test(self, path: Path, rows: list[_Row], split: Split, context: Context) -> tuple[Split, Split]:
+        has_part = [row.part is not None for row in rows]
+        if _all_have(self.params.split, has_part, rows, path):
+            in_test = np.array([row.part == "test" for row in rows], dtype=bool)
             return split.take(np.flatnonzero(~in_test)), split.take(np.flatnonzero(in_test))
-        if any(has_part):
-            line = rows.lines[has_part.index(False)]
-            raise DataError(f"this row has no {self.params.split!r}, but other rows do", path=path, line=line)
         train, test = carve_validation(split, self.params.test_share, context.rng("jsonl", "test rows"))
         if test is None:
             raise DataError(f"{split.rows} rows cannot be split into train and test rows", path=path)
@@ -198,16 +187,16 @@ def _group_name(groups: Groups, group: int) -> str:
     return groups.names[group] if groups.names is not None else f"{group:0{len(str(groups.membership.shape[1]))}}"
 
 
-def _data_files(path: Path) -> list[Path]:
-    """Return [train, test], or the single file, or nothing."""
-    if not path.is_dir():
-        return [path] if path.is_file() and path.name.removesuffix(".gz").endswith(".jsonl") else []
-    pair = [reading.find_file(path, f"{part}.jsonl") for part in ("train", "test")]
-    if all(pair):
-        return [file for file in pair if file is not None]
-    single = [name for name in reading.file_names(path) if name.removesuffix(".gz").endswith(".jsonl")]
-    single = [name for name in single if not _STRINGS.match(name)]
-    return [path / single[0]] if len(single) == 1 else []
+def _is_json_lines(name: str) -> bool:
+    return name.removesuffix(".gz").endswith(".jsonl")
+
+
+def _all_have(field: str, has: list[bool], rows: list[_Row], path: Path, hint: str = "") -> bool:
+    """Return whether all rows have a field; raise DataError if only some rows have it."""
+    if any(has) and not all(has):
+        line = rows[has.index(False)].line
+        raise DataError(f"this row has no {field!r}, but other rows do{hint}", path=path, line=line)
+    return all(has)
 
 
 def _names_file(path: Path) -> Path | None:
@@ -218,36 +207,38 @@ def _is_string_list(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[_RowColumns]) -> list[str]:
-    seen = {label for part in rows for labels in part.labels for label in labels}
+def _label_names(names_file: Path | None, files: Sequence[Path], rows: Sequence[list[_Row]]) -> list[str]:
+    seen = {label for part in rows for row in part for label in row.labels or ()}
     if names_file is None:
         return sorted(seen)
-    count = len(reading.read_lines(names_file))
-    names = reading.read_strings(names_file, count=count, what="label")
+    names = reading.read_strings(names_file)
     if len(set(names)) != len(names):
         raise DataError("a label name occurs twice", path=names_file)
     known = set(names)
     for file, part in zip(files, rows, strict=True):
-        for line, labels in zip(part.lines, part.labels, strict=True):
-            if unknown := [label for label in labels if label not in known]:
-                raise DataError(f"the label {unknown[0]!r} is not in {names_file.name}", path=file, line=line)
+        for row in part:
+            if unknown := [label for label in row.labels or () if label not in known]:
+                raise DataError(f"the label {unknown[0]!r} is not in {names_file.name}", path=file, line=row.line)
     return names
 
 
-def _incidence(lists: Sequence[Sequence[str]], ids: Mapping[str, int]) -> csr_matrix:
-    """Return rows × ids: 1 if the list of a row has the name."""
+def _incidence(lists: Sequence[Sequence[str]], names: Sequence[str]) -> csr_matrix:
+    """Return rows × names: 1 if the list of a row has the name."""
+    ids = {name: column for column, name in enumerate(names)}
     return csr_from_lists([sorted(ids[name] for name in names) for names in lists], len(ids))
 
 
-def _split(path: Path, rows: _RowColumns, ids: Mapping[str, int]) -> Split:
-    if not ids:
+def _split(path: Path, rows: list[_Row], label_names: Sequence[str]) -> Split:
+    if not label_names:
         raise DataError("no row has a label", path=path)
-    Y = _incidence(rows.labels, ids)
-    names = [name for name in rows.names if name is not None]
-    group_ids = {name: group for group, name in enumerate(sorted({name for row in rows.groups for name in row}))}
-    membership = _incidence(rows.groups, group_ids) if group_ids else None
-    groups = None if membership is None else Groups(membership, (membership.T @ Y).tocsr(), list(group_ids))
-    return Split(X=None, Y=Y, texts=rows.texts, names=names or None, groups=groups)
+    Y = _incidence([row.labels or [] for row in rows], label_names)
+    names = [row.name for row in rows if row.name is not None]
+    group_names = sorted({name for row in rows for name in row.groups})
+    groups = None
+    if group_names:
+        membership = _incidence([row.groups for row in rows], group_names)
+        groups = Groups(membership, labels_of_groups(membership, Y), group_names)
+    return Split(X=None, Y=Y, texts=[row.text for row in rows], names=names or None, groups=groups)
 
 
 def _with_own_labels(split: Split) -> Groups | None:

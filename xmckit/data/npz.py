@@ -22,36 +22,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
 from xmckit.data import reading
-from xmckit.data.arrays import read_dense, read_sparse, write_dense, write_sparse
-from xmckit.data.model import Dataset, Features, Groups, Matrix, Split
+from xmckit.data.arrays import read_matrix, read_sparse, write_dense, write_sparse
+from xmckit.data.model import ONLY_BLOCK, Dataset, Features, Matrix, Split
+from xmckit.data.saved import join_parts, split_parts
 from xmckit.errors import DataError, UsageError
-from xmckit.params import Configured
 
 PARTS = ("trn", "tst")
 NEEDED = tuple(f"Y.{part}.npz" for part in PARTS)
+# The names of the files with each part of a split: of strings, and of matrices, which have the name of the part.
+_STRINGS = {"texts": "texts", "names": "rows", "group_names": "group_names"}
+_MATRICES = ("groups", "group_labels", "weights", "filter")
+_LABEL_FEATURES = ("label_features.npy", "label_features.npz")
 _BLOCK = re.compile(r"X(?:\.(.+))?\.(trn|tst)\.(?:npz|npy)")
 
 
-class NpzFolder(Configured):
+class NpzFolder(reading.FileReader):
+    form = "a folder of npz files"
     looks_for = "X.trn.npz, Y.trn.npz, X.tst.npz and Y.tst.npz"
 
-    def matches(self, path: Path) -> bool:
-        return path.is_dir() and all((path / name).is_file() for name in NEEDED)
+    def layouts(self, path: Path) -> Sequence[Sequence[Path]]:
+        needed = [path / name for name in NEEDED]
+        return [needed] if all(file.is_file() for file in needed) else []
 
     def files(self, path: Path) -> Sequence[Path]:
-        if not self.matches(path):
-            raise DataError(f"not a folder of npz files: expected {self.looks_for}", path=path)
-        strings = [f"{kind}.{part}" for kind in ("texts", "rows", "group_names") for part in PARTS]
-        numbers = [f"{kind}.{part}.npz" for kind in _MATRICES for part in PARTS]
+        needed = self.layout(path)
+        strings = [f"{stem}.{part}" for stem in _STRINGS.values() for part in PARTS]
+        matrices = [f"{name}.{part}.npz" for name in _MATRICES for part in PARTS]
         blocks = [name for name in reading.file_names(path) if _BLOCK.fullmatch(name)]
         candidates = [
-            *(path / name for name in (*blocks, *NEEDED, *numbers, "info.json")),
-            *(path / f"label_features{suffix}" for suffix in (".npz", ".npy")),
+            *needed,
+            *(path / name for name in (*blocks, *matrices, *_LABEL_FEATURES, "info.json")),
             *(reading.strings_file(path, stem) for stem in (*strings, "labels")),
         ]
         return [file for file in candidates if file is not None and file.is_file()]
@@ -62,16 +66,17 @@ class NpzFolder(Configured):
             train, test = (_read_split(path, part) for part in PARTS)
             bar.advance(len(files))
         info = _read_info(path / "info.json")
+        label_features = next((path / name for name in _LABEL_FEATURES if (path / name).is_file()), None)
         dataset = Dataset(
             name=info.get("name", path.resolve().name),
             train=train,
             test=test,
             label_names=reading.optional_strings(path, ["labels"], count=train.labels, what="label"),
-            label_features=_matrix(path, "label_features"),
+            label_features=None if label_features is None else read_matrix(label_features),
             propensity=info.get("propensity"),
             info=info.get("info", {"format": "npz"}),
         )
-        return reading.validated(dataset, *(path / name for name in NEEDED))
+        return reading.check_dataset(dataset, *(path / name for name in NEEDED))
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """Write every part of the data set, so that `read` restores it."""
@@ -85,63 +90,40 @@ class NpzFolder(Configured):
         store.write_json(folder / "info.json", facts)
 
 
-_MATRICES = ("groups", "group_labels", "weights", "filter")
-
-
 def _read_split(folder: Path, part: str) -> Split:
     labels_file = folder / f"Y.{part}.npz"
     Y = reading.check_ones(read_sparse(labels_file), labels_file)
-    rows = Y.shape[0]
-    texts = reading.optional_strings(folder, [f"texts.{part}"], count=rows, what="row")
-    extra = {kind: _sparse(folder / f"{kind}.{part}.npz") for kind in _MATRICES}
-    return Split(
-        X=_read_blocks(folder, part, rows, texts),
-        Y=Y,
-        texts=texts,
-        weights=extra["weights"],
-        groups=_groups(folder, part, extra["groups"], extra["group_labels"]),
-        filter=extra["filter"],
-        names=reading.optional_strings(folder, [f"rows.{part}"], count=rows, what="row"),
-    )
+    files = {name: folder / f"{name}.{part}.npz" for name in _MATRICES}
+    matrices = {name: read_sparse(file) for name, file in files.items() if file.is_file()}
+    if ("groups" in matrices) != ("group_labels" in matrices):
+        raise DataError(f"groups.{part}.npz and group_labels.{part}.npz need each other", path=folder)
+    counts = {"texts": (Y.shape[0], "row"), "names": (Y.shape[0], "row")}
+    if "groups" in matrices:
+        counts["group_names"] = (matrices["groups"].shape[1], "group")
+    strings = {}
+    for name, (count, what) in counts.items():
+        lines = reading.optional_strings(folder, [f"{_STRINGS[name]}.{part}"], count=count, what=what)
+        if lines is not None:
+            strings[name] = lines
+    X = _read_blocks(folder, part, Y.shape[0])
+    if X is None and "texts" not in strings:
+        raise DataError(f"there is neither X.{part}.npz nor texts.{part}.txt", path=folder)
+    return join_parts(X, Y, strings, matrices)
 
 
-def _read_blocks(folder: Path, part: str, rows: int, texts: Sequence[str] | None) -> Features | None:
+def _read_blocks(folder: Path, part: str, rows: int) -> Features | None:
     blocks: dict[str, Matrix] = {}
     for name in reading.file_names(folder):
         match = _BLOCK.fullmatch(name)
         if not match or match[2] != part:
             continue
-        block, path = match[1] or "X", folder / name
+        block, path = match[1] or ONLY_BLOCK, folder / name
         if block in blocks:
             raise DataError(f"the block {block} exists twice, as .npz and as .npy", path=path)
-        blocks[block] = read_sparse(path) if path.suffix == ".npz" else read_dense(path)
+        blocks[block] = read_matrix(path)
         if blocks[block].shape[0] != rows:
             raise DataError(f"{blocks[block].shape[0]} rows, but Y.{part}.npz has {rows}", path=path)
-    if not blocks and texts is None:
-        raise DataError(f"there is neither X.{part}.npz nor texts.{part}.txt", path=folder)
-    if blocks.keys() == {"X"}:
-        return blocks["X"]
-    return blocks or None
-
-
-def _groups(folder: Path, part: str, membership: csr_matrix | None, labels: csr_matrix | None) -> Groups | None:
-    if membership is None or labels is None:
-        if membership is not labels:
-            raise DataError(f"groups.{part}.npz and group_labels.{part}.npz need each other", path=folder)
-        return None
-    count = int(membership.shape[1])
-    names = reading.optional_strings(folder, [f"group_names.{part}"], count=count, what="group")
-    return Groups(membership, labels, names)
-
-
-def _sparse(path: Path) -> csr_matrix | None:
-    return read_sparse(path) if path.is_file() else None
-
-
-def _matrix(folder: Path, stem: str) -> Matrix | None:
-    if (folder / f"{stem}.npy").is_file():
-        return read_dense(folder / f"{stem}.npy")
-    return _sparse(folder / f"{stem}.npz")
+    return blocks[ONLY_BLOCK] if blocks.keys() == {ONLY_BLOCK} else blocks or None
 
 
 def _refuse_constant(constant: str) -> None:
@@ -155,39 +137,32 @@ def _read_info(path: Path) -> Mapping[str, Any]:
         facts = json.loads(reading.read_bytes(path).tobytes(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON: {error}", path=path) from None
-    propensity = facts.get("propensity") if isinstance(facts, Mapping) else None
+    facts = facts if isinstance(facts, Mapping) else {}
+    propensity = facts.get("propensity")
     if isinstance(propensity, list) and len(propensity) == 2 and all(isinstance(x, (int, float)) for x in propensity):
         propensity = (float(propensity[0]), float(propensity[1]))
     elif propensity is not None and not isinstance(propensity, str):
         raise DataError(f"propensity must be a name or two numbers, found {propensity!r}", path=path)
-    expected = {"name": str, "info": Mapping}
-    if not isinstance(facts, Mapping) or any(not isinstance(facts.get(key), kind) for key, kind in expected.items()):
+    if not isinstance(facts.get("name"), str) or not isinstance(facts.get("info"), Mapping):
         raise DataError("expected an object with name, propensity and info", path=path)
     return {"name": facts["name"], "propensity": propensity, "info": facts["info"]}
 
 
 def _write_split(folder: Path, part: str, split: Split) -> None:
     write_sparse(folder / f"Y.{part}.npz", split.Y)
-    if isinstance(split.X, Mapping):
-        for name, block in split.X.items():
-            _write_matrix(folder, _block_stem(name, part), block)
-    elif split.X is not None:
-        _write_matrix(folder, f"X.{part}", split.X)
-    groups = split.groups
-    group_names = None if groups is None else groups.names
-    for stem, strings in (("texts", split.texts), ("rows", split.names), ("group_names", group_names)):
-        if strings is not None:
-            reading.write_strings(folder, f"{stem}.{part}", strings)
-    matrices = (groups and groups.membership, groups and groups.labels, split.weights, split.filter)
-    for kind, matrix in zip(_MATRICES, matrices, strict=True):
-        if matrix is not None:
-            write_sparse(folder / f"{kind}.{part}.npz", matrix)
+    for name, block in split.blocks.items():
+        _write_matrix(folder, _block_stem(name, part), block)
+    strings, matrices = split_parts(split)
+    for name, lines in strings.items():
+        reading.write_strings(folder, f"{_STRINGS[name]}.{part}", lines)
+    for name, matrix in matrices.items():
+        write_sparse(folder / f"{name}.{part}.npz", matrix)
 
 
 def _block_stem(name: str, part: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UsageError(f"a feature block named {name!r} cannot be a file name: use letters, digits, _ and -")
-    return f"X.{part}" if name == "X" else f"X.{name}.{part}"
+    return f"X.{part}" if name == ONLY_BLOCK else f"X.{name}.{part}"
 
 
 def _write_matrix(folder: Path, stem: str, matrix: Matrix) -> None:

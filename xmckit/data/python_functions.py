@@ -24,8 +24,9 @@ _CAMEL_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Function(NamedTuple):
-    """A function: its dotted name, its class ("" outside classes), its words, its calls."""
+    """A function: its file, its dotted name, its class ("" outside classes), its words, its calls."""
 
+    path: str
     name: str
     owner: str
     text: str
@@ -54,11 +55,6 @@ class _Scope:
     def of_class(self, name: str) -> _Scope:
         names = (*self.names, name)
         return replace(self, names=names, owner=".".join(names))
-
-
-def parse_files(root: Path, paths: list[str]) -> list[ParsedFile]:
-    """Parse several files, as one task for a worker process."""
-    return [parse_file(root, path) for path in paths]
 
 
 def parse_file(root: Path, path: str) -> ParsedFile:
@@ -92,7 +88,7 @@ def _functions(tree: ast.Module) -> list[tuple[FunctionNode, _Scope]]:
         node, scope = pending.pop()
         inner = scope
         if isinstance(node, ast.Call):
-            scope.calls.update(_called(node))
+            scope.calls.update(_callee(node))
         elif isinstance(node, ast.ClassDef):
             inner = scope.of_class(node.name)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -110,7 +106,7 @@ def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 yield part, child
 
 
-def _called(call: ast.Call) -> Iterator[str]:
+def _callee(call: ast.Call) -> Iterator[str]:
     if isinstance(call.func, ast.Name):
         yield call.func.id
     elif isinstance(call.func, ast.Attribute):
@@ -121,17 +117,17 @@ def _describe(node: FunctionNode, scope: _Scope, path: str) -> Function:
     parts = PurePath(path).with_suffix("").parts
     module = parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
     words = [
-        *_marked("name", [node.name]),
-        *_marked("arg", _arguments(node.args)),
-        *_marked("path", (*module, *scope.names[:-1])),
-        *_marked("deco", map(_decorator, node.decorator_list)),
+        *_mark_parts("name", [node.name]),
+        *_mark_parts("arg", _arguments(node.args)),
+        *_mark_parts("path", (*module, *scope.names[:-1])),
+        *_mark_parts("deco", map(_decorator, node.decorator_list)),
         *_WORD.findall((ast.get_docstring(node, clean=False) or "").lower()),
     ]
     name = printable(".".join((*module, *scope.names)))
-    return Function(name, scope.owner, " ".join(words), tuple(sorted(scope.calls)))
+    return Function(path, name, scope.owner, " ".join(words), tuple(sorted(scope.calls)))
 
 
-def _marked(kind: str, identifiers: Iterable[str]) -> Iterator[str]:
+def _mark_parts(kind: str, identifiers: Iterable[str]) -> Iterator[str]:
     """Yield the parts of identifiers, marked by kind: `name_read`, `name_file` for `readFile` or `read_file`."""
     for identifier in identifiers:
         for part in identifier_parts(identifier):

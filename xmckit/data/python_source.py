@@ -16,17 +16,18 @@ import platform
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
-from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal, NamedTuple
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
-from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
+from xmckit.data import reading
 from xmckit.data.model import Dataset, Groups, Split, labels_of_groups
-from xmckit.data.python_functions import Function, ParsedFile, parse_files, printable
+from xmckit.data.python_functions import Function, ParsedFile, parse_file, printable
 from xmckit.errors import DataError
 from xmckit.params import Configured, DataPath, Params
 from xmckit.sparse.csr import csr_from_lists
@@ -57,11 +58,6 @@ class PythonSourceParams(CallsParams):
     path: DataPath = Field(description="The folder with Python source; folders inside it are searched too.")
 
 
-class _Row(NamedTuple):
-    function: Function
-    path: str
-
-
 class PythonSource(Configured):
     """The functions of a folder of Python source, which is parsed and never executed."""
 
@@ -84,41 +80,52 @@ class PythonSource(Configured):
         paths = python_files(self.folder, self.params.exclude)
         with context.progress("hashing Python files", total=len(paths)) as bar:
             for path in paths:
-                digest.update(os.fsencode(path) + b"\0" + hashlib.sha256(_content(self.folder / path)).digest())
+                content = hashlib.sha256(reading.read_bytes(self.folder / path)).digest()
+                digest.update(os.fsencode(path) + b"\0" + content)
                 bar.advance()
         return {"seed": str(context.seed), "python": platform.python_version(), "files": digest.hexdigest()}
 
     def read(self, *, context: Context) -> Dataset:
         files = self._parse(python_files(self.folder, self.params.exclude), context)
-        rows = [_Row(function, file.path) for file in files for function in file.functions]
-        kept, label_names = _keep_frequent(rows, self.params.min_label_count)
+        functions = [function for file in files for function in file.functions]
+        kept, label_names = _keep_frequent(functions, self.params.min_label_count)
+        problems = {printable(file.path): file.problem for file in files if file.problem is not None}
         if len(kept) < 2:
             raise DataError(
                 f"{len(kept)} functions call a name that at least {self.params.min_label_count} functions call, in "
-                f"{len(files)} Python files ({sum(file.problem is not None for file in files)} of them could not be "
-                "parsed); at least 2 are needed for a train and a test set",
+                f"{len(files)} Python files ({len(problems)} of them could not be parsed); at least 2 are needed for a "
+                "train and a test set",
                 path=self.folder,
             )
-        Y = _label_matrix(kept, label_names)
+        index = {label: column for column, label in enumerate(label_names)}
+        # Calls and labels are both sorted by name, so the columns of a row ascend.
+        Y = csr_from_lists([[index[call] for call in row.calls if call in index] for row in kept], len(index))
+        rows = Split(X=None, Y=Y, texts=[row.text for row in kept], names=[row.name for row in kept])
         train, test = _split(len(kept), self.params.test_share, context.rng("python-source", "split"))
         dataset = Dataset(
             name=self.name,
-            train=_make_split(kept, Y, train, self.params.groups),
-            test=_make_split(kept, Y, test, self.params.groups),
+            train=_take(rows, kept, train, self.params.groups),
+            test=_take(rows, kept, test, self.params.groups),
             label_names=label_names,
-            info={**self.source, **_facts(files, len(rows), len(kept))},
+            info={
+                **self.source,
+                "python": platform.python_version(),
+                "files": len(files),
+                "functions_with_calls": len(functions),
+                "functions_without_frequent_calls": len(functions) - len(kept),
+                "files_not_parsed": problems,
+            },
         )
         dataset.check()
         return dataset
 
     def _parse(self, paths: Sequence[str], context: Context) -> list[ParsedFile]:
-        tasks = [list(paths[start : start + FILES_PER_TASK]) for start in range(0, len(paths), FILES_PER_TASK)]
         workers = context.workers if len(paths) >= FILES_WORTH_WORKERS else 1
-        files: list[ParsedFile] = []
+        files = []
         with context.progress("parsing Python files", total=len(paths)) as bar:
-            for parsed in _in_order(self.folder, tasks, workers):
-                files.extend(parsed)
-                bar.advance(len(parsed))
+            for parsed in _in_order(self.folder, paths, workers):
+                files.append(parsed)
+                bar.advance()
         return files
 
 
@@ -147,55 +154,36 @@ def python_files(folder: Path, exclude: Sequence[str]) -> list[str]:
         raise DataError(
             "expected a folder with Python files, found " + ("a file" if folder.exists() else "nothing"), path=folder
         )
-    paths = [
-        str(PurePath(here, name).relative_to(folder))
-        for here, names in _walk(folder, frozenset(exclude))
-        for name in names
-        if name.endswith(".py") and os.path.isfile(os.path.join(here, name))
-    ]
+    paths = []
+    for here, folders, names in os.walk(folder, onerror=_raise_unreadable):
+        folders[:] = [name for name in folders if name not in exclude]
+        files = [Path(here, name) for name in names if name.endswith(".py")]
+        paths += [str(file.relative_to(folder)) for file in files if file.is_file()]
     if not paths:
         left_out = f", with {', '.join(exclude)} left out" if exclude else ""
         raise DataError(f"no Python files (*.py) in this folder{left_out}", path=folder)
     return sorted(paths)
 
 
-def _walk(folder: Path, exclude: frozenset[str]) -> Iterator[tuple[str, list[str]]]:
-    def fail(error: OSError) -> None:
-        raise DataError(f"cannot be read: {error.strerror}", path=error.filename) from None
-
-    for here, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if name not in exclude]
-        yield here, names
+def _raise_unreadable(error: OSError) -> None:
+    raise DataError(f"cannot be read: {error.strerror}", path=error.filename) from None
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", path=path) from None
-
-
-def _in_order(folder: Path, tasks: list[list[str]], workers: int) -> Iterator[list[ParsedFile]]:
-    """Return the results in the order of the tasks, so that the data does not depend on the number of workers."""
+def _in_order(folder: Path, paths: Sequence[str], workers: int) -> Iterator[ParsedFile]:
+    """Return the parsed files in the order of the paths, so that the data does not depend on the number of workers."""
     if workers <= 1:
-        return (parse_files(folder, task) for task in tasks)
+        return (parse_file(folder, path) for path in paths)
     from joblib import Parallel, delayed
 
-    parallel = Parallel(n_jobs=workers, return_as="generator")
-    return iter(parallel(delayed(parse_files)(folder, task) for task in tasks))
+    parallel = Parallel(n_jobs=workers, return_as="generator", batch_size=FILES_PER_TASK)
+    return iter(parallel(delayed(parse_file)(folder, path) for path in paths))
 
 
-def _keep_frequent(rows: list[_Row], min_label_count: int) -> tuple[list[_Row], list[str]]:
-    """Return the rows that have a frequent label, and the sorted frequent labels."""
-    counts = Counter(chain.from_iterable(row.function.calls for row in rows))
+def _keep_frequent(functions: list[Function], min_label_count: int) -> tuple[list[Function], list[str]]:
+    """Return the functions that have a frequent label, and the sorted frequent labels."""
+    counts = Counter(chain.from_iterable(function.calls for function in functions))
     labels = {label for label, count in counts.items() if count >= min_label_count}
-    return [row for row in rows if not labels.isdisjoint(row.function.calls)], sorted(labels)
-
-
-def _label_matrix(rows: list[_Row], label_names: list[str]) -> csr_matrix:
-    """Return rows × labels. Calls and labels are both sorted by name, so the indices of a row ascend."""
-    index = {label: column for column, label in enumerate(label_names)}
-    return csr_from_lists([[index[call] for call in row.function.calls if call in index] for row in rows], len(index))
+    return [function for function in functions if not labels.isdisjoint(function.calls)], sorted(labels)
 
 
 def _split(rows: int, test_share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -205,34 +193,14 @@ def _split(rows: int, test_share: float, rng: np.random.Generator) -> tuple[np.n
     return np.sort(order[test_rows:]), np.sort(order[:test_rows])
 
 
-def _make_split(rows: list[_Row], Y: csr_matrix, chosen: np.ndarray, group_by: GroupBy) -> Split:
-    here = [rows[row] for row in chosen]
-    return Split(
-        X=None,
-        Y=Y[chosen],
-        texts=[row.function.text for row in here],
-        groups=_groups(here, Y[chosen], group_by) if group_by != "none" else None,
-        names=[row.function.name for row in here],
-    )
-
-
-def _groups(rows: list[_Row], Y: csr_matrix, group_by: GroupBy) -> Groups:
-    """Return a group for each class or file with rows in this split; labels count these rows."""
-    keys = [(row.path, row.function.owner if group_by == "class" else "") for row in rows]
+def _take(rows: Split, functions: list[Function], chosen: np.ndarray, group_by: GroupBy) -> Split:
+    """Return the chosen rows, with a group for each class or file that has some of them; labels count these rows."""
+    split = rows.take(chosen)
+    if group_by == "none":
+        return split
+    here = [functions[row] for row in chosen]
+    keys = [(function.path, function.owner if group_by == "class" else "") for function in here]
     index = {key: column for column, key in enumerate(dict.fromkeys(keys))}
     membership = csr_from_lists([[index[key]] for key in keys], len(index))
-    return Groups(
-        membership,
-        labels_of_groups(membership, Y),
-        [printable(f"{path}:{owner}" if owner else path) for path, owner in index],
-    )
-
-
-def _facts(files: list[ParsedFile], functions: int, rows: int) -> dict[str, Any]:
-    return {
-        "python": platform.python_version(),
-        "files": len(files),
-        "functions_with_calls": functions,
-        "functions_without_frequent_calls": functions - rows,
-        "files_not_parsed": {printable(file.path): file.problem for file in files if file.problem is not None},
-    }
+    names = [printable(f"{path}:{owner}" if owner else path) for path, owner in index]
+    return replace(split, groups=Groups(membership, labels_of_groups(membership, split.Y), names))

@@ -111,7 +111,7 @@ def _is_regular(entry: os.DirEntry[str]) -> bool:
 def read_bytes(path: Path) -> np.ndarray:
     """Return the content as read-only bytes: mapped, or decompressed if the name ends with `.gz`."""
     with report_read_errors(path):
-        return _decompressed(path) if path.suffix.lower() == ".gz" else _mapped(path)
+        return _decompress_file(path) if path.suffix.lower() == ".gz" else _map_file(path)
 
 
 @contextlib.contextmanager
@@ -127,14 +127,14 @@ def report_read_errors(path: str | Path) -> Iterator[None]:
         raise DataError(f"cannot be read: {error.strerror or error}", path=path) from None
 
 
-def _mapped(path: Path) -> np.ndarray:
+def _map_file(path: Path) -> np.ndarray:
     with open(path, "rb") as stream:
         if not os.fstat(stream.fileno()).st_size:
             return np.frombuffer(b"", dtype=np.uint8)
         return np.frombuffer(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), dtype=np.uint8)
 
 
-def _decompressed(path: Path) -> np.ndarray:
+def _decompress_file(path: Path) -> np.ndarray:
     content = bytearray()
     with gzip.open(path, "rb") as stream:
         while block := stream.read(_BLOCK):
@@ -201,9 +201,7 @@ def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, n
     try:
         return parse.parse_integers(text, columns), text
     except parse.TextError as error:
-        raise_data_error(
-            path, text, error, f"expected {columns} on every line" if columns else "expected as many on every line"
-        )
+        raise_data_error(path, text, error, f"expected {columns or 'as many'} on every line")
 
 
 def check_range(path: Path, text: np.ndarray, table: np.ndarray, low: int, high: Sequence[int], message: str) -> None:
@@ -247,8 +245,8 @@ def read_lines(path: Path) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in lines]
 
 
-def read_strings(path: Path, *, count: int | None, what: str) -> list[str]:
-    """Read strings, one per line, and check their number, unless `count` is None.
+def read_strings(path: Path, *, count: int | None = None, what: str = "") -> list[str]:
+    """Read strings, one per line; with `count`, raise DataError unless it is their number, one for each `what`.
 
     In a `.jsonl` file each is a JSON string, which may contain line ends.
     """
@@ -306,7 +304,7 @@ def check_ones(Y: csr_matrix, path: Path) -> csr_matrix:
     return Y
 
 
-def validated(dataset: Dataset, *paths: Path) -> Dataset:
+def check_dataset(dataset: Dataset, *paths: Path) -> Dataset:
     """Return the data set; raise DataError unless its parts fit together and it has rows and test labels.
 
     Training rows need no label, because labels of their groups may come from another file.

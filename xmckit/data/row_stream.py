@@ -63,33 +63,25 @@ class Lines:
     def __init__(self, stream: IO[bytes], name: str, advance: Callable[[float], None] = lambda bytes_: None):
         self.name, self._stream, self._advance = name, stream, advance
         self._ready: deque[bytes] = deque()
-        self._parts: list[bytes] = []
 
     @property
     def waiting(self) -> bool:
         return not self._ready
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        number = 0
-        while self._ready or self._more(number + 1):
-            number += 1
-            line = self._ready.popleft().removesuffix(b"\r")
-            yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-
-    def _more(self, number: int) -> bool:
-        """Wait for a complete line, or a last line without its end. Return False at the end of the stream."""
-        while not self._ready:
-            block = self._read()
-            self._parts.append(block)
-            if b"\n" in block or not block:
-                *lines, rest = b"".join(self._parts).split(b"\n")
-                self._ready.extend(lines if block else [*lines, rest] if rest else lines)
-                self._parts = [rest] if block else []
-            if not block:
-                break
-            if sum(map(len, self._parts)) > LONGEST_LINE:
-                raise DataError(f"a line is longer than {LONGEST_LINE >> 20} MiB", path=self.name, line=number)
-        return bool(self._ready)
+        number, rest = 0, bytearray()  # the rest is the start of a line whose end has not arrived
+        while block := self._read() or (b"\n" if rest else b""):
+            complete, line_feed, begun = block.rpartition(b"\n")
+            if line_feed:
+                self._ready.extend((bytes(rest) + complete).split(b"\n"))
+                rest = bytearray()
+            rest += begun
+            while self._ready:
+                number += 1
+                line = self._ready.popleft().removesuffix(b"\r")
+                yield number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+            if len(rest) > LONGEST_LINE:
+                raise DataError(f"a line is longer than {LONGEST_LINE >> 20} MiB", path=self.name, line=number + 1)
 
     def _read(self) -> bytes:
         with reading.report_read_errors(self.name):
@@ -179,11 +171,11 @@ def _json_row(name: str, number: int, line: bytes, column: str) -> _Row | None:
         return DataError(why, path=name, line=number)
 
     content = reading.parse_json(name, number, line)
-    identity = content.get("id") if isinstance(content, dict) else None
-    text = content.get(column) if isinstance(content, dict) else content
-    if isinstance(content, dict) and column not in content:
-        fields = ", ".join(list(content)[:8])[:200] or "nothing"
-        raise wrong(f"no field '{column}', only {fields}; choose the field with the text (--column)")
+    fields = content if isinstance(content, dict) else {column: content}
+    if column not in fields:
+        known = ", ".join(list(fields)[:8])[:200] or "nothing"
+        raise wrong(f"no field '{column}', only {known}; choose the field with the text (--column)")
+    text, identity = fields[column], fields.get("id")
     if not isinstance(text, str):
         raise wrong(f"expected a string, or an object with a string '{column}'")
     if not reading.is_row_id(identity):

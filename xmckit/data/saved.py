@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import store
-from xmckit.data.model import Dataset, Groups, Split
+from xmckit.data.model import Dataset, Features, Groups, Split
 
 _VERSION = 1
 
@@ -26,11 +26,10 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
         store.write_strings(folder / "label_names.npz", dataset.label_names)
     if dataset.label_features is not None:
         store.write_matrix(folder / "label_features.npz", dataset.label_features)
-    propensity = dataset.propensity
     facts = {
         "version": _VERSION,
         "name": dataset.name,
-        "propensity": list(propensity) if isinstance(propensity, tuple) else propensity,
+        "propensity": dataset.propensity,
         "info": dict(dataset.info),
         "label_names": dataset.label_names is not None,
         "label_features": dataset.label_features is not None,
@@ -67,10 +66,9 @@ def save_split(split: Split, folder: Path) -> None:
     blocks = split.blocks
     for number, block in enumerate(blocks.values()):
         store.write_matrix(folder / f"X{number}.npz", block)
-    strings = _optional_strings(split)
+    strings, matrices = split_parts(split)
     for name, lines in strings.items():
         store.write_strings(folder / f"{name}.npz", lines)
-    matrices = _optional_matrices(split)
     for name, matrix in matrices.items():
         store.write_csr(folder / f"{name}.npz", matrix)
     facts = {
@@ -90,12 +88,35 @@ def load_split(folder: Path) -> Split:
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
     strings = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
     matrices = {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
+    return join_parts(X, store.read_csr(folder / "Y.npz"), strings, matrices)
+
+
+def split_parts(split: Split) -> tuple[dict[str, Sequence[str]], dict[str, csr_matrix]]:
+    """Return the optional strings and the optional matrices that the split has, by name."""
+    groups = split.groups
+    strings = {"texts": split.texts, "names": split.names, "group_names": groups and groups.names}
+    matrices = {
+        "weights": split.weights,
+        "filter": split.filter,
+        "groups": groups and groups.membership,
+        "group_labels": groups and groups.labels,
+    }
+    return (
+        {name: lines for name, lines in strings.items() if lines is not None},
+        {name: matrix for name, matrix in matrices.items() if matrix is not None},
+    )
+
+
+def join_parts(
+    X: Features | None, Y: csr_matrix, strings: Mapping[str, Sequence[str]], matrices: Mapping[str, csr_matrix]
+) -> Split:
+    """Return the split with these parts, named as `split_parts` names them."""
     groups = None
     if "groups" in matrices:
         groups = Groups(matrices["groups"], matrices["group_labels"], strings.get("group_names"))
     return Split(
         X=X,
-        Y=store.read_csr(folder / "Y.npz"),
+        Y=Y,
         texts=strings.get("texts"),
         weights=matrices.get("weights"),
         groups=groups,
@@ -127,19 +148,6 @@ def read_feature_rows(folder: Path) -> FeatureRows | None:
                 return FeatureRows(int(shape[1]), dense=True)
     except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
         raise store.damaged(path, str(error)) from None
-
-
-def _optional_matrices(split: Split) -> dict[str, csr_matrix]:
-    matrices = {"weights": split.weights, "filter": split.filter}
-    if split.groups is not None:
-        matrices |= {"groups": split.groups.membership, "group_labels": split.groups.labels}
-    return {name: matrix for name, matrix in matrices.items() if matrix is not None}
-
-
-def _optional_strings(split: Split) -> dict[str, Sequence[str]]:
-    group_names = None if split.groups is None else split.groups.names
-    strings = {"texts": split.texts, "names": split.names, "group_names": group_names}
-    return {name: lines for name, lines in strings.items() if lines is not None}
 
 
 def _facts(path: Path, *keys: str) -> dict[str, Any]:

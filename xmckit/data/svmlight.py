@@ -53,7 +53,7 @@ class Svmlight(reading.FileReader):
         labels = self.params.labels or max(1, *(part.labels_seen for part in parts))
         train, test = (Split(X=part.features(features), Y=part.labels(labels)) for part in parts)
         dataset = Dataset(name=path.resolve().name, train=train, test=test, info={"format": "svmlight"})
-        return reading.validated(dataset, *files)
+        return reading.check_dataset(dataset, *files)
 
     @property
     def _first_numbers(self) -> tuple[int, int]:

@@ -11,17 +11,17 @@ Rows are drawn in blocks, each with its own generator, so that memory holds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from xmckit.context import Bar, Context
 from xmckit.data.model import Dataset, Groups, Split, labels_of_groups
 from xmckit.params import Configured, Params
+from xmckit.sparse.csr import sorted_csr
 
 ROWS_PER_BLOCK = 1 << 13
 SIGNATURE_WORDS = 6
@@ -118,27 +118,25 @@ class Synthetic(Configured):
             test=test,
             label_names=_label_names(plan),
             propensity="other",
-            info=self._facts(plan, train),
+            info={
+                "source": "synthetic: power-law labels over topics",
+                "labels_per_row": train.Y.nnz / train.rows,
+                "labels_without_training_rows": int((np.bincount(train.Y.indices, minlength=train.labels) == 0).sum()),
+                "general_labels": int((plan.topic_of_label < 0).sum()),
+                "bimodal_labels": plan.bimodal.tolist(),
+                "bimodal_topics": plan.bimodal_topics.tolist(),
+            },
         )
 
     def _draw(self, name: str, rows: int, plan: Plan, context: Context, bar: Bar) -> Split:
-        X, Y = _BlockStack(self.params.features), _BlockStack(self.params.labels)
+        blocks = []
         for block, start in enumerate(range(0, rows, ROWS_PER_BLOCK)):
             size = min(ROWS_PER_BLOCK, rows - start)
-            draw_block(plan, self.params, size, context.rng("synthetic", name, block), X.append, Y.append)
+            blocks.append(draw_block(plan, self.params, size, context.rng("synthetic", name, block)))
             bar.advance(size)
-        labels = Y.matrix(binary=True)
-        return Split(X=X.matrix(binary=False), Y=labels, groups=_groups(labels, self.params.group_size))
-
-    def _facts(self, plan: Plan, train: Split) -> dict[str, Any]:
-        return {
-            "source": "synthetic: power-law labels over topics",
-            "labels_per_row": train.Y.nnz / train.rows,
-            "labels_without_training_rows": int((np.bincount(train.Y.indices, minlength=train.labels) == 0).sum()),
-            "general_labels": int((plan.topic_of_label < 0).sum()),
-            "bimodal_labels": plan.bimodal.tolist(),
-            "bimodal_topics": plan.bimodal_topics.tolist(),
-        }
+        X, Y = (vstack(matrices, format="csr") for matrices in zip(*blocks, strict=True))
+        Y.data[:] = 1
+        return Split(X=X, Y=Y, groups=_groups(Y, self.params.group_size))
 
 
 def make_plan(params: SyntheticParams, rng: np.random.Generator) -> Plan:
@@ -201,21 +199,16 @@ def _draws_for(labels_per_row: float, shares: np.ndarray, starts: np.ndarray) ->
     return high
 
 
-Append = Callable[[np.ndarray, np.ndarray, int], None]
-
-
 def draw_block(
-    plan: Plan, params: SyntheticParams, rows: int, rng: np.random.Generator, add_words: Append, add_labels: Append
-) -> None:
-    """Draw rows; `add_words` and `add_labels` take (row of each entry, column of each entry, number of rows)."""
+    plan: Plan, params: SyntheticParams, rows: int, rng: np.random.Generator
+) -> tuple[csr_matrix, csr_matrix]:
+    """Draw rows. Return how often each row has each word, and how often it has each label."""
     topics = _topic_of_share(plan, rng.random(rows))
     meaning_counts = 1 + rng.poisson(plan.draws_per_row - 1, size=rows)
     meaning_rows = np.repeat(np.arange(rows), meaning_counts)
     general = rng.random(len(meaning_rows)) >= plan.topical_share
     pools = np.where(general, params.topics, topics[meaning_rows])
     meanings = _meanings(plan, pools, rng.random(len(meaning_rows)))
-    add_labels(meaning_rows, plan.label_of[meanings], rows)
-
     word_counts = 1 + rng.poisson(params.words_per_row - 1, size=rows)
     word_rows = np.repeat(np.arange(rows), word_counts)
     first_meanings = np.cumsum(meaning_counts) - meaning_counts
@@ -226,7 +219,14 @@ def draw_block(
     words[noise] = _zipf(params.features, rng.random(len(noise)))
     topical = np.flatnonzero((kind >= params.noise) & (kind < params.noise + (1 - params.noise) * TOPIC_SHARE))
     words[topical] = plan.topic_words[topics[word_rows[topical]], rng.integers(TOPIC_WORDS, size=len(topical))]
-    add_words(word_rows, words, rows)
+    return (
+        _counts(word_rows, words, (rows, params.features)),
+        _counts(meaning_rows, plan.label_of[meanings], (rows, params.labels)),
+    )
+
+
+def _counts(row_of: np.ndarray, column_of: np.ndarray, shape: tuple[int, int]) -> csr_matrix:
+    return csr_matrix((np.ones(len(row_of), dtype=np.float32), (row_of, column_of)), shape=shape)
 
 
 def _topic_of_share(plan: Plan, uniform: np.ndarray) -> np.ndarray:
@@ -247,50 +247,19 @@ def _zipf(size: int, uniform: np.ndarray) -> np.ndarray:
     return np.minimum(np.exp(uniform * np.log(size + 1.0)).astype(np.int64) - 1, size - 1)
 
 
-class _BlockStack:
-    """Stack blocks of counted (row, column) pairs."""
-
-    def __init__(self, columns: int):
-        self.columns = columns
-        self.indices: list[np.ndarray] = []
-        self.counts: list[np.ndarray] = []
-        self.lengths: list[np.ndarray] = [np.zeros(1, dtype=np.int64)]
-
-    def append(self, row_of: np.ndarray, column_of: np.ndarray, rows: int) -> None:
-        keys = row_of * np.int64(self.columns) + column_of
-        keys.sort()
-        first = np.flatnonzero(np.diff(keys, prepend=-1))
-        pair_rows, pair_columns = np.divmod(keys[first], self.columns)
-        self.indices.append(pair_columns.astype(np.int32))
-        self.counts.append(np.diff(first, append=len(keys)).astype(np.float32))
-        self.lengths.append(np.bincount(pair_rows, minlength=rows))
-
-    def matrix(self, *, binary: bool) -> csr_matrix:
-        indptr = np.cumsum(np.concatenate(self.lengths))
-        indices = np.concatenate(self.indices)
-        counts = np.ones(len(indices), dtype=np.float32) if binary else np.concatenate(self.counts)
-        result = csr_matrix((counts, indices, indptr), shape=(len(indptr) - 1, self.columns))
-        result.has_canonical_format = True
-        return result
-
-
 def _groups(Y: csr_matrix, size: int) -> Groups | None:
     """Group neighbouring rows, which are as good as random ones, because rows are independent."""
     if size == 0:
         return None
-    rows = Y.shape[0]
-    of_row = (np.arange(rows) // size).astype(np.int32)
-    shape = (rows, int(of_row[-1]) + 1)
-    membership = csr_matrix((np.ones(rows, dtype=np.float32), of_row, np.arange(rows + 1)), shape=shape)
+    of_row = (np.arange(Y.shape[0]) // size).astype(np.int32)
+    ones = np.ones(len(of_row), dtype=np.float32)
+    membership = sorted_csr(ones, of_row, np.arange(len(of_row) + 1), int(of_row[-1]) + 1)
     return Groups(membership, labels_of_groups(membership, Y))
 
 
 def _label_names(plan: Plan) -> list[str]:
     """Return names like `topic3/label17`, `topic3+topic8/label17` (two meanings) and `general/label17`."""
-    names = [
-        f"topic{topic}/label{label}" if topic >= 0 else f"general/label{label}"
-        for label, topic in enumerate(plan.topic_of_label.tolist())
-    ]
+    topics = [f"topic{topic}" if topic >= 0 else "general" for topic in plan.topic_of_label.tolist()]
     for label, (first, second) in zip(plan.bimodal.tolist(), plan.bimodal_topics.tolist(), strict=True):
-        names[label] = f"topic{first}+topic{second}/label{label}"
-    return names
+        topics[label] = f"topic{first}+topic{second}"
+    return [f"{topic}/label{label}" for label, topic in enumerate(topics)]

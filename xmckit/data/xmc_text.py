@@ -98,7 +98,7 @@ class XmcText(reading.FileReader):
             label_features=None if features_file is None else _read_matrix(features_file, context),
             info={"format": "xmc"},
         )
-        return reading.validated(dataset, files[0], files[half])
+        return reading.check_dataset(dataset, files[0], files[half])
 
     def write(self, dataset: Dataset, folder: Path) -> None:
         """Write `train.txt`, `test.txt` and the files beside them; values have the nine digits that float32 needs."""

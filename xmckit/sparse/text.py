@@ -169,7 +169,7 @@ def learn_terms(
     column_of = np.full(len(firsts), -1, dtype=np.int32)
     column_of[kept] = np.arange(len(kept))
     ends = np.cumsum([len(result[4]) - 1 for result in results])
-    columns = np.split(column_of[firsts], ends[:-1])
+    columns = np.split(column_of[firsts], ends[:-1])[: len(results)]  # without texts, numpy gives one empty part
     vocabulary = Vocabulary(*kernels.take_terms(utf8, offsets, kept))
     return vocabulary, CountedTerms([result[:3] for result in results], columns, len(kept), spread)
 
