@@ -349,7 +349,7 @@ def test_places_where_no_folder_can_be(tmp_path):
         with pytest.raises(UsageError, match="cannot be a folder"):
             fetch(entry("https://example.org/x"), root, retry=QUICK)
     with pytest.raises(DataError, match="Move it away"):
-        fetch(entry("https://example.org/x"), tmp_path)
+        fetch(entry("https://example.org/x"), tmp_path, retry=QUICK)
 
 
 def test_two_processes_do_not_fetch_the_same_set(tmp_path):

@@ -53,10 +53,7 @@ def check_entries(
     if sound.all():
         return
     entry = int(np.argmin(sound))
-    if isinstance(matrix, np.ndarray):
-        row = entry // matrix.shape[1]
-    else:
-        row = int(np.searchsorted(matrix.indptr, entry, side="right")) - 1
+    row = entry // matrix.shape[1] if isinstance(matrix, np.ndarray) else int(matrix.tocoo().row[entry])
     raise DataError(f"{message}, found {stored_values(matrix).flat[entry]:g}", path=path, row=first_row + row)
 
 

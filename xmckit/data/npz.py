@@ -94,21 +94,18 @@ def _read_split(folder: Path, part: str) -> Split:
     labels_file = folder / f"Y.{part}.npz"
     Y = reading.check_ones(read_sparse(labels_file), labels_file)
     files = {name: folder / f"{name}.{part}.npz" for name in _MATRICES}
-    matrices = {name: read_sparse(file) for name, file in files.items() if file.is_file()}
-    if ("groups" in matrices) != ("group_labels" in matrices):
+    parts: dict[str, Any] = {name: read_sparse(file) for name, file in files.items() if file.is_file()}
+    if ("groups" in parts) != ("group_labels" in parts):
         raise DataError(f"groups.{part}.npz and group_labels.{part}.npz need each other", path=folder)
     counts = {"texts": (Y.shape[0], "row"), "names": (Y.shape[0], "row")}
-    if "groups" in matrices:
-        counts["group_names"] = (matrices["groups"].shape[1], "group")
-    strings = {}
+    if "groups" in parts:
+        counts["group_names"] = (parts["groups"].shape[1], "group")
     for name, (count, what) in counts.items():
-        lines = reading.optional_strings(folder, [f"{_STRINGS[name]}.{part}"], count=count, what=what)
-        if lines is not None:
-            strings[name] = lines
+        parts[name] = reading.optional_strings(folder, [f"{_STRINGS[name]}.{part}"], count=count, what=what)
     X = _read_blocks(folder, part, Y.shape[0])
-    if X is None and "texts" not in strings:
+    if X is None and parts["texts"] is None:
         raise DataError(f"there is neither X.{part}.npz nor texts.{part}.txt", path=folder)
-    return join_parts(X, Y, strings, matrices)
+    return join_parts(X, Y, parts)
 
 
 def _read_blocks(folder: Path, part: str, rows: int) -> Features | None:
@@ -152,11 +149,11 @@ def _write_split(folder: Path, part: str, split: Split) -> None:
     write_sparse(folder / f"Y.{part}.npz", split.Y)
     for name, block in split.blocks.items():
         _write_matrix(folder, _block_stem(name, part), block)
-    strings, matrices = split_parts(split)
-    for name, lines in strings.items():
-        reading.write_strings(folder, f"{_STRINGS[name]}.{part}", lines)
-    for name, matrix in matrices.items():
-        write_sparse(folder / f"{name}.{part}.npz", matrix)
+    for name, content in split_parts(split).items():
+        if name in _STRINGS:
+            reading.write_strings(folder, f"{_STRINGS[name]}.{part}", content)
+        else:
+            write_sparse(folder / f"{name}.{part}.npz", content)
 
 
 def _block_stem(name: str, part: str) -> str:

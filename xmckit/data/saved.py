@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from xmckit import store
 from xmckit.data.model import Dataset, Features, Groups, Split
 
 _VERSION = 1
+_OWN_PARTS = ("texts", "names", "weights", "filter")
+STRINGS = ("texts", "names", "group_names")
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> None:
@@ -66,17 +68,16 @@ def save_split(split: Split, folder: Path) -> None:
     blocks = split.blocks
     for number, block in enumerate(blocks.values()):
         store.write_matrix(folder / f"X{number}.npz", block)
-    strings, matrices = split_parts(split)
-    for name, lines in strings.items():
-        store.write_strings(folder / f"{name}.npz", lines)
-    for name, matrix in matrices.items():
-        store.write_csr(folder / f"{name}.npz", matrix)
+    parts = split_parts(split)
+    for name, part in parts.items():
+        write: Callable[[Path, Any], None] = store.write_strings if name in STRINGS else store.write_csr
+        write(folder / f"{name}.npz", part)
     facts = {
         "version": _VERSION,
         "one_matrix": split.X is not None and not isinstance(split.X, Mapping),
         "blocks": list(blocks),
-        "strings": list(strings),
-        "matrices": list(matrices),
+        "strings": [name for name in parts if name in STRINGS],
+        "matrices": [name for name in parts if name not in STRINGS],
     }
     store.write_json(folder / "split.json", facts)
 
@@ -86,43 +87,26 @@ def load_split(folder: Path) -> Split:
     facts = _facts(folder / "split.json", "one_matrix", "blocks", "strings", "matrices")
     blocks = {name: store.read_matrix(folder / f"X{number}.npz") for number, name in enumerate(facts["blocks"])}
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
-    strings = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
-    matrices = {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
-    return join_parts(X, store.read_csr(folder / "Y.npz"), strings, matrices)
+    parts: dict[str, Any] = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
+    parts |= {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
+    return join_parts(X, store.read_csr(folder / "Y.npz"), parts)
 
 
-def split_parts(split: Split) -> tuple[dict[str, Sequence[str]], dict[str, csr_matrix]]:
-    """Return the optional strings and the optional matrices that the split has, by name."""
-    groups = split.groups
-    strings = {"texts": split.texts, "names": split.names, "group_names": groups and groups.names}
-    matrices = {
-        "weights": split.weights,
-        "filter": split.filter,
-        "groups": groups and groups.membership,
-        "group_labels": groups and groups.labels,
-    }
-    return (
-        {name: lines for name, lines in strings.items() if lines is not None},
-        {name: matrix for name, matrix in matrices.items() if matrix is not None},
-    )
+def split_parts(split: Split) -> dict[str, Any]:
+    """Return the optional parts that the split has, by name; those in `STRINGS` are strings, the others matrices."""
+    parts = {name: getattr(split, name) for name in _OWN_PARTS}
+    if split.groups is not None:
+        groups = split.groups
+        parts |= {"group_names": groups.names, "groups": groups.membership, "group_labels": groups.labels}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
-def join_parts(
-    X: Features | None, Y: csr_matrix, strings: Mapping[str, Sequence[str]], matrices: Mapping[str, csr_matrix]
-) -> Split:
+def join_parts(X: Features | None, Y: csr_matrix, parts: Mapping[str, Any]) -> Split:
     """Return the split with these parts, named as `split_parts` names them."""
     groups = None
-    if "groups" in matrices:
-        groups = Groups(matrices["groups"], matrices["group_labels"], strings.get("group_names"))
-    return Split(
-        X=X,
-        Y=Y,
-        texts=strings.get("texts"),
-        weights=matrices.get("weights"),
-        groups=groups,
-        filter=matrices.get("filter"),
-        names=strings.get("names"),
-    )
+    if "groups" in parts:
+        groups = Groups(parts["groups"], parts["group_labels"], parts.get("group_names"))
+    return Split(X=X, Y=Y, groups=groups, **{name: parts.get(name) for name in _OWN_PARTS})
 
 
 @dataclass(frozen=True)
