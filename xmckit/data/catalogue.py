@@ -119,8 +119,7 @@ def download_folder(folder: Path) -> Path:
 
 def downloaded_bytes(folder: Path) -> int:
     """Return the size of an unfinished download."""
-    waiting = [path for path in download_folder(folder).glob("*") if path.suffix in (".part", ".done")]
-    return sum(path.stat().st_size for path in waiting)
+    return sum(file.stat().st_size for file in download_folder(folder).glob("*") if file.suffix in (".part", ".done"))
 
 
 def known_files(entry: Entry, folder: Path) -> dict[str, KnownFile]:

@@ -35,7 +35,7 @@ def describe(dataset: Dataset) -> dict[str, Any]:
         "duplicates": {
             "compared_by": "texts" if dataset.train.X is None else "features",
             "train_rows_seen_before_in_train": _count_repeats(train_hashes),
-            "test_rows_seen_in_train": _count_shared(test_hashes, train_hashes),
+            "test_rows_seen_in_train": int(np.isin(test_hashes[test_hashes != _NOTHING], train_hashes).sum()),
         },
         "info": dict(dataset.info),
     }
@@ -157,7 +157,3 @@ def _add_row_hashes(indptr: np.ndarray, indices: np.ndarray, bits: np.ndarray, o
 def _count_repeats(hashes: np.ndarray) -> int:
     filled = hashes[hashes != _NOTHING]
     return int(len(filled) - len(np.unique(filled)))
-
-
-def _count_shared(hashes: np.ndarray, others: np.ndarray) -> int:
-    return int(np.isin(hashes[hashes != _NOTHING], others).sum())

@@ -196,13 +196,12 @@ def _number(text: str) -> int | None:
 
 def _matches_published(source: ArchiveSource, part: _Part) -> bool:
     """Compare size and checksum with the published ones; discard a file that differs, and retry if it was resumed."""
-    checksum, wrong = source.checksum, ""
+    wrong = ""
+    algorithm, expected = source.checksum or ("", "")
     if source.bytes is not None and part.size != source.bytes:
         wrong = f"received {part.size:,} bytes, expected {source.bytes:,}"
-    elif checksum is not None:
-        algorithm, expected = checksum
-        digest = store.file_sha256(part.path, algorithm=algorithm)
-        wrong = "" if digest == expected else f"its {algorithm.upper()} is {digest}, expected {expected}"
+    elif algorithm and (digest := store.file_sha256(part.path, algorithm=algorithm)) != expected:
+        wrong = f"its {algorithm.upper()} is {digest}, expected {expected}"
     if not wrong:
         return True
     resumed, why = part.resumed, web_page_hint(part.path) or "The file was changed or damaged"

@@ -95,7 +95,10 @@ def find_reader(path: Path, reader: str | Spec, *, context: Context) -> Reader:
         return _build_reader(fitting[0], {}, context)
     if fitting:
         raise UsageError(f"{path}: several readers fit ({', '.join(fitting)}). Choose one with `reader`.")
-    formats = "; ".join(f"{name}: {_looks_for(target)}" for name, target in usable.items())
+    from xmckit.protocols import ReaderWithHint
+
+    hints = {name: target.looks_for for name, target in usable.items() if isinstance(target, ReaderWithHint)}
+    formats = "; ".join(f"{name}: {hints.get(name, 'its own files')}" for name in usable)
     raise DataError(f"no reader matches. They look for: {formats}", path=path)
 
 
@@ -111,10 +114,11 @@ def _loadable(names: list[str], context: Context) -> dict[str, type]:
 
 
 def _build_reader(name: str, options: Mapping[str, Any], context: Context) -> Reader:
+    target = context.resolve("reader", name)
     try:
-        return context.resolve("reader", name)(**options)
+        return target(**options)
     except ValidationError as error:
-        known = list(context.resolve("reader", name).Params.model_fields)
+        known = list(target.Params.model_fields)
         mistakes = "; ".join(_mistake(mistake, known) for mistake in error.errors())
         raise UsageError(f"the options of the reader {name} are wrong: {mistakes}") from None
 
@@ -124,9 +128,3 @@ def _mistake(mistake: Any, known: list[str]) -> str:
     if mistake["type"] == "extra_forbidden":
         return f"{place}: unknown{nearest(place, known)} (options: {', '.join(known) or 'none'})"
     return f"{place}: {mistake['msg']}, found {mistake['input']!r}"
-
-
-def _looks_for(reader: Any) -> str:
-    from xmckit.protocols import ReaderWithHint
-
-    return reader.looks_for if isinstance(reader, ReaderWithHint) else "its own files"

@@ -49,13 +49,6 @@ class _Scope:
     owner: str = ""
     calls: set[str] = field(default_factory=set)
 
-    def of_function(self, name: str) -> _Scope:
-        return replace(self, names=(*self.names, name), calls=set())
-
-    def of_class(self, name: str) -> _Scope:
-        names = (*self.names, name)
-        return replace(self, names=names, owner=".".join(names))
-
 
 def parse_file(root: Path, path: str) -> ParsedFile:
     """Return the functions of `root/path` that call something; the relative `path` is their module name."""
@@ -88,11 +81,13 @@ def _functions(tree: ast.Module) -> list[tuple[FunctionNode, _Scope]]:
         node, scope = pending.pop()
         inner = scope
         if isinstance(node, ast.Call):
-            scope.calls.update(_callee(node))
+            if name := _last_name(node.func):
+                scope.calls.add(name)
         elif isinstance(node, ast.ClassDef):
-            inner = scope.of_class(node.name)
+            names = (*scope.names, node.name)
+            inner = replace(scope, names=names, owner=".".join(names))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = scope.of_function(node.name)
+            inner = replace(scope, names=(*scope.names, node.name), calls=set())
             functions.append((node, inner))
         children = [(child, inner if part == "body" else scope) for part, child in _children(node)]
         pending.extend(reversed(children))
@@ -106,11 +101,11 @@ def _children(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
                 yield part, child
 
 
-def _callee(call: ast.Call) -> Iterator[str]:
-    if isinstance(call.func, ast.Name):
-        yield call.func.id
-    elif isinstance(call.func, ast.Attribute):
-        yield call.func.attr
+def _last_name(node: ast.expr) -> str:
+    """Return `f` for `f` and for `x.f`, otherwise an empty text."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _describe(node: FunctionNode, scope: _Scope, path: str) -> Function:
@@ -151,9 +146,7 @@ def _decorator(node: ast.expr) -> str:
     """Return the last name of a decorator: `lru_cache` for `@functools.lru_cache(8)`."""
     while isinstance(node, ast.Call):
         node = node.func
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+    return _last_name(node)
 
 
 def printable(name: str) -> str:

@@ -76,12 +76,11 @@ class Svmlight(reading.FileReader):
     def write(self, dataset: Dataset, folder: Path) -> None:
         """Write `train.svm` and `test.svm`, numbered according to the parameters."""
         first_label, first_feature = self._first_numbers
-        splits = {"train": dataset.train, "test": dataset.test}
         reading.check_one_matrix(dataset, "svmlight", "texts", "weights", "groups", "filter", "names")
         if dataset.label_names is not None or dataset.label_features is not None:
             raise UsageError("svmlight cannot hold label names or label features: use npz or xmc")
         _check_column_counts(dataset, {"features": self.params.features, "labels": self.params.labels})
-        for part, split in splits.items():
+        for part, split in (("train", dataset.train), ("test", dataset.test)):
             X = as_csr(split.X)
             with store.atomic_file(folder / f"{part}.svm") as stream:
                 for row in range(split.rows):
