@@ -77,10 +77,8 @@ class Blocks(Configured):
         super().save(folder)
         store.write_json(folder / "blocks.json", self._widths)
         # By position, because the name of a block may be any text.
-        numbered = enumerate(self._widths or ())
-        store.write_arrays(
-            folder / "idf.npz", {f"block{n}": self._idf[name] for n, name in numbered if name in self._idf}
-        )
+        numbers = {name: number for number, name in enumerate(self._widths or ())}
+        store.write_arrays(folder / "idf.npz", {f"block{numbers[name]}": idf for name, idf in self._idf.items()})
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> Blocks:

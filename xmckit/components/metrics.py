@@ -105,7 +105,7 @@ def rank_metrics(
     """
     ks = _cutoffs(ks)
     weights = _label_weights(inverse_propensity, truth.shape[1])
-    ranked = _RankedTruth.from_predictions(predictions, truth, filtered, deepest=ks[-1], workers=workers)
+    ranked = _rank_truth(predictions, truth, filtered, deepest=ks[-1], workers=workers)
     if not len(ranked.labels):
         raise DataError("no row of the truth has a label to score")
     # No rank lies beyond the widest row, so a huge k costs nothing.
@@ -170,7 +170,7 @@ def row_scores(
     """Return the scores of every row, for paired comparisons of models by P, nDCG and PSP."""
     ks = _cutoffs(ks)
     weights = _label_weights(inverse_propensity, truth.shape[1])
-    ranked = _RankedTruth.from_predictions(predictions, truth, filtered, deepest=ks[-1])
+    ranked = _rank_truth(predictions, truth, filtered, deepest=ks[-1])
     sizes = np.diff(ranked.indptr)
     row_of = np.repeat(np.arange(ranked.rows), sizes)
     weight = weights[ranked.labels]
@@ -207,25 +207,21 @@ class _RankedTruth(NamedTuple):
     def rows(self) -> int:
         return len(self.indptr) - 1
 
-    @staticmethod
-    def from_predictions(
-        predictions: TopK | csr_matrix,
-        truth: csr_matrix,
-        filtered: csr_matrix | None,
-        *,
-        deepest: int,
-        workers: int = 1,
-    ) -> _RankedTruth:
-        dropped = _filter_pattern(filtered, truth)
-        topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped[0]).max(initial=0)))
-        indptr, labels = _remaining(truth, dropped, "the truth")
-        predicted = _label_ids(topk.indices)
-        ranks, wrong, row = scoring.ranks_of_truth(
-            predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1], workers
-        )
-        if wrong != scoring.SOUND:
-            raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
-        return _RankedTruth(indptr, labels, ranks, topk.k)
+
+def _rank_truth(
+    predictions: TopK | csr_matrix, truth: csr_matrix, filtered: csr_matrix | None, *, deepest: int, workers: int = 1
+) -> _RankedTruth:
+    """Find the ranks of the true labels; raise DataError if a ranking is wrong."""
+    dropped = _filter_pattern(filtered, truth)
+    topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped[0]).max(initial=0)))
+    indptr, labels = _remaining(truth, dropped, "the truth")
+    predicted = _label_ids(topk.indices)
+    ranks, wrong, row = scoring.ranks_of_truth(
+        predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1], workers
+    )
+    if wrong != scoring.SOUND:
+        raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
+    return _RankedTruth(indptr, labels, ranks, topk.k)
 
 
 def _wrong_ranking(wrong: int, predicted: np.ndarray, scores: np.ndarray, row: int, labels: int) -> DataError:

@@ -188,9 +188,8 @@ def read_rows(
         with context.progress(f"reading {path.name}", total=len(text) - start) as bar:
             return parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
     except parse.WrongRows as error:
-        raise DataError(
-            f"the header promises {rows} rows, found {error.rows} lines below it", path=path, line=1
-        ) from None
+        message = f"the header promises {rows} rows, found {error.rows} lines below it"
+        raise DataError(message, path=path, line=1) from None
     except parse.TextError as error:
         raise_data_error(path, text, error, expected)
 
@@ -220,9 +219,8 @@ def decode_line(path: str | Path, content: bytes, line: int) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"not UTF-8: byte {error.start} of the line is {content[error.start]:#04x}", path=path, line=line
-        ) from None
+        message = f"not UTF-8: byte {error.start} of the line is {content[error.start]:#04x}"
+        raise DataError(message, path=path, line=line) from None
 
 
 def parse_json(

@@ -203,7 +203,8 @@ def draw_block(
     plan: Plan, params: SyntheticParams, rows: int, rng: np.random.Generator
 ) -> tuple[csr_matrix, csr_matrix]:
     """Draw rows. Return how often each row has each word, and how often it has each label."""
-    topics = _topic_of_share(plan, rng.random(rows))
+    ends = plan.cumulative[plan.starts[1:-1]]
+    topics = np.searchsorted(ends, rng.random(rows) * plan.topical_share, side="right").clip(max=len(ends) - 1)
     meaning_counts = 1 + rng.poisson(plan.draws_per_row - 1, size=rows)
     meaning_rows = np.repeat(np.arange(rows), meaning_counts)
     general = rng.random(len(meaning_rows)) >= plan.topical_share
@@ -227,11 +228,6 @@ def draw_block(
 
 def _counts(row_of: np.ndarray, column_of: np.ndarray, shape: tuple[int, int]) -> csr_matrix:
     return csr_matrix((np.ones(len(row_of), dtype=np.float32), (row_of, column_of)), shape=shape)
-
-
-def _topic_of_share(plan: Plan, uniform: np.ndarray) -> np.ndarray:
-    ends = plan.cumulative[plan.starts[1:-1]]
-    return np.minimum(np.searchsorted(ends, uniform * plan.topical_share, side="right"), len(ends) - 1)
 
 
 def _meanings(plan: Plan, pools: np.ndarray, uniform: np.ndarray) -> np.ndarray:
