@@ -179,8 +179,8 @@ def _members(archive: Path) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
                 if not member.isdir():
                     yield member.name, member.isreg(), functools.partial(stream.extractfile, member)
     else:
-        hint = web_page_hint(archive)
-        raise DataError(f"this is neither a zip nor a tar archive. {hint}".rstrip(". "), path=archive)
+        message = f"this is neither a zip nor a tar archive. {web_page_hint(archive)}"
+        raise DataError(message.rstrip(". "), path=archive)
 
 
 def _write(stream: IO[bytes], path: Path, limit: int, archive: Path) -> KnownFile:

@@ -68,8 +68,7 @@ class JsonLines(reading.FileReader):
         return [[path / single[0]]] if len(single) == 1 else []
 
     def files(self, path: Path) -> Sequence[Path]:
-        names = _names_file(path)
-        return [*self.layout(path), *([] if names is None else [names])]
+        return [file for file in (*self.layout(path), _names_file(path)) if file is not None]
 
     def read(self, path: Path, *, context: Context) -> Dataset:
         files = self.layout(path)

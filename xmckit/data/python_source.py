@@ -154,7 +154,7 @@ def python_files(folder: Path, exclude: Sequence[str]) -> list[str]:
         raise DataError(
             "expected a folder with Python files, found " + ("a file" if folder.exists() else "nothing"), path=folder
         )
-    paths = []
+    paths: list[str] = []
     for here, folders, names in os.walk(folder, onerror=_raise_unreadable):
         folders[:] = [name for name in folders if name not in exclude]
         files = [Path(here, name) for name in names if name.endswith(".py")]

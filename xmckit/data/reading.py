@@ -248,8 +248,8 @@ def read_strings(path: Path, *, count: int | None = None, what: str = "") -> lis
 
     In a `.jsonl` file each is a JSON string, which may contain line ends.
     """
-    parse = _json_string if path.name.removesuffix(".gz").endswith(".jsonl") else decode_line
-    strings = [parse(path, line, number) for number, line in enumerate(read_lines(path), 1)]
+    parse_line = _json_string if path.name.removesuffix(".gz").endswith(".jsonl") else decode_line
+    strings = [parse_line(path, line, number) for number, line in enumerate(read_lines(path), 1)]
     if count is not None and len(strings) != count:
         raise DataError(f"expected {count} lines, one for each {what}, found {len(strings)}", path=path)
     return strings

@@ -112,6 +112,7 @@ def read_chunks(
     """
     if form in FEATURE_FORMATS and width is None:
         raise UsageError("this model takes texts, not features")
+    width = width or 0
     chunk: list[_Row] = []
     size, wrong = 0, None
     try:
@@ -138,7 +139,7 @@ class _Row:
 
 
 def _parse_lines(
-    lines: Lines, form: Format, column: str, width: int | None, skipped: SkippedLines | None
+    lines: Lines, form: Format, column: str, width: int, skipped: SkippedLines | None
 ) -> Iterator[_Row | None]:
     """Yield the row of each line. Yield None for a line without row too, so that the rows before it need not wait."""
     if form in ("csv", "tsv"):
@@ -156,7 +157,8 @@ def _result_or_skip(skipped: SkippedLines | None, parse: Callable[..., Any], *ar
     except DataError as error:
         if skipped is None:
             raise
-        return skipped.add(error)
+        skipped.add(error)
+        return None
 
 
 def _text_row(name: str, number: int, line: bytes, column: str) -> _Row:
@@ -231,7 +233,7 @@ def _table_row(
     return _Row(number, text, identity)
 
 
-def _feature_lines(lines: Lines, form: Format, width: int | None) -> Iterator[_Row | None]:
+def _feature_lines(lines: Lines, form: Format, width: int) -> Iterator[_Row | None]:
     for number, line in lines:
         if form == "xmc" and number == 1 and (header := _HEADER.fullmatch(line)):
             if int(header[1]) != width:
@@ -242,7 +244,7 @@ def _feature_lines(lines: Lines, form: Format, width: int | None) -> Iterator[_R
 
 
 def _input_rows(
-    chunk: Sequence[_Row], form: Format, width: int | None, name: str, skipped: SkippedLines | None
+    chunk: Sequence[_Row], form: Format, width: int, name: str, skipped: SkippedLines | None
 ) -> Iterator[InputRows]:
     numbers, ids = [row.line for row in chunk], [row.id for row in chunk]
     if form not in FEATURE_FORMATS:
@@ -263,7 +265,7 @@ def _input_rows(
             yield InputRows(numbers, ids, X=X)
 
 
-def _parse_features(chunk: Sequence[_Row], form: Format, width: int | None, name: str) -> csr_matrix:
+def _parse_features(chunk: Sequence[_Row], form: Format, width: int, name: str) -> csr_matrix:
     first = 1 if form == "svmlight" else 0
     grammar = Grammar(features=width, first_feature=first, annotated=form == "svmlight")
     text = np.frombuffer(b"".join(row.content + b"\n" for row in chunk), dtype=np.uint8)

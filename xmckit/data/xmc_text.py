@@ -80,7 +80,7 @@ class XmcText(reading.FileReader):
             *(reading.strings_file(folder, stem) for stem in TEXTS.values()),
             reading.strings_file(folder, *LABEL_NAMES),
         ]
-        return [*self.layout(path), *(file for file in beside if file is not None)]
+        return [file for file in (*self.layout(path), *beside) if file is not None]
 
     def read(self, path: Path, *, context: Context) -> Dataset:
         files, folder = self.layout(path), _folder(path)
