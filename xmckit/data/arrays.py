@@ -109,7 +109,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
 
 def _array(content: bytearray | np.ndarray) -> np.ndarray:
     """Return the array in the bytes of an npy, without a copy."""
-    stream = io.BytesIO(content[:_LARGEST_HEADER])
+    stream = io.BytesIO(bytes(content[:_LARGEST_HEADER]))
     shape, fortran, dtype = _read_header(stream)
     size = len(content) - stream.tell()
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:

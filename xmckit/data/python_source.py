@@ -80,7 +80,7 @@ class PythonSource(Configured):
         paths = python_files(self.folder, self.params.exclude)
         with context.progress("hashing Python files", total=len(paths)) as bar:
             for path in paths:
-                content = hashlib.sha256(reading.read_bytes(self.folder / path)).digest()
+                content = hashlib.sha256(reading.read_bytes(self.folder / path).tobytes()).digest()
                 digest.update(os.fsencode(path) + b"\0" + content)
                 bar.advance()
         return {"seed": str(context.seed), "python": platform.python_version(), "files": digest.hexdigest()}

@@ -172,7 +172,7 @@ def _read_matrices(features: Path, labels: Path, context: Context) -> tuple[csr_
 
 def _read_split(files: Sequence[Path], part: str, context: Context) -> Split:
     """Read a data file, or the two matrix files, with the texts and the filter beside them."""
-    X, Y = read_data_rows(files[0], context) if len(files) == 1 else _read_matrices(*files, context)
+    X, Y = read_data_rows(files[0], context) if len(files) == 1 else _read_matrices(files[0], files[1], context)
     folder = files[0].parent
     texts = reading.optional_strings(folder, [TEXTS[part]], count=Y.shape[0], what="row")
     filter_file = reading.find_file(folder, FILTERS[part])
