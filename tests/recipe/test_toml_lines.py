@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmckit.recipe.toml_lines import is_one_value, key_lines, longest_key, parse_key, split_values
+from xmckit.errors import RecipeError
+from xmckit.recipe.layers import parse_set
+from xmckit.recipe.toml_lines import key_lines, longest_key, parse_key, split_values
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -157,7 +159,9 @@ def test_parse_key(text, parts):
     assert parse_key(text) == parts
 
 
-@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a b", "a..b", '"a', "a=b", "é", '"\\x"'])
+@pytest.mark.parametrize(
+    "text", ["", ".", "a.", ".a", "a b", "a..b", '"a', "a=b", "é", '"\\x"', "#a", "[a]", "a=1\nb", "[a]\nb", "#\na"]
+)
 def test_parse_key_refuses(text):
     with pytest.raises(ValueError):  # noqa: PT011
         parse_key(text)
@@ -180,10 +184,11 @@ def test_split_values_ends_and_loses_nothing(text):
     assert "".join(",".join(pieces).split()) == "".join(text.split())
 
 
-def test_is_one_value():
-    assert is_one_value(" [1, # c\n 2] ")
-    assert not is_one_value("1 # comment")
-    assert not is_one_value("1\nb = 2")
+def test_a_set_is_one_value():
+    assert parse_set("a= [1, # c\n 2] ") == (("a",), [1, 2])
+    for text in ("1 # comment", "1\nb = 2", "[1]\n[b]", "1\n# comment", "[1] # comment\n", "1, 2"):
+        with pytest.raises(RecipeError, match="expected a TOML value"):
+            parse_set(f"a={text}")
 
 
 def test_longest_key():

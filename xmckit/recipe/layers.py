@@ -20,7 +20,7 @@ from typing import Any
 
 from xmckit.errors import RecipeError, nearest
 from xmckit.kinds import KINDS
-from xmckit.recipe.toml_lines import KeyPath, is_one_value, key_lines, longest_key, parse_key
+from xmckit.recipe.toml_lines import KeyPath, key_lines, longest_key, parse_key
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -288,6 +288,8 @@ def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
         raise RecipeError(f"{option} {text!a}: not UTF-8 text") from None
     at = f"{option} {one_line(text)}"
     key, equals, value = (part.strip() for part in text.partition("="))
+    if longest_key(key, DEEPEST_NESTING)[0] > DEEPEST_NESTING:
+        raise RecipeError(f"{at}: expected a key of at most {DEEPEST_NESTING} parts")
     try:
         parts = parse_key(key)
     except ValueError:
@@ -296,8 +298,6 @@ def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
         raise RecipeError(f"{at}: expected KEY=VALUE with a key such as head.slack or head.0.slack")
     if parts[0] == "extends":
         raise RecipeError(f"{at}: 'extends' is only for recipe files")
-    if len(parts) > DEEPEST_NESTING:
-        raise RecipeError(f"{at}: expected a key of at most {DEEPEST_NESTING} parts")
     parsed = _toml_value(value) if longest_key(value, DEEPEST_NESTING)[0] <= DEEPEST_NESTING else None
     if parsed is None:
         raise RecipeError(
@@ -317,7 +317,8 @@ def _needed(key: str, value: str, option: str) -> str:
 def _toml_value(text: str) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-        return value if is_one_value(text) and not _too_deep({"value": value}) else None
+        tomllib.loads(f"value = [{text}]")  # fails if a comment or another line follows the value
+        return None if _too_deep({"value": value}) else value
     except RecursionError:
         return None
     except ValueError:

@@ -1,14 +1,15 @@
 """Find the line of every key of a TOML document, which `tomllib` does not tell.
 
-The scanner walks the characters of text that `tomllib` has already accepted, so it need not check the text: it only
-follows keys, brackets and quotes.
+The scanner walks the tokens of text that `tomllib` has already accepted, so it need not check the text: it only follows
+keys and brackets.
 """
 
 from __future__ import annotations
 
-import bisect
 import re
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import TypeAlias
 
 if sys.version_info >= (3, 11):
@@ -18,19 +19,12 @@ else:
 
 KeyPath: TypeAlias = "tuple[str | int, ...]"
 
-_BLANK = re.compile(r"[ \t]*")
-# Between statements and inside brackets: white space, line ends and comments.
-_GAP = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_BASIC = re.compile(r'"(?:[^"\\]|\\.)*"')
-_LITERAL = re.compile(r"'[^']*'")
+_QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'[^']*')"""
+_KEY = rf"(?:{_QUOTED}|[A-Za-z0-9_-]+)"
+_DOTTED_KEY = re.compile(rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*")
 # Up to two quotes may stand directly before the closing three.
-_MULTI_BASIC = re.compile(r'"""(?:[^\\]|\\.)*?"""(?:"{1,2}(?!"))?', re.DOTALL)
-_MULTI_LITERAL = re.compile(r"'''.*?'''(?:'{1,2}(?!'))?", re.DOTALL)
-# Numbers, booleans and dates; a date may be followed by one space and a time.
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d[^\s,\]}#]*|[^\s,\]}#]+")
-
-_TOKEN = re.compile(r"""\"(?:[^"\\]|\\.)*"|'[^']*'|[A-Za-z0-9_-]+|[ \t]+|.""", re.DOTALL)
+_MULTILINE = r'''"""(?:[^\\]|\\.)*?"""(?:"{1,2}(?!"))?|\'\'\'.*?\'\'\'(?:'{1,2}(?!'))?'''
+_TOKEN = re.compile(rf"""(?P<gap>[ \t\r]+|\#[^\n]*)|{_MULTILINE}|{_QUOTED}|[^\s\[\]{{}}=,.\#"']+|.""", re.DOTALL)
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
@@ -49,185 +43,132 @@ def longest_key(text: str, enough: int) -> tuple[int, int]:
     longest, where = 0, 0
     for number, line in enumerate(text.split("\n"), start=1):
         if line.count(".") >= enough:
-            parts = _longest_run(line)
+            parts = max((len(re.findall(_KEY, key)) for key in _DOTTED_KEY.findall(line)), default=0)
             if parts > longest:
                 longest, where = parts, number
     return longest, where
 
 
-def _longest_run(line: str) -> int:
-    longest = run = 0
-    joined = False
-    for token in _TOKEN.findall(line):
-        if token == ".":
-            joined = True
-        elif (token[0] in "\"'" and len(token) > 1) or _BARE_KEY.fullmatch(token):
-            run = run + 1 if joined else 1
-            joined = False
-            longest = max(longest, run)
-        elif not token.isspace():
-            run, joined = 0, False
-    return longest
-
-
 def parse_key(text: str) -> tuple[str, ...]:
     """Return the parts of a dotted key such as `head.0."my block"`; ValueError if `text` is not exactly one key."""
-    scanner = _Scanner(text)
-    try:
-        parts = scanner.dotted_key()
-    except (AttributeError, IndexError):
-        raise ValueError(text) from None
-    if scanner.at != len(text):
+    if "\n" in text:
         raise ValueError(text)
-    return parts
+    parts, inner = [], tomllib.loads(f"{text} = 0")
+    while isinstance(inner, dict):
+        ((part, inner),) = inner.items()
+        parts.append(part)
+    return tuple(parts)
 
 
 def split_values(text: str) -> list[str]:
     """Cut `text` at the commas outside quotes and brackets; ValueError if a bracket or quote stays open."""
-    scanner, pieces, start = _Scanner(text), [], 0
-    while scanner.at < len(text):
-        if text[scanner.at] == ",":
-            pieces.append(text[start : scanner.at])
-            scanner.at = start = scanner.at + 1
-        elif text[scanner.at] in "\"'[{":
-            try:
-                scanner.value(())
-            except (AttributeError, IndexError):
-                raise ValueError(text) from None
+    depth, pieces = 0, [""]
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        depth = max(depth + (token in ("[", "{")) - (token in ("]", "}")), 0)
+        if token == "," and not depth:
+            pieces.append("")
         else:
-            scanner.at += 1
-    return [piece.strip() for piece in [*pieces, text[start:]]]
-
-
-def is_one_value(text: str) -> bool:
-    """Return whether valid `key = text` has nothing after the value: no comment and no second line."""
-    scanner = _Scanner(text)
-    scanner.skip(_BLANK)
-    scanner.value(())
-    return not text[scanner.at :].strip()
+            pieces[-1] += token
+        if token in ('"', "'"):
+            raise ValueError(text)
+    if depth:
+        raise ValueError(text)
+    return [piece.strip() for piece in pieces]
 
 
 class _Scanner:
     def __init__(self, text: str):
-        self.text = text
-        self.at = 0
-        self.lines: dict[KeyPath, int] = {}
-        self._line_ends = [match.start() for match in re.finditer("\n", text)]
-        self._table_counts: dict[KeyPath, int] = {}
+        self._tokens: list[tuple[str, int]] = []
+        line = 1
+        for match in _TOKEN.finditer(text):
+            if not match["gap"]:
+                self._tokens.append((match.group(), line))
+            line += match.group().count("\n")
+        self._tokens.append(("", line))
+        self._at = 0
+        self._lines: dict[KeyPath, int] = {}
+        self._table_counts: Counter[KeyPath] = Counter()
 
     @property
-    def line(self) -> int:
-        return bisect.bisect_left(self._line_ends, self.at) + 1
+    def _token(self) -> str:
+        """The token here; the empty string at the end of the text."""
+        return self._tokens[self._at][0]
 
-    def skip(self, pattern: re.Pattern[str]) -> str:
-        """Move past the pattern and return what it matched; AttributeError if it is not there."""
-        match = pattern.match(self.text, self.at)
-        self.at = match.end()  # type: ignore[union-attr]
-        return match.group()  # type: ignore[union-attr]
+    @property
+    def _line(self) -> int:
+        return self._tokens[self._at][1]
 
     def document(self) -> dict[KeyPath, int]:
         table: KeyPath = ()
-        self.skip(_GAP)
-        while self.at < len(self.text):
-            if self.text[self.at] == "[":
-                table = self.header()
+        while self._token:
+            if self._token == "[":
+                table = self._header()
+            elif self._token == "\n":
+                self._at += 1
             else:
-                self.pair(table)
-            self.skip(_GAP)
-        return self.lines
+                self._pair(table)
+        return self._lines
 
-    def header(self) -> KeyPath:
-        line, repeated = self.line, self.text.startswith("[[", self.at)
-        self.at += 2 if repeated else 1
-        self.skip(_BLANK)
-        parts = self.dotted_key()
-        self.at += 2 if repeated else 1
-        table = (*self.note((), parts[:-1], line), parts[-1])
+    def _header(self) -> KeyPath:
+        line, repeated = self._line, self._tokens[self._at + 1][0] == "["
+        brackets = 2 if repeated else 1
+        self._at += brackets
+        *above, last = self._dotted_key()
+        self._at += brackets
+        table = (*self._note((), above, line), last)
         if not repeated:
-            self.lines[table] = line
+            self._lines[table] = line
             return table
-        self.lines.setdefault(table, line)
-        position = self._table_counts.get(table, 0)
-        self._table_counts[table] = position + 1
-        self.lines[(*table, position)] = line
-        return (*table, position)
+        self._lines.setdefault(table, line)
+        item = (*table, self._table_counts[table])
+        self._table_counts[table] += 1
+        self._lines[item] = line
+        return item
 
-    def note(self, table: KeyPath, parts: tuple[str, ...], line: int) -> KeyPath:
+    def _note(self, table: KeyPath, parts: Sequence[str], line: int) -> KeyPath:
         """Go down from `table` along `parts`, giving `line` to what is new; arrays of tables mean their last item."""
         for part in parts:
             table = (*table, part)
-            self.lines.setdefault(table, line)
-            table = self.last_item(table)
+            self._lines.setdefault(table, line)
+            if table in self._table_counts:
+                table = (*table, self._table_counts[table] - 1)
         return table
 
-    def last_item(self, table: KeyPath) -> KeyPath:
-        count = self._table_counts.get(table, 0)
-        return (*table, count - 1) if count else table
+    def _pair(self, table: KeyPath) -> None:
+        line = self._line
+        *above, last = self._dotted_key()
+        self._at += 1  # =
+        path = (*self._note(table, above, line), last)
+        self._lines[path] = line
+        self._value(path)
 
-    def pair(self, table: KeyPath) -> None:
-        line = self.line
-        parts = self.dotted_key()
-        self.at += 1  # =
-        self.skip(_BLANK)
-        path = (*self.note(table, parts[:-1], line), parts[-1])
-        self.lines[path] = line
-        self.value(path)
+    def _dotted_key(self) -> list[str]:
+        parts = []
+        while self._token not in ("=", "]"):
+            if self._token != ".":
+                parts += parse_key(self._token)
+            self._at += 1
+        return parts
 
-    def dotted_key(self) -> tuple[str, ...]:
-        parts = [self.simple_key()]
-        self.skip(_BLANK)
-        while self.at < len(self.text) and self.text[self.at] == ".":
-            self.at += 1
-            self.skip(_BLANK)
-            parts.append(self.simple_key())
-            self.skip(_BLANK)
-        return tuple(parts)
-
-    def simple_key(self) -> str:
-        quote = self.text[self.at]
-        if quote not in "\"'":
-            return self.skip(_BARE_KEY)
-        quoted = self.skip(_BASIC if quote == '"' else _LITERAL)
-        return next(iter(tomllib.loads(f"{quoted} = 0")))
-
-    def value(self, path: KeyPath) -> None:
-        opening = self.text[self.at]
-        if opening == "[":
-            self.array(path)
-        elif opening == "{":
-            self.inline_table(path)
-        elif self.text.startswith('"""', self.at):
-            self.skip(_MULTI_BASIC)
-        elif self.text.startswith("'''", self.at):
-            self.skip(_MULTI_LITERAL)
-        elif opening == '"':
-            self.skip(_BASIC)
-        elif opening == "'":
-            self.skip(_LITERAL)
+    def _value(self, path: KeyPath) -> None:
+        if self._token in ("[", "{"):
+            self._items(path)
         else:
-            self.skip(_PLAIN)
+            while self._token not in (",", "]", "}", "\n", ""):
+                self._at += 1
 
-    def array(self, path: KeyPath) -> None:
-        self.at += 1
-        self.skip(_GAP)
-        position = 0
-        while self.text[self.at] != "]":
-            self.lines[(*path, position)] = self.line
-            self.value((*path, position))
-            position += 1
-            self.separator()
-        self.at += 1
-
-    def inline_table(self, path: KeyPath) -> None:
-        self.at += 1
-        self.skip(_GAP)
-        while self.text[self.at] != "}":
-            self.pair(path)
-            self.separator()
-        self.at += 1
-
-    def separator(self) -> None:
-        self.skip(_GAP)
-        if self.text[self.at] == ",":
-            self.at += 1
-            self.skip(_GAP)
+    def _items(self, path: KeyPath) -> None:
+        """Walk an array or an inline table to the end of its closing bracket."""
+        in_array, position = self._token == "[", 0
+        self._at += 1
+        while self._token not in ("]", "}"):
+            if self._token in (",", "\n"):
+                self._at += 1
+            elif in_array:
+                self._lines[(*path, position)] = self._line
+                self._value((*path, position))
+                position += 1
+            else:
+                self._pair(path)
+        self._at += 1
