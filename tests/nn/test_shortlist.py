@@ -19,6 +19,7 @@ from xmckit.nn.shortlist import Indexes, _others, batch_candidates, pair_logits,
 from xmckit.nn.threads import Threads
 from xmckit.nn.validation import LogitHistogram
 from xmckit.pipeline.stages.index import IndexStage
+from xmckit.recipe import Section
 from xmckit.testing.problems import small_problem
 
 QUICK = {"epochs": 3, "learning_rate": 0.05, "encoder": {"use": "sparse-linear", "width": 40}}
@@ -495,7 +496,8 @@ def test_an_index_over_a_heads_vectors_is_not_shared(tmp_path):
         folder = tmp_path
 
         def __init__(self, space):
-            self.space, self.section = space, None
+            self.space = space
+            self.section, self.use = Section("indexer", "given", "given", {}), "given"
 
         def restore(self, folder):
             index = Given(3, [0])

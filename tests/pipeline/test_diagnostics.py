@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from xmckit.components.metrics import inverse_propensity, rank_metrics
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
-from xmckit.pipeline.diagnostics import BINS, FREQUENCY_EDGES, GROUPS, diagnose, examples, thirds
+from xmckit.pipeline.diagnostics import BINS, FREQUENCY_EDGES, GROUPS, Output, diagnose, examples, thirds
 from xmckit.records import TopK
 from xmckit.registry import Registry
 
@@ -61,11 +61,15 @@ def counted(dataset: Dataset, topk: TopK, weights: np.ndarray, members: set[int]
     return found
 
 
+def output(topk: TopK, *, probabilistic: bool = True) -> Output:
+    return Output("a", "head", topk, csr_matrix((topk.rows, 1)), probabilistic)
+
+
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_groups_are_as_counted_by_hand(seed: int, filtered: bool) -> None:
     dataset, topk, counts = problem(seed, filtered)
-    numbers = diagnose([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
+    numbers = diagnose([output(topk)], dataset, counts, CONSTANTS, 3)
     weights = inverse_propensity(counts, dataset.train.rows, *CONSTANTS)
     (system,) = numbers["systems"]
     least = [group["least"] for group in numbers["groups"]]
@@ -90,7 +94,7 @@ def test_groups_are_as_counted_by_hand(seed: int, filtered: bool) -> None:
 @pytest.mark.parametrize("filtered", [False, True])
 def test_all_labels_together_are_the_metrics(filtered: bool) -> None:
     dataset, topk, counts = problem(7, filtered)
-    numbers = diagnose([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])
+    numbers = diagnose([output(topk)], dataset, counts, CONSTANTS, 3)
     weights = inverse_propensity(counts, dataset.train.rows, *CONSTANTS)
     metrics = rank_metrics(topk, dataset.test.Y, ks=[1, 3], inverse_propensity=weights, filtered=dataset.test.filter)
     of_all = numbers["systems"][0]["all"]
@@ -102,9 +106,7 @@ def test_all_labels_together_are_the_metrics(filtered: bool) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_calibration_is_as_counted_by_hand(seed: int) -> None:
     dataset, topk, counts = problem(seed, filtered=False)
-    told: dict[str, Any] = diagnose([("a", "head", topk)], dataset, counts, CONSTANTS, 3, probabilistic=[True])[
-        "systems"
-    ][0]
+    told: dict[str, Any] = diagnose([output(topk)], dataset, counts, CONSTANTS, 3)["systems"][0]
     Y = dataset.test.Y.toarray()
     pairs = [
         (1 / (1 + math.exp(-float(topk.scores[row, place]))), bool(Y[row, topk.indices[row, place]]))
@@ -123,8 +125,8 @@ def test_calibration_is_as_counted_by_hand(seed: int) -> None:
 
 def test_scores_that_are_no_logits_are_not_called_calibrated() -> None:
     dataset, topk, counts = problem(0, filtered=False)
-    outputs = [("ensemble", "ensemble", topk), ("a", "head", topk)]
-    numbers = diagnose(outputs, dataset, counts, CONSTANTS, 3, probabilistic=[False, True])
+    outputs = [output(topk, probabilistic=False), output(topk)]
+    numbers = diagnose(outputs, dataset, counts, CONSTANTS, 3)
     assert [system["calibration"] is None for system in numbers["systems"]] == [True, False]
 
 

@@ -53,11 +53,8 @@ class Result:
     @property
     def warnings(self) -> list[str]:
         """What label stages, indexes and heads want their user to know, such as a guarantee that does not hold."""
-        reported: list[Mapping[str, Any]] = [
-            *self.run.label_facts(),
-            *self.run.index_facts(),
-            *self.run.head_facts(),
-        ]
+        run = self.run
+        reported: list[Mapping[str, Any]] = [*run.label_facts(), *run.index_facts(), *run.head_facts()]
         return [f"{one['name']}: {text}" for one in reported for text in one["facts"].get("warnings", ())]
 
 
@@ -86,7 +83,7 @@ def run(
         started(folder)
         try:
             stages = StageRunner(folder, folder.root / layout.CACHE, announce)
-            setup = Setup(recipe, registry, progress, stages.log)
+            setup = Setup(recipe, registry, progress, folder.log)
             _record_start(folder, setup, argv)
             score = do_stages(setup, stages)
         except BaseException as error:
@@ -102,7 +99,7 @@ def plan(
 ) -> list[PlannedStage]:
     """List what `run` would do, stage by stage, and which stages the cache has. Nothing is written."""
     stages = StagePlanner(Path(root) / layout.CACHE)
-    do_stages(Setup(recipe, registry or default_registry(), progress, stages.log), stages)
+    do_stages(Setup(recipe, registry or default_registry(), progress), stages)
     return stages.steps
 
 

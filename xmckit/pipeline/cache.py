@@ -115,9 +115,6 @@ class StageRunner:
         """Add facts to the manifest."""
         self.run.update(**facts)
 
-    def log(self, message: str) -> None:
-        self.run.log(message)
-
 
 @dataclass(frozen=True)
 class PlannedStage:
@@ -151,9 +148,6 @@ class StagePlanner:
         return stage
 
     def note(self, **facts: Any) -> None:
-        pass
-
-    def log(self, message: str) -> None:
         pass
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from xmckit.components.metrics import inverse_propensity
 from xmckit.context import Context
@@ -26,19 +27,24 @@ LONGEST_TEXT, LONGEST_LABEL, MOST_LABELS = 600, 200, 40
 RIGHT, PARTLY, WRONG, SURELY = "all right", "partly right", "nothing right", "sure and wrong"
 
 
+class Output(NamedTuple):
+    """What one system predicts of the test rows; `probabilistic`: σ(score) is meant as a probability."""
+
+    name: str
+    role: str
+    ranking: TopK
+    sets: csr_matrix
+    probabilistic: bool
+
+
 def diagnose(
-    outputs: Sequence[tuple[str, str, TopK]],
+    outputs: Sequence[Output],
     dataset: Dataset,
     train_counts: np.ndarray,
     constants: tuple[float, float],
     k: int,
-    *,
-    probabilistic: Sequence[bool],
 ) -> dict[str, Any]:
-    """Compute the numbers behind the report's charts, for each (name, role, ranking).
-
-    `probabilistic` says for each whether σ(score) is meant as a probability; only then its calibration is computed.
-    """
+    """Compute the numbers behind the report's charts, for each system; calibration only if it is probabilistic."""
     by_rank = np.sort(train_counts[train_counts > 0])[::-1]
     ranks = np.unique(np.geomspace(1, max(len(by_rank), 1), 200).astype(np.int64))[: len(by_rank)]
     truth = _Truth(dataset)
@@ -53,18 +59,18 @@ def diagnose(
         for group_of, groups in ((np.zeros_like(bin_of), 1), (third_of, len(GROUPS)), (bin_of, len(FREQUENCY_EDGES)))
     ]
     systems = []
-    for (name, role, topk), meant in zip(outputs, probabilistic, strict=True):
-        ranked = truth.ranked(topk, deepest)
+    for output in outputs:
+        ranked = truth.ranked(output.ranking, deepest)
         of_all, by_third, by_bin = (one.numbers(ranked, weights) for one in grouped)
         at_k = min(k, ranked.labels.shape[1]) - 1
         systems.append(
             {
-                "name": name,
-                "role": role,
+                "name": output.name,
+                "role": output.role,
                 "all": {key: values[0, :DEEPEST].tolist() for key, values in of_all.items()},
                 "thirds": {key: values[:, :DEEPEST].tolist() for key, values in by_third.items()},
                 "bins": {key: values[:, at_k].tolist() for key, values in by_bin.items()},
-                "calibration": calibration(ranked, k) if meant else None,
+                "calibration": calibration(ranked, k) if output.probabilistic else None,
             }
         )
     return {

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
@@ -17,9 +17,6 @@ from xmckit import store
 from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
 from xmckit.records import Evaluation, TopK
-
-if TYPE_CHECKING:
-    pass
 
 
 def checked_dataset(dataset: Any, use: str) -> Dataset:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,13 @@ from xmckit.runs import provenance
 class Setup:
     """The recipe of a run and the means to carry it out."""
 
-    def __init__(self, recipe: Recipe, registry: Registry, progress: Progress, log: Any):
+    def __init__(
+        self,
+        recipe: Recipe,
+        registry: Registry,
+        progress: Progress,
+        log: Callable[[str], None] = lambda message: None,
+    ):
         self.recipe, self.registry = recipe, registry
         # Data and features must not follow the run's seed: seeds are compared on the same rows.
         self.data_seed: int = recipe.data.extra["seed"]
@@ -78,7 +84,7 @@ class Setup:
         return {"labels": next(iter(stages.values())), **seen}
 
 
-def _versions(distributions: Any) -> dict[str, str]:
+def _versions(distributions: Iterable[str]) -> dict[str, str]:
     versions: dict[str, str] = {}
     for distribution in distributions:
         versions.update(provenance.library_versions(distribution))

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from xmckit.context import Context
 from xmckit.errors import attribute_errors_to
 from xmckit.pipeline.blame import component_errors_explained
+from xmckit.pipeline.output_checks import check_saved
 from xmckit.pipeline.setup import Setup
 from xmckit.recipe import Section
 
@@ -20,7 +21,6 @@ Value = TypeVar("Value")
 class Stage(ABC, Generic[Value]):
     """A stage of a run. A subclass takes the stages that it reads in `__init__` and gives the three methods below.
 
-    `section` is the recipe's section whose component does the work; its errors are attributed to that component.
     `key` and `folder` are set when the stage is done; before that only `identity` may be called. A stage that is not
     `cached` writes into the run folder itself, every time.
     """
@@ -29,8 +29,8 @@ class Stage(ABC, Generic[Value]):
     folder: Path
     cached: ClassVar[bool] = True
 
-    def __init__(self, setup: Setup, name: str, section: Section | None = None):
-        self.setup, self.name, self.section = setup, name, section
+    def __init__(self, setup: Setup, name: str):
+        self.setup, self.name = setup, name
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
@@ -63,7 +63,25 @@ class Stage(ABC, Generic[Value]):
             self.value = self.produce(folder, self.setup.context.using(folder=scratch))
 
     def _attributed(self) -> contextlib.AbstractContextManager[None]:
-        return attribute_errors_to(self.section.kind, self.section.use) if self.section else contextlib.nullcontext()
+        return contextlib.nullcontext()
+
+
+class ComponentStage(Stage[Value]):
+    """A stage whose work the component of one section of the recipe does; errors are attributed to that component."""
+
+    def __init__(self, setup: Setup, name: str, section: Section):
+        super().__init__(setup, name)
+        self.section, self.use = section, section.use
+        self.who = f"{section.kind.replace('-', ' ')} {section.use}"
+
+    def _attributed(self) -> contextlib.AbstractContextManager[None]:
+        return attribute_errors_to(self.section.kind, self.use)
+
+    def save(self, fitted: Any, folder: Path) -> None:
+        """Let the component save itself into a new folder, and check the files."""
+        folder.mkdir()
+        fitted.save(folder)
+        check_saved(folder, self.who)
 
 
 def keys_of(*stages: Stage[Any]) -> list[str]:

@@ -144,7 +144,7 @@ class _Scanner:
         self._value(path)
 
     def _dotted_key(self) -> list[str]:
-        parts = []
+        parts: list[str] = []
         while self._token not in ("=", "]"):
             if self._token != ".":
                 parts += parse_key(self._token)

@@ -16,15 +16,14 @@ from xmckit.errors import DataError
 from xmckit.pipeline.blame import component_errors_explained
 from xmckit.pipeline.output_checks import checked_dataset, checked_fingerprint
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stage import ComponentStage
 from xmckit.runs import layout
 
 
-class DataStage(Stage[Dataset]):
+class DataStage(ComponentStage[Dataset]):
     def __init__(self, setup: Setup):
-        self._section = setup.recipe.data
-        super().__init__(setup, layout.DATA, self._section)
-        self._source = setup.build(self._section)
+        super().__init__(setup, layout.DATA, setup.recipe.data)
+        self._source = self.setup.build(self.section)
         self._resolved: list[tuple[str, str]] = []
 
     @cached_property
@@ -33,7 +32,7 @@ class DataStage(Stage[Dataset]):
         # What the source resolves while it looks at its input, such as a format's reader, is behind its rows too.
         context = self.setup.context.using(seed=self.setup.data_seed, resolve=self._resolve)
         with component_errors_explained(self.setup.registry), self._attributed():
-            return checked_fingerprint(self._source.fingerprint(context=context), self._section.use)
+            return checked_fingerprint(self._source.fingerprint(context=context), self.use)
 
     def _resolve(self, kind: str, name: str) -> Any:
         target = self.setup.registry.resolve(kind, name)
@@ -43,11 +42,11 @@ class DataStage(Stage[Dataset]):
     def identity(self) -> dict[str, Any]:
         fingerprint = self.fingerprint  # fills `_resolved`
         seed = self.setup.data_seed
-        return self.setup.identity(self._section, [], self._resolved, fingerprint=fingerprint, seed=seed)
+        return self.setup.identity(self.section, [], self._resolved, fingerprint=fingerprint, seed=seed)
 
     def produce(self, folder: Path, context: Context) -> Dataset:
         content = self._source.read(context=context.using(seed=self.setup.data_seed))
-        dataset = checked_dataset(content, self._section.use)
+        dataset = checked_dataset(content, self.use)
         propensity_constants(dataset.propensity)
         if dataset.train.rows == 0 or dataset.labels == 0:
             raise DataError(f"{dataset.name} has {dataset.train.rows} training rows and {dataset.labels} labels")

@@ -10,9 +10,9 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError
-from xmckit.pipeline.output_checks import check_saved, checked_features, untouched
+from xmckit.pipeline.output_checks import checked_features, untouched
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stage import ComponentStage, Stage
 from xmckit.recipe import Section
 from xmckit.runs import layout
 
@@ -26,15 +26,15 @@ class FittedFeatures:
     test: Matrix
 
 
-class FeaturesStage(Stage[FittedFeatures]):
+class FeaturesStage(ComponentStage[FittedFeatures]):
     def __init__(self, setup: Setup, section: Section, data: Stage[Dataset]):
         self._alone = len(setup.recipe.features) == 1
         name = layout.FEATURES if self._alone else layout.FEATURES_PREFIX + section.name
         super().__init__(setup, name, section)
-        self._section, self._data = section, data
+        self._data = data
 
     def identity(self) -> dict[str, Any]:
-        return self.setup.identity(self._section, [self._data.key], seed=self.setup.data_seed)
+        return self.setup.identity(self.section, [self._data.key], seed=self.setup.data_seed)
 
     def produce(self, folder: Path, context: Context) -> FittedFeatures:
         try:
@@ -42,24 +42,22 @@ class FeaturesStage(Stage[FittedFeatures]):
         except DataError as error:
             if self._alone:
                 raise
-            raise DataError(f"features {self._section.name}: {error}") from error
+            raise DataError(f"features {self.section.name}: {error}") from error
 
     def _produce(self, folder: Path, context: Context) -> FittedFeatures:
-        featurizer, use, data = self.setup.build(self._section), self._section.use, self._data.value
-        with untouched(f"featurizer {use}", data.train):
+        featurizer, data = self.setup.build(self.section), self._data.value
+        with untouched(self.who, data.train):
             featurizer.fit(data.train, context=context)
 
         def features_of(split: Split) -> Matrix:
-            with untouched(f"featurizer {use}", split):
+            with untouched(self.who, split):
                 X = featurizer.transform(split, context=context)
-            return checked_features(X, split, use)
+            return checked_features(X, split, self.use)
 
         fitted = FittedFeatures(featurizer, features_of(data.train), features_of(data.test))
-        (folder / layout.FEATURIZER).mkdir()
-        featurizer.save(folder / layout.FEATURIZER)
-        check_saved(folder / layout.FEATURIZER, f"featurizer {use}")
+        self.save(featurizer, folder / layout.FEATURIZER)
         as_in_data = fitted.train is data.train.X and fitted.test is data.test.X
-        record = {"use": use, "as_in_data": as_in_data, "columns": int(fitted.train.shape[1])}
+        record = {"use": self.use, "as_in_data": as_in_data, "columns": int(fitted.train.shape[1])}
         store.write_json(folder / layout.FEATURES_RECORD, record)
         if not as_in_data:
             store.write_matrix(folder / layout.TRAIN_FEATURES, fitted.train)
@@ -67,7 +65,7 @@ class FeaturesStage(Stage[FittedFeatures]):
         return fitted
 
     def restore(self, folder: Path) -> FittedFeatures:
-        featurizer = self.setup.context.load("featurizer", self._section.use, folder / layout.FEATURIZER)
+        featurizer = self.setup.context.load(self.section.kind, self.use, folder / layout.FEATURIZER)
         if store.read_json(folder / layout.FEATURES_RECORD)["as_in_data"]:
             return FittedFeatures(featurizer, self._data.value.train.matrix, self._data.value.test.matrix)
         files = (layout.TRAIN_FEATURES, layout.TEST_FEATURES)

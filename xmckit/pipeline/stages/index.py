@@ -8,16 +8,16 @@ from typing import Any
 from xmckit import exhibits, store
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
-from xmckit.pipeline.output_checks import check_saved, untouched
+from xmckit.pipeline.output_checks import untouched
 from xmckit.pipeline.rows import FitRows
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stage import ComponentStage
 from xmckit.protocols import ClusteredIndex, SupportsExhibits, SupportsFacts
 from xmckit.recipe import Section
 from xmckit.runs import layout
 
 
-class IndexStage(Stage[Any]):
+class IndexStage(ComponentStage[Any]):
     """The index of the recipe's `position`-th `[[index]]` on `rows`.
 
     With `refit = true` every index is built twice: on a part of the rows, for early stopping, and on all.
@@ -26,28 +26,23 @@ class IndexStage(Stage[Any]):
     def __init__(self, setup: Setup, position: int, section: Section, rows: FitRows, *, on_part: bool):
         prefix = layout.PART_INDEX_PREFIX if on_part else layout.INDEX_PREFIX
         super().__init__(setup, prefix + section.name, section)
-        self._position, self._section, self._rows = position, section, rows
+        self._position, self._rows = position, rows
 
     def identity(self) -> dict[str, Any]:
         seed = self.setup.context.seed_for("indexer", self._position)
-        return self.setup.identity(self._section, self._rows.keys, seed=seed, validation=self._rows.share)
+        return self.setup.identity(self.section, self._rows.keys, seed=seed, validation=self._rows.share)
 
     def produce(self, folder: Path, context: Context) -> Any:
-        who = f"indexer {self._section.use}"
-        with untouched(who, self._rows.train):
-            index = self.setup.build(self._section).build(
-                self._rows.train, context=self._rows.fit_context(context, "indexer", self._position)
-            )
-        named_index(index, self._section.use)
-        (folder / layout.INDEX).mkdir()
-        index.save(folder / layout.INDEX)
-        check_saved(folder / layout.INDEX, who)
-        store.write_json(folder / layout.INDEX_RECORD, _facts(index, self._section.use))
+        fit_context = self._rows.fit_context(context, "indexer", self._position)
+        with untouched(self.who, self._rows.train):
+            index = self.setup.build(self.section).build(self._rows.train, context=fit_context)
+        named_index(index, self.use)
+        self.save(index, folder / layout.INDEX)
+        store.write_json(folder / layout.INDEX_RECORD, _facts(index, self.use))
         return index
 
     def restore(self, folder: Path) -> Any:
-        use = self._section.use
-        return named_index(self.setup.context.load("indexer", use, folder / layout.INDEX), use)
+        return named_index(self.setup.context.load(self.section.kind, self.use, folder / layout.INDEX), self.use)
 
     def index_for_head(self) -> Any:
         """Return the index; one of its own for a head that fills it with its vectors, which two heads cannot share."""

@@ -15,13 +15,13 @@ from xmckit.data.model import Dataset, Split
 from xmckit.data.saved import load_split, save_split
 from xmckit.pipeline.output_checks import checked_facts, relabelled, untouched
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stage import ComponentStage, Stage
 from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.protocols import SupportsFacts, SupportsSave
 from xmckit.runs import layout
 
 
-class LabelsStage(Stage[Split]):
+class LabelsStage(ComponentStage[Split]):
     """The `position`-th label stage. It sees the first features, and the labels of the label stage before it."""
 
     def __init__(
@@ -32,8 +32,8 @@ class LabelsStage(Stage[Split]):
         features: FeaturesStage,
         before: LabelsStage | None,
     ):
-        self._section = setup.recipe.labels[position]
-        super().__init__(setup, layout.LABELS_PREFIX + self._section.name, self._section)
+        section = setup.recipe.labels[position]
+        super().__init__(setup, layout.LABELS_PREFIX + section.name, section)
         self._position, self._data, self.features, self._before = position, data, features, before
 
     @property
@@ -48,22 +48,22 @@ class LabelsStage(Stage[Split]):
 
     def identity(self) -> dict[str, Any]:
         source = self._before or self.features
-        return self.setup.identity(self._section, [source.key], seed=self._seed)
+        return self.setup.identity(self.section, [source.key], seed=self._seed)
 
     def produce(self, folder: Path, context: Context) -> Split:
-        preprocessor, use = self.setup.build(self._section), self._section.use
-        with untouched(f"label preprocessor {use}", self._rows_before):
+        preprocessor = self.setup.build(self.section)
+        with untouched(self.who, self._rows_before):
             output = preprocessor.apply(self._rows_before, context=context.using(seed=self._seed))
-        rows = relabelled(self._rows_before, output, use)
+        rows = relabelled(self._rows_before, output, self.use)
         save_split(replace(rows, X=None, texts=None, names=None), folder)
         if isinstance(preprocessor, SupportsSave):
             (folder / layout.PREPROCESSOR).mkdir()
             preprocessor.save(folder / layout.PREPROCESSOR)
         facts = preprocessor.facts() if isinstance(preprocessor, SupportsFacts) else {}
         record = {
-            "facts": checked_facts(facts, f"label preprocessor {use}"),
+            "facts": checked_facts(facts, self.who),
             "agreement": _agreement(rows.Y, self._data.value.train.Y),
-            "exhibits": exhibits.stored(preprocessor, use),
+            "exhibits": exhibits.stored(preprocessor, self.use),
         }
         store.write_json(folder / layout.LABELS_RECORD, record)
         return rows

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, vstack
@@ -17,7 +17,7 @@ from xmckit.components.metrics import propensity_constants
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError, PluginError, attribute_errors_to
-from xmckit.pipeline.diagnostics import diagnose, examples
+from xmckit.pipeline.diagnostics import Output, diagnose, examples
 from xmckit.pipeline.output_checks import checked_facts, checked_ranking, checked_sets, untouched
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage, keys_of
@@ -30,16 +30,6 @@ from xmckit.runs import Metrics, layout, read_metrics
 from xmckit.runs.records import HeadFacts, SystemMetrics
 
 BLOCK = 4096  # rows predicted between two steps of the progress bar
-
-
-class _Output(NamedTuple):
-    """What one system predicts of the test rows; `probabilistic`: σ(score) is meant as a probability."""
-
-    name: str
-    role: str
-    ranking: TopK
-    sets: csr_matrix
-    probabilistic: bool
 
 
 class ScoreStage(Stage[Metrics]):
@@ -98,14 +88,7 @@ class ScoreStage(Stage[Metrics]):
         store.write_csr(folder / layout.SETS, model.sets)
         store.write_json(folder / layout.METRICS, metrics)
         store.write_json(folder / layout.HEAD_FACTS, _facts(self._recipe.heads, heads, dataset.test.Y))
-        numbers = diagnose(
-            [(output.name, output.role, output.ranking) for output in outputs],
-            dataset,
-            train_counts,
-            constants,
-            deepest,
-            probabilistic=[output.probabilistic for output in outputs],
-        )
+        numbers = diagnose(outputs, dataset, train_counts, constants, deepest)
         store.write_json(folder / layout.DIAGNOSTICS, numbers)
         store.write_json(folder / layout.EXAMPLES, examples(model.ranking, dataset, deepest, context))
         return metrics
@@ -113,34 +96,34 @@ class ScoreStage(Stage[Metrics]):
     def restore(self, folder: Path) -> Metrics:
         return read_metrics(folder)
 
-    def _outputs(self, heads: Sequence[Head], context: Context) -> list[_Output]:
+    def _outputs(self, heads: Sequence[Head], context: Context) -> list[Output]:
         """Predict the test rows with the model first: the ensemble if there are several heads; the baseline is last."""
         recipe, labels, top = self._recipe, self._data.value.labels, self._recipe.score.top
         outputs = []
         for section, head in zip(recipe.heads, heads, strict=True):
             X = self._features[recipe.seen_by(section)].value.test
             predicted = predict_blocks(head, section, X, top, labels, context)
-            outputs.append(_Output(section.name, "head", *predicted, _is_probabilistic(head)))
+            outputs.append(Output(section.name, "head", *predicted, _is_probabilistic(head)))
         if len(outputs) > 1:
             ranking = combine_rankings([output.ranking for output in outputs], top, recipe.ensemble)
             sets = combine_sets([output.sets for output in outputs])
             probabilistic = recipe.ensemble == "average" and all(output.probabilistic for output in outputs)
-            outputs.insert(0, _Output(ENSEMBLE, "ensemble", ranking, sets, probabilistic))
+            outputs.insert(0, Output(ENSEMBLE, "ensemble", ranking, sets, probabilistic))
         if recipe.score.baseline is not None:
             outputs.append(self._baseline(recipe.score.baseline, context))
         return outputs
 
-    def _baseline(self, section: Section, context: Context) -> _Output:
+    def _baseline(self, section: Section, context: Context) -> Output:
         features, data = self._features[self._recipe.features[0].name].value, self._data.value
         baseline = self.setup.build(section)
         train = Split(X=features.train, Y=data.train.Y)
         baseline.fit(train, context=context.using(seed=context.seed_for("baseline")))
         predicted = predict_blocks(baseline, section, features.test, self._recipe.score.top, data.labels, context)
-        return _Output(section.use, "baseline", *predicted, _is_probabilistic(baseline))
+        return Output(section.use, "baseline", *predicted, _is_probabilistic(baseline))
 
     def _results(
         self,
-        outputs: Sequence[_Output],
+        outputs: Sequence[Output],
         train_counts: np.ndarray,
         propensity: tuple[float, float],
         context: Context,

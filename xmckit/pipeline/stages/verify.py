@@ -12,7 +12,7 @@ from xmckit.data.model import Dataset, Split
 from xmckit.errors import DataError
 from xmckit.pipeline.rows import FitRows
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage, keys_of
+from xmckit.pipeline.stage import ComponentStage, Stage, keys_of
 from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.pipeline.stages.head import HeadStage
 from xmckit.recipe import Section
@@ -20,7 +20,7 @@ from xmckit.runs import VerdictSummary, layout, read_verdicts
 from xmckit.verification.verify import verify
 
 
-class VerifyStage(Stage[VerdictSummary]):
+class VerifyStage(ComponentStage[VerdictSummary]):
     """Verifies the label sets of the train, validation or test rows, as the recipe says.
 
     `fitted` are the rows that the heads were trained on last, `parts` those less the validation share.
@@ -37,15 +37,15 @@ class VerifyStage(Stage[VerdictSummary]):
         parts: Mapping[str, FitRows],
     ):
         super().__init__(setup, layout.VERIFY, section)
-        self._section, self._data, self._features, self._heads = section, data, features, heads
+        self._data, self._features, self._heads = data, features, heads
         self._fitted, self._parts = fitted, parts
         self._uses = {head.name: head.use for head in setup.recipe.heads}
 
     def identity(self) -> dict[str, Any]:
         return self.setup.identity(
-            self._section,
+            self.section,
             keys_of(self._data, *self._features.values(), *self._heads),
-            extra=dict(self._section.extra),
+            extra=dict(self.section.extra),
             seed=self.setup.recipe.seed,
             names=list(self._uses),
         )
@@ -58,18 +58,18 @@ class VerifyStage(Stage[VerdictSummary]):
             raise DataError("verify.assignments is 'validation', but there are too few rows to keep a validation share")
         return verify(
             folder,
-            self.setup.build(self._section),
+            self.setup.build(self.section),
             list(zip(self._uses, [head.value for head in self._heads], strict=True)),
             first,
             X={name: split.matrix for name, split in rows.items() if split is not None},
-            most=self._section.extra["most"],
+            most=self.section.extra["most"],
             uses=self._uses,
             context=context,
         )
 
     def _rows(self, features: str) -> Split | None:
         """Return the rows whose label sets are verified, with these features."""
-        assignments = self._section.extra["assignments"]
+        assignments = self.section.extra["assignments"]
         if assignments == "train":
             return self._fitted[features].train
         if assignments == "validation":
