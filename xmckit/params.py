@@ -39,6 +39,10 @@ class KindOf:
 
     kind: str
 
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        """Name the kind in the model's JSON Schema, for those who describe parameters."""
+        return {"type": "object", "kind": self.kind}
+
 
 @dataclass(frozen=True)
 class InputPath:

@@ -19,10 +19,10 @@ from xmckit import context, hookspecs, params, records
 from xmckit.data import model
 from xmckit.kinds import KINDS, load_protocol
 from xmckit.recipe import sections
-from xmckit.recipe.check import with_article
+from xmckit.recipe.describe_params import describe_params
+from xmckit.recipe.expectations import with_article
 from xmckit.recipe.schema import recipe_schema
 from xmckit.registry import Registered, Registry
-from xmckit.registry.describe_params import describe_params
 from xmckit.testing.suite import checks_of
 
 # The records that several kinds share, by heading.
@@ -183,7 +183,7 @@ def _section_lines(section: sections.SectionKind) -> list[str]:
     if section.optional:
         said.append("`false` is none")
     lines = ["", "; ".join(said) + "."]
-    if section.reserved:
+    if section.reserved.model_fields:
         lines += ["", _table(_KEYS, _key_rows(section.reserved))]
     return lines
 

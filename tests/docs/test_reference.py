@@ -15,7 +15,7 @@ from pydantic import Field
 import xmckit
 from xmckit.kinds import KINDS
 from xmckit.recipe import sections
-from xmckit.registry.describe_params import describe_params
+from xmckit.recipe.describe_params import describe_params
 from xmckit.testing.suite import checks_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -99,7 +99,7 @@ def test_every_key_of_a_recipe_is_in_the_reference(reference, registry):
     models |= {"score": sections.ScoreKeys, "ensemble": sections.EnsembleKeys, "report": sections.ReportKeys}
     for name, model in models.items():
         rows = rows_below(page, name)
-        for key in model.model_fields if model else ():
+        for key in model.model_fields:
             assert rows[f"`{key}`"][2], f"[{name}] {key}"
     assert not undescribed(sections.GeneralKeys)
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from xmckit.errors import PluginError, RecipeError, nearest
 from xmckit.params import Configured, DataPath, EncoderSpec, HeadSpec, InputPath, Params, Spec
-from xmckit.recipe import Recipe, load_recipe, load_section, nested_specs, parse_sweep, shipped_recipes
+from xmckit.recipe import Recipe, load_recipe, load_section, nested_specs_and_paths, parse_sweep, shipped_recipes
 from xmckit.recipe.layers import LONGEST_CHAIN
 from xmckit.recipe.schema import recipe_schema
 from xmckit.recipe.text import leaves
@@ -207,8 +207,7 @@ def test_nested_components_are_completed_wherever_they_are(load):
     (member,) = head.params["members"]
     assert member["second"] == {"use": "linear", "width": 3, "bias": True}
     assert member["encoder"]["width"] == 64
-    assert nested_specs(EnsembleParams, head.params) == [("head", "dft"), ("head", "popularity")]
-    assert nested_specs(EnsembleParams, head.params, FakeRegistry()) == [
+    assert nested_specs_and_paths(EnsembleParams, head.params, FakeRegistry())[0] == [
         ("head", "dft"),
         ("encoder", "linear"),
         ("encoder", "linear"),
@@ -278,7 +277,7 @@ def test_every_value_knows_where_it_was_written(load):
         "head.encoder.width=7",
         base='seed = 5\n[data]\nuse = "toy"\n\n[head]\nuse = "dft"\nslack = 1\nactive = 2\n',
     )
-    origins = {path: str(recipe.origin(path)) for path in leaves(recipe.resolved())}
+    origins = {path: str(recipe.origin(path)) for path, _ in leaves(recipe.resolved())}
     assert origins["seed",] == "base.toml:1"
     assert origins["head", 0, "use"] == "base.toml:6"
     assert origins["head", 0, "active"] == "base.toml:8"

@@ -48,15 +48,10 @@ def show_recipe(recipe: str, origin: bool, sets: tuple[str, ...], data_folders: 
     if not as_json:
         click.echo(loaded.to_toml(with_origins=origin), nl=False)
     elif origin:
-        options.print_json({"recipe": loaded.resolved(), "origins": _origins(loaded)})
+        origins = {value["key"]: value["origin"] for value in loaded.written()}
+        options.print_json({"recipe": loaded.resolved(), "origins": origins})
     else:
         options.print_json(loaded.resolved())
-
-
-def _origins(recipe: Any) -> dict[str, str]:
-    from xmckit.recipe.text import leaves
-
-    return {".".join(map(str, path)): str(recipe.origin(path)) for path in leaves(recipe.resolved())}
 
 
 @recipes.command("cp")

@@ -10,7 +10,7 @@ from xmckit import store
 from xmckit.context import Context, Progress, cpu_count
 from xmckit.errors import DataError
 from xmckit.hookspecs import API_VERSION
-from xmckit.recipe import Recipe, Section, input_paths, nested_specs
+from xmckit.recipe import Recipe, Section, nested_specs_and_paths
 from xmckit.registry import Registry
 from xmckit.runs import provenance
 
@@ -50,11 +50,10 @@ class Setup:
         `inputs` are the keys of the stages that it reads, `also` are (kind, name) that its parameters do not name.
         """
         params = self.registry.resolve(section.kind, section.use).Params
-        used = [(section.kind, section.use), *nested_specs(params, section.params, self.registry), *also]
+        nested, paths = nested_specs_and_paths(params, section.params, self.registry)
+        used = [(section.kind, section.use), *nested, *also]
         components = [self.registry.component(kind, use) for kind, use in used]
-        # A data set says itself which of its files matter.
-        paths = [] if section.kind == "dataset" else input_paths(params, section.params, self.registry)
-        if paths:
+        if paths and section.kind != "dataset":  # a data set says itself which of its files matter
             more["files"] = {str(path): _content_sha256(path) for path in paths}
         return {
             "kind": section.kind,

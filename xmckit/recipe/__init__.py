@@ -12,7 +12,7 @@ describes how files and `--set` are merged. Imports the registry and everything 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from xmckit.errors import PluginError
-from xmckit.recipe.check import Checker, Mistakes, input_paths, nested_specs, with_article
-from xmckit.recipe.expectations import quote_value
+from xmckit.recipe.check import Checker, Mistakes, nested_specs_and_paths
+from xmckit.recipe.expectations import a_component, quote_value, with_article
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
 from xmckit.recipe.pairing import Pairing
 from xmckit.recipe.sections import (
@@ -47,10 +47,9 @@ __all__ = [
     "Recipe",
     "Score",
     "Section",
-    "input_paths",
     "load_recipe",
     "load_section",
-    "nested_specs",
+    "nested_specs_and_paths",
     "parse_sweep",
     "shipped_recipes",
 ]
@@ -135,13 +134,7 @@ class Recipe:
         """Return everything, with defaults and without `extends`, in the shape of a recipe file."""
         repeated = {"labels": self.labels, "index": self.index, "head": self.heads}
         return {
-            "name": self.name,
-            "title": self.title,
-            "description": self.description,
-            "seed": self.seed,
-            "validation": self.validation,
-            "refit": self.refit,
-            "workers": self.workers,
+            **{key: getattr(self, key) for key in GeneralKeys.model_fields},
             "executor": self.executor.resolved(),
             "data": self.data.resolved(),
             "features": self._resolved_features(),
@@ -165,11 +158,11 @@ class Recipe:
 
     def written(self) -> list[dict[str, str]]:
         """Return each value of `resolved()` as TOML, and where it was written."""
-        from xmckit.recipe.text import literals
+        from xmckit.recipe.text import leaves, literal
 
         return [
-            {"key": ".".join(map(str, path)), "value": value, "origin": str(self.origin(path))}
-            for path, value in literals(self.resolved())
+            {"key": ".".join(map(str, path)), "value": literal(value), "origin": str(self.origin(path))}
+            for path, value in leaves(self.resolved())
         ]
 
     def to_toml(self, *, with_origins: bool = False) -> str:
@@ -246,8 +239,7 @@ class _Reader:
 
     def recipe(self, document: dict[str, Any], default_name: str) -> Recipe | None:
         document = self._checker.sane(document)
-        own = {key: value for key, value in document.items() if key not in {*SECTIONS, *PLAIN_SECTIONS}}
-        general = self._checker.params(GeneralKeys, own, (), more_keys=("extends", *SECTIONS, *PLAIN_SECTIONS))
+        general = self._table(GeneralKeys, document, (), others=("extends", *SECTIONS, *PLAIN_SECTIONS))
         executor, data, verify = (self.single(key, document) for key in ("executor", "data", "verify"))
         features, labels, index, heads = (
             self._several(key, document) for key in ("features", "labels", "index", "head")
@@ -280,11 +272,15 @@ class _Reader:
             report_title=report["title"],
         )
 
-    def _table(self, model: type[BaseModel], value: Any, path: KeyPath, **more: Any) -> dict[str, Any] | None:
+    def _table(
+        self, model: type[BaseModel], value: Any, path: KeyPath, others: Collection[str] = ()
+    ) -> dict[str, Any] | None:
+        """Check the keys of a table against a model, except `others`, which belong to sections."""
         if not isinstance(value, dict):
             self._mistakes.add(path, f"expected a table, found {quote_value(value)}")
             return None
-        return self._checker.params(model, value, path, **more)
+        own = {key: item for key, item in value.items() if key not in others}
+        return self._checker.params(model, own, path, more_keys=others)
 
     def single(self, key: str, document: dict[str, Any]) -> Section | None:
         """Read a section that does not repeat."""
@@ -296,10 +292,7 @@ class _Reader:
         if what.optional and (value is None or value is False):
             return None
         if value is None:
-            known = ", ".join(self._registry.names(what.kind)) or "none"
-            self._mistakes.add(
-                path, f"required: a table with `use`, the name of {with_article(what.kind)} (known: {known})"
-            )
+            self._mistakes.add(path, f"required: {a_component(what.kind)} {self._checker.known(what.kind)}")
             return None
         return self._section(what, value, path)
 
@@ -307,10 +300,9 @@ class _Reader:
         if isinstance(value, dict) and what.default is not None and "use" not in value:
             value = {"use": what.default, **value}
         checked = self._checker.component(what.kind, value, path, reserved=what.reserved)
-        extra: dict[str, Any] | None = {}
-        if what.reserved is not None and isinstance(value, dict):
-            own = {key: value[key] for key in what.reserved.model_fields if key in value}
-            extra = self._checker.params(what.reserved, own, path)
+        given = value if isinstance(value, dict) else {}
+        own = {key: given[key] for key in what.reserved.model_fields if key in given}
+        extra = self._checker.params(what.reserved, own, path)
         if checked is None or extra is None:
             return None
         use, params = checked
@@ -335,11 +327,9 @@ class _Reader:
             value = [{"use": what.default}]
         if not value and isinstance(value, (list, type(None))):
             if not what.optional:
-                known = ", ".join(self._registry.names(what.kind)) or "none"
-                self._mistakes.add(
-                    path,
-                    f"required: at least one table with `use`, the name of {with_article(what.kind)} (known: {known})",
-                )
+                name = f"the name of {with_article(what.kind)}"
+                known = self._checker.known(what.kind)
+                self._mistakes.add(path, f"required: at least one table with `use`, {name} {known}")
             return ()
         if not isinstance(value, list):
             self._mistakes.add(path, f"expected a table or a list of tables, found {quote_value(value)}")
@@ -347,16 +337,11 @@ class _Reader:
         return tuple(self._section(what, item, (*path, position)) for position, item in enumerate(value))
 
     def _score(self, value: Any) -> Score | None:
-        if not isinstance(value, dict):
-            self._mistakes.add(("score",), f"expected a table, found {quote_value(value)}")
-            return None
-        own = {key: item for key, item in value.items() if key not in SCORE_SECTIONS}
-        keys = self._checker.params(ScoreKeys, own, ("score",), more_keys=SCORE_SECTIONS)
-        default = [{"use": name} for name in DEFAULT_METRICS]
-        metrics = self._items(
-            SCORE_SECTIONS["metrics"], self._with_depths(value.get("metrics", default), keys), ("score", "metrics")
-        )
-        baseline = self._optional(SCORE_SECTIONS["baseline"], value.get("baseline"), ("score", "baseline"))
+        keys = self._table(ScoreKeys, value, ("score",), others=SCORE_SECTIONS)
+        table = value if isinstance(value, dict) else {}
+        given = self._with_depths(table.get("metrics", [{"use": name} for name in DEFAULT_METRICS]), keys)
+        metrics = self._items(SCORE_SECTIONS["metrics"], given, ("score", "metrics"))
+        baseline = self._optional(SCORE_SECTIONS["baseline"], table.get("baseline"), ("score", "baseline"))
         if keys is None:
             return None
         if len(set(keys["k"])) < len(keys["k"]):

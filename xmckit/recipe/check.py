@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema
 
 from xmckit.errors import PluginError, RecipeError, nearest
-from xmckit.params import InputPath, KindOf, Spec
-from xmckit.recipe.expectations import at_path, describe, quote_value
+from xmckit.params import InputPath, KindOf, Params, Spec
+from xmckit.recipe.expectations import a_component, at_path, describe, quote_value, schema_of, with_article
 from xmckit.recipe.layers import DEEPEST_NESTING, LISTED, Node, Origin, one_line
 from xmckit.recipe.sections import GeneralKeys
 from xmckit.recipe.toml_lines import KeyPath
@@ -86,10 +85,14 @@ class Mistakes:
     def raise_any(self) -> None:
         if not self._found:
             return
-        places: dict[str, int] = {}
-        for origin, _ in self._found.values():
-            places.setdefault(origin.source, len(places))
-        ranked = sorted(self._found.items(), key=lambda item: _reading_order(item[1][0], places))
+        sources = list(dict.fromkeys(origin.source for origin, _ in self._found.values()))
+
+        def reading_order(mistake: tuple[KeyPath, tuple[Origin, str]]) -> tuple[bool, int, int]:
+            """Sort files before `--set`, each from its first line to its last."""
+            origin = mistake[1][0]
+            return origin.source.startswith("--set "), sources.index(origin.source), origin.line or 0
+
+        ranked = sorted(self._found.items(), key=reading_order)
         lines = [one_line(f"{origin}: {self.name(path)}: {message}") for path, (origin, message) in ranked]
         if len(lines) > MOST_SHOWN:
             lines[MOST_SHOWN:] = [f"… and {len(lines) - MOST_SHOWN:,} more mistakes"]
@@ -97,11 +100,6 @@ class Mistakes:
         if self._broken_plugins == set(self._found):
             raise PluginError("\n".join(lines))
         raise RecipeError([*lines, *self._notes])
-
-
-def _reading_order(origin: Origin, places: Mapping[str, int]) -> tuple[bool, int, int]:
-    """Sort files before `--set`, each from its first line to its last."""
-    return origin.source.startswith("--set "), places[origin.source], origin.line or 0
 
 
 class Checker:
@@ -127,13 +125,11 @@ class Checker:
         return None
 
     def component(
-        self, kind: str, value: Any, path: KeyPath, *, reserved: type[BaseModel] | None = None
+        self, kind: str, value: Any, path: KeyPath, *, reserved: type[BaseModel] = Params
     ) -> tuple[str, dict[str, Any]] | None:
         """Return the name and the complete parameters of the component that a section names."""
         if not isinstance(value, dict):
-            self.mistakes.add(
-                path, f"expected a table with `use`, the name of {with_article(kind)}, found {quote_value(value)}"
-            )
+            self.mistakes.add(path, f"expected {a_component(kind)}, found {quote_value(value)}")
             return None
         if len(path) > DEEPEST_NESTING:
             self.mistakes.add(path, "nested too deeply")
@@ -141,26 +137,25 @@ class Checker:
         target = self._resolve(kind, value, path)
         if target is None:
             return None
-        others = set(reserved.model_fields) if reserved else set()
-        given = {key: item for key, item in value.items() if key != "use" and key not in others}
-        params = self.params(target.Params, given, path, more_keys=("use", *sorted(others)))
+        others = ("use", *sorted(reserved.model_fields))
+        given = {key: item for key, item in value.items() if key not in others}
+        params = self.params(target.Params, given, path, more_keys=others)
         return None if params is None else (value["use"], params)
 
+    def known(self, kind: str) -> str:
+        return f"(known: {', '.join(self._registry.names(kind)) or 'none'})"
+
     def _resolve(self, kind: str, value: dict[str, Any], path: KeyPath) -> Any:
-        known = self._registry.names(kind)
         if "use" not in value:
-            self.mistakes.add(
-                (*path, "use"), f"required: the name of {with_article(kind)} (known: {', '.join(known) or 'none'})"
-            )
+            self.mistakes.add((*path, "use"), f"required: the name of {with_article(kind)} {self.known(kind)}")
             return None
         use = value["use"]
         if not isinstance(use, str):
             self.mistakes.add((*path, "use"), f"expected the name of {with_article(kind)}, found {quote_value(use)}")
             return None
-        if use not in known:
-            self.mistakes.add(
-                (*path, "use"), f"no {kind} named '{use}'{nearest(use, known)} (known: {', '.join(known) or 'none'})"
-            )
+        names = self._registry.names(kind)
+        if use not in names:
+            self.mistakes.add((*path, "use"), f"no {kind} named '{use}'{nearest(use, names)} {self.known(kind)}")
             for plugin in self._registry.problems:
                 self.mistakes.note(f"{plugin.described} was set aside: {plugin.problem}")
             for plugin in self._registry.plugins:
@@ -232,7 +227,7 @@ class Checker:
         more_keys: Iterable[str],
     ) -> None:
         """Turn pydantic's errors into mistakes; the shallowest first, because a union reports errors at every depth."""
-        schema = _schema(model)
+        schema = schema_of(model)
         explained = [
             (_place(item["loc"], values, item["type"] == "missing"), item) for item in error.errors(include_url=False)
         ]
@@ -258,10 +253,6 @@ def _is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def with_article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _over_defaults(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -300,13 +291,6 @@ def _place(location: Sequence[str | int], values: Any, missing: bool) -> KeyPath
     return tuple(place)
 
 
-def _schema(model: type[BaseModel]) -> Mapping[str, Any]:
-    try:
-        return model.model_json_schema()
-    except PydanticInvalidForJsonSchema:
-        return {}
-
-
 def _reads_back(model: type[BaseModel], complete: Mapping[str, Any], parsed: BaseModel) -> bool:
     try:
         return model.model_validate_json(json.dumps(complete, allow_nan=False), strict=True) == parsed
@@ -334,36 +318,26 @@ def transform(model: type[BaseModel], values: Mapping[str, Any], path: KeyPath, 
     }
 
 
-def nested_specs(
-    model: type[BaseModel], params: Mapping[str, Any], registry: Registry | None = None
-) -> list[tuple[str, str]]:
-    """Return (kind, name) of each component that the parameters name; with a registry also of those inside these."""
+def nested_specs_and_paths(
+    model: type[BaseModel], params: Mapping[str, Any], registry: Registry
+) -> tuple[list[tuple[str, str]], list[Path]]:
+    """Return (kind, name) of each component, and every file or folder, that the parameters name.
+
+    Those that the parameters of these components name are included.
+    """
     specs: list[tuple[str, str]] = []
-
-    def collect(marker: Any, value: Any, path: KeyPath) -> Any:
-        if isinstance(marker, KindOf) and isinstance(value, dict):
-            specs.append((marker.kind, value["use"]))
-            if registry is not None:
-                specs.extend(nested_specs(registry.resolve(marker.kind, value["use"]).Params, value, registry))
-        return value
-
-    transform(model, params, (), collect)
-    return specs
-
-
-def input_paths(model: type[BaseModel], params: Mapping[str, Any], registry: Registry) -> list[Path]:
-    """Return every file or folder that the parameters name, also those of the components inside them."""
     paths: list[Path] = []
 
     def collect(marker: Any, value: Any, path: KeyPath) -> Any:
         if isinstance(marker, InputPath):
             paths.extend(Path(item) for item in (value if isinstance(value, list) else [value]) if item is not None)
-        elif isinstance(marker, KindOf) and isinstance(value, dict):
-            paths.extend(input_paths(registry.resolve(marker.kind, value["use"]).Params, value, registry))
+        elif isinstance(value, dict):
+            specs.append((marker.kind, value["use"]))
+            transform(registry.resolve(*specs[-1]).Params, value, (), collect)
         return value
 
     transform(model, params, (), collect)
-    return paths
+    return specs, paths
 
 
 def _transform(value: Any, annotation: Any, metadata: Sequence[Any], path: KeyPath, visit: Visit) -> Any:

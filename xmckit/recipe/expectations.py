@@ -1,10 +1,13 @@
-"""Describe in words what a JSON Schema asks for."""
+"""Describe in words what the JSON Schema of parameters asks for."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 Schema = Mapping[str, Any]
 
@@ -17,6 +20,14 @@ _PLURAL = {
     "a list": "lists",
 }
 _LONGEST_SHOWN = 60
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the JSON Schema of a model; empty if it has a type that JSON Schema cannot express."""
+    try:
+        return model.model_json_schema()
+    except PydanticInvalidForJsonSchema:
+        return {}
 
 
 def describe(schema: Schema, root: Schema) -> str:
@@ -33,6 +44,8 @@ def describe(schema: Schema, root: Schema) -> str:
         if union in schema:
             options = [describe(option, root) for option in schema[union] if option.get("type") != "null"]
             return " or ".join(dict.fromkeys(option for option in options if option))
+    if "kind" in schema:  # see `xmckit.params.KindOf`
+        return a_component(schema["kind"])
     kind = schema.get("type")
     if kind in ("integer", "number"):
         return ("a whole number" if kind == "integer" else "a number") + _bounds(schema)
@@ -41,6 +54,15 @@ def describe(schema: Schema, root: Schema) -> str:
     if kind == "array":
         return _describe_array(schema, root)
     return {"boolean": "true or false", "object": "a table"}.get(str(kind), "")
+
+
+def a_component(kind: str) -> str:
+    """Say how a recipe names a component of a kind."""
+    return f"a table with `use`, the name of {with_article(kind)}"
+
+
+def with_article(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def resolve(schema: Schema, root: Schema) -> Schema:

@@ -13,8 +13,8 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def read_chain(source: str | Path) -> list[RecipeFile]:
             path = locate(parent.value, beside=chain[-1].path.parent)
         except RecipeError as error:
             raise RecipeError(f"{at}: {error}") from None
-        if any(same_file(path, link.path) for link in chain):
+        if any(os.path.realpath(path) == os.path.realpath(link.path) for link in chain):
             circle = " → ".join([*(link.shown for link in chain), display_path(path)])
             raise RecipeError(f"{at}: this recipe extends itself: {circle}")
         if len(chain) == LONGEST_CHAIN:
@@ -159,26 +159,12 @@ def read_chain(source: str | Path) -> list[RecipeFile]:
     return chain[::-1]
 
 
-def same_file(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
-
-
 def read_source(path: Path) -> RecipeFile:
     name = display_path(path)
     text = read_text(path)
     document = _parse(text, name)
-    lines = key_lines(text)
-    folder = path.parent
-
-    def node(value: Any, at: KeyPath) -> Node:
-        origin = Origin(name, lines.get(at), folder)
-        if isinstance(value, dict):
-            return Node({key: node(item, (*at, key)) for key, item in value.items()}, origin)
-        if isinstance(value, list):
-            return Node([node(item, (*at, position)) for position, item in enumerate(value)], origin)
-        return Node(value, origin)
-
-    return RecipeFile(path, name, text, node(document, ()))
+    origin = Origin(name, None, path.parent)
+    return RecipeFile(path, name, text, node_of(document, origin, key_lines(text)))
 
 
 def read_text(path: Path) -> str:
@@ -266,13 +252,13 @@ def read_sets(sets: Sequence[str], option: str = "--set") -> Node:
     return child
 
 
-def node_of(value: Any, origin: Origin) -> Node:
-    """Return a plain value as a tree with one origin."""
+def node_of(value: Any, source: Origin, lines: Mapping[KeyPath, int] | None = None, path: KeyPath = ()) -> Node:
+    """Return a plain value as a tree whose nodes all come from `source`, each from its line if `lines` are known."""
     if isinstance(value, dict):
-        return Node({key: node_of(item, origin) for key, item in value.items()}, origin)
-    if isinstance(value, list):
-        return Node([node_of(item, origin) for item in value], origin)
-    return Node(value, origin)
+        value = {key: node_of(item, source, lines, (*path, key)) for key, item in value.items()}
+    elif isinstance(value, list):
+        value = [node_of(item, source, lines, (*path, position)) for position, item in enumerate(value)]
+    return Node(value, replace(source, line=lines.get(path)) if lines else source)
 
 
 def one_line(text: str) -> str:

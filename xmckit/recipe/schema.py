@@ -6,14 +6,13 @@ A recipe that extends another may leave anything out, so the schema requires not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from xmckit.errors import PluginError
-from xmckit.params import KindOf
-from xmckit.recipe.check import with_article
+from xmckit.recipe.expectations import with_article
 from xmckit.recipe.sections import (
     SCORE_SECTIONS,
     SECTIONS,
@@ -67,7 +66,7 @@ class _SchemaWriter:
         }
 
     def _section(self, what: SectionKind) -> dict[str, Any]:
-        table = self._table(what.kind, self._keys(what.reserved) if what.reserved else {})
+        table = self._table(what.kind, self._keys(what.reserved))
         if what.repeats:
             table = {"anyOf": [table, {"type": "array", "items": table}]}
         elif what.optional:
@@ -105,42 +104,24 @@ class _SchemaWriter:
         """Return the properties of a model; its definitions move to the top of the schema."""
         prefix = f"{model.__module__}.{model.__qualname__}."
         schema = model.model_json_schema(ref_template=f"#/$defs/{prefix}{{model}}")
-        kinds = {
-            info.alias or name: _kind_of(info.annotation, info.metadata) for name, info in model.model_fields.items()
-        }
-        spec = f"#/$defs/{prefix}Spec"
         for name, definition in schema.pop("$defs", {}).items():
-            if name != "Spec":
-                self._definitions[prefix + name] = self._specified(definition, spec, None)
-        return {
-            name: self._specified(definition, spec, kinds.get(name))
-            for name, definition in schema.get("properties", {}).items()
-        }
+            self._definitions[prefix + name] = self._with_tables(definition)
+        return {name: self._with_tables(definition) for name, definition in schema.get("properties", {}).items()}
 
-    def _specified(self, schema: Any, spec: str, kind: str | None) -> Any:
-        """Return the schema with each reference to a Spec replaced by the table of the kind that it names."""
+    def _with_tables(self, schema: Any) -> Any:
+        """Return the schema with a reference to the table of a kind wherever it names the kind."""
         if isinstance(schema, list):
-            return [self._specified(item, spec, kind) for item in schema]
+            return [self._with_tables(item) for item in schema]
         if not isinstance(schema, dict):
             return schema
-        if schema.get("$ref") == spec:
-            return {**schema, "$ref": f"#/$defs/{self._kind_definition(kind)}"}
-        return {key: self._specified(item, spec, kind) for key, item in schema.items()}
+        if isinstance(schema.get("kind"), str) and schema.get("type") == "object":  # see `xmckit.params.KindOf`
+            others = {key: item for key, item in schema.items() if key not in ("kind", "type")}
+            return {"$ref": f"#/$defs/{self._kind_definition(schema['kind'])}", **others}
+        return {key: self._with_tables(item) for key, item in schema.items()}
 
-    def _kind_definition(self, kind: str | None) -> str:
-        name = f"kind.{kind or 'any'}"
+    def _kind_definition(self, kind: str) -> str:
+        name = f"kind.{kind}"
         if name not in self._definitions:
             self._definitions[name] = {}  # a kind may name itself inside itself
-            self._definitions[name] = self._table(kind, {}) if kind else {"type": "object"}
+            self._definitions[name] = self._table(kind, {})
         return name
-
-
-def _kind_of(annotation: Any, metadata: Any) -> str | None:
-    """Return the kind that a marker anywhere in a field's type names."""
-    for marker in metadata:
-        if isinstance(marker, KindOf):
-            return marker.kind
-    arguments = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return _kind_of(arguments[0], arguments[1:])
-    return next((kind for argument in arguments if (kind := _kind_of(argument, ()))), None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, PositiveFloat
+from pydantic import Field, PositiveFloat
 
-from xmckit.kinds import KINDS, load
+from xmckit.kinds import KINDS, RecipeSection, load
 from xmckit.params import Params
 from xmckit.records import Combining
 
@@ -94,15 +94,11 @@ class VerifyKeys(Params):
 
 
 @dataclass(frozen=True)
-class SectionKind:
-    """A section as `xmckit.kinds` lists it: its kind, the keys that are not the component's, and its default."""
+class SectionKind(RecipeSection):
+    """A section as `xmckit.kinds` lists it, with its kind and the model of the keys that are not the component's."""
 
-    kind: str
-    summary: str
-    reserved: type[BaseModel] | None
-    default: str | None
-    optional: bool
-    repeats: bool
+    kind: str = ""
+    reserved: type[Params] = Params
 
 
 def _sections_below(table: str) -> dict[str, SectionKind]:
@@ -112,10 +108,8 @@ def _sections_below(table: str) -> dict[str, SectionKind]:
         for section in kind.sections:
             above, _, name = section.path.rpartition(".")
             if above == table:
-                keys = load(section.keys) if section.keys else None
-                sections[name] = SectionKind(
-                    kind.name, section.summary, keys, section.default, section.optional, section.repeats
-                )
+                keys = load(section.keys) if section.keys else Params
+                sections[name] = SectionKind(**vars(section), kind=kind.name, reserved=keys)
     return sections
 
 

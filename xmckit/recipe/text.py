@@ -26,7 +26,7 @@ def _table(table: Mapping[str, Any], path: KeyPath, origin_of: OriginOf | None) 
     for key, value in table.items():
         if key not in inner:
             comment = f"  # {' '.join(str(origin_of((*path, key))).split())}" if origin_of else ""
-            yield f"{_key(key)} = {_literal(value)}{comment}"
+            yield f"{_key(key)} = {literal(value)}{comment}"
     for key, value in inner.items():
         below = (*path, key)
         name = ".".join(_key(part) for part in below if isinstance(part, str))
@@ -37,8 +37,8 @@ def _table(table: Mapping[str, Any], path: KeyPath, origin_of: OriginOf | None) 
                 yield from ("", f"[[{name}]]", *_table(item, (*below, position), origin_of))
 
 
-def leaves(document: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield the paths of the values that have a line of their own."""
+def leaves(document: Mapping[str, Any], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the values that have a line of their own, each with its path."""
     for key, value in document.items():
         below = (*path, key)
         if isinstance(value, Mapping):
@@ -47,16 +47,7 @@ def leaves(document: Mapping[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]
             for position, item in enumerate(value):
                 yield from leaves(item, (*below, position))
         else:
-            yield below
-
-
-def literals(document: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the same paths, each with its value as TOML."""
-    for path in leaves(document):
-        value: Any = document
-        for part in path:
-            value = value[part]
-        yield path, _literal(value)
+            yield below, value
 
 
 def _repeats(path: KeyPath, value: Any) -> bool:
@@ -67,9 +58,10 @@ def _key(key: str) -> str:
     return tomli_w.dumps({key: 0}).rpartition(" = ")[0]
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
+    """Return a value as TOML, in one line."""
     if isinstance(value, list):
-        return f"[{', '.join(_literal(item) for item in value)}]"
+        return f"[{', '.join(literal(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {literal(item)}" for key, item in value.items()) + "}"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")
