@@ -136,6 +136,15 @@ def test_a_damaged_stage_is_made_again(recipe, tmp_path, damage):
     assert resumed.metrics == first.metrics
 
 
+def test_a_missing_stage_folder_says_how_to_make_it_again(recipe, tmp_path):
+    run = pipeline.run(recipe(POPULAR), root=tmp_path / "runs").run
+    shutil.rmtree(run.stage_folder("data"))
+    with pytest.raises(StorageError, match=f"data is missing: .*xmckit run --resume {re.escape(str(run.path))}"):
+        run.dataset()
+    pipeline.run(recipe(POPULAR), root=tmp_path / "runs", resume=run.path)
+    assert run.dataset().labels
+
+
 def test_a_run_that_was_moved_keeps_its_cache_to_itself(recipe, tmp_path):
     run = pipeline.run(recipe(POPULAR), root=tmp_path / "runs")
     home = tmp_path / "home" / "downloads"

@@ -80,9 +80,9 @@ class Kind:
 
 
 def load(target: str) -> Any:
-    """Import what a string `package.module:attribute` names."""
+    """Import what a string `package.module:attribute` names; without an attribute, the module."""
     module, _, attribute = target.partition(":")
-    return reduce(getattr, attribute.split("."), importlib.import_module(module))
+    return reduce(getattr, filter(None, attribute.split(".")), importlib.import_module(module))
 
 
 def load_protocol(name: str) -> type:

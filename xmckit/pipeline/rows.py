@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from xmckit.pipeline.stages.features import FeaturesStage
     from xmckit.pipeline.stages.index import IndexStage
     from xmckit.pipeline.stages.labels import LabelsStage
-    from xmckit.protocols import Featurizer
 
 
 class TrainingRows:
@@ -47,9 +46,16 @@ class TrainingRows:
 
     @cached_property
     def label_rows(self) -> Matrix | None:
-        """A feature row for each label, where there can be one."""
-        fitted = self.features.value
-        return _label_rows(self.data.value, fitted.featurizer, fitted.train, self._context)
+        """The data's label features if they are as wide as the rows, else the labels' names through the featurizer."""
+        dataset, fitted = self.data.value, self.features.value
+        own = dataset.label_features
+        if own is not None and own.shape[1] == fitted.train.shape[1]:
+            return own
+        if dataset.label_names is None or dataset.train.texts is None:
+            return None
+        texts = Split(X=None, Y=csr_matrix((dataset.labels, 0)), texts=list(dataset.label_names))
+        rows: Matrix = fitted.featurizer.transform(texts, context=self._context)
+        return rows
 
 
 class FitRows:
@@ -98,14 +104,3 @@ class FitInputs:
 
     rows: Mapping[str, FitRows]
     indexes: Sequence[IndexStage]
-
-
-def _label_rows(dataset: Dataset, featurizer: Featurizer, X: Matrix, context: Context) -> Matrix | None:
-    """Return the data's label features if they are as wide as `X`, else the labels' names through the featurizer."""
-    own = dataset.label_features
-    if own is not None and own.shape[1] == X.shape[1]:
-        return own
-    if dataset.label_names is None or dataset.train.texts is None:
-        return None
-    texts = Split(X=None, Y=csr_matrix((dataset.labels, 0)), texts=list(dataset.label_names))
-    return featurizer.transform(texts, context=context)

@@ -210,7 +210,7 @@ class Checker:
         places = list(dict.fromkeys(os.path.abspath(folder / given) for folder in folders if folder is not None))
         for place in places:
             if os.path.exists(place):
-                if _is_text(place):
+                if place.encode(errors="ignore").decode() == place:
                     return place
                 self.mistakes.add(path, f"the name of {place!a} is not UTF-8 text: rename the folder or file")
                 return value
@@ -245,14 +245,6 @@ class Checker:
         hint = f"; '{path[-1]}' is a key of the recipe itself: write it above the first [section]" if stray else ""
         closest = hint or nearest(str(path[-1]), keys)
         self.mistakes.add(path, f"unknown key{closest} (keys: {', '.join(keys)})")
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _over_defaults(model: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -102,16 +102,12 @@ class RecipeFile:
     root: Node
 
 
-def shipped_folder() -> Path:
-    """Return the folder of the shipped recipes: in the wheel, or the repository's for an editable install."""
-    package = Path(__file__).resolve().parents[1]
-    inside = package / "_recipes"
-    return inside if inside.is_dir() else package.parent / "recipes"
-
-
 def shipped_recipes() -> dict[str, Path]:
-    """Return name → file of the recipes that come with xmckit."""
-    return {file.stem: file for file in sorted(shipped_folder().glob("*.toml"))}
+    """Return name → file of the recipes that come with xmckit: in the wheel, or in the repository if it is editable."""
+    package = Path(__file__).resolve().parents[1]
+    in_wheel = package / "_recipes"
+    folder = in_wheel if in_wheel.is_dir() else package.parent / "recipes"
+    return {file.stem: file for file in sorted(folder.glob("*.toml"))}
 
 
 def locate(source: str | Path, beside: Path | None = None) -> Path:
@@ -130,9 +126,8 @@ def locate(source: str | Path, beside: Path | None = None) -> Path:
 
 def display_path(path: Path) -> str:
     """Return the path relative to the working folder if it is below it."""
-    folder = os.path.join(os.getcwd(), "")
-    text = os.fspath(path)
-    return text[len(folder) :] if text.startswith(folder) else text
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def read_chain(source: str | Path) -> list[RecipeFile]:

@@ -6,13 +6,12 @@ would hide all others. So its `distributions` are used, and their files are read
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
-from functools import reduce
 from importlib.metadata import Distribution, distributions
 from typing import Any, NamedTuple
 
+from xmckit.kinds import load
 from xmckit.registry.locations import Location
 
 FILE = "entry_points.txt"
@@ -20,26 +19,21 @@ _VALUE = re.compile(r"([\w.]+)\s*(?::\s*([\w.]+)\s*)?(?:\[.*\])?")
 
 
 class EntryPoint(NamedTuple):
-    """A line `name = package.module:attribute` of a distribution; `at` is where it is written, if known."""
+    """A line `name = package.module:attribute` of a distribution; `at` is where it is written, if known.
+
+    The module is empty if the value is damaged, and the attribute if the value names none.
+    """
 
     name: str
     value: str
     distribution: str
     version: str
     at: Location | None
-
-    @property
-    def module(self) -> str:
-        match = _VALUE.fullmatch(self.value)
-        return match[1] if match else ""
-
-    @property
-    def attribute(self) -> str:
-        match = _VALUE.fullmatch(self.value)
-        return match[2] or "" if match else ""
+    module: str
+    attribute: str
 
     def load(self) -> Any:
-        return reduce(getattr, filter(None, self.attribute.split(".")), importlib.import_module(self.module))
+        return load(f"{self.module}:{self.attribute}")
 
 
 def entry_points(group: str) -> Iterator[EntryPoint]:
@@ -55,7 +49,9 @@ def entry_points(group: str) -> Iterator[EntryPoint]:
         lines = list(_lines_of(group, _read(distribution, FILE)))
         about = _name_and_version(distribution, name) if lines else ("", "")
         for number, key, value in lines:
-            yield EntryPoint(key, value, *about, Location(str(folder / FILE), number) if folder is not None else None)
+            at = Location(str(folder / FILE), number) if folder is not None else None
+            match = _VALUE.fullmatch(value)
+            yield EntryPoint(key, value, *about, at, *((match[1], match[2] or "") if match else ("", "")))
 
 
 def _read(distribution: Distribution, name: str) -> str:

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@contextlib.contextmanager
-def stdout_to_stderr() -> Iterator[None]:
+def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
     """Keep what a plugin prints while it is imported out of the results, which go to stdout."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def import_file(file: Path) -> ModuleType:

@@ -7,9 +7,10 @@ import importlib.util
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any
 
 from xmckit.errors import nearest, one_line
@@ -72,14 +73,18 @@ def find_target(target: str) -> Location:
         raise NotThere(f"target {target}: there is no module {module}")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return Location(spec.origin or "")
-    source = _source_of(spec, target)
+    read = getattr(spec.loader, "get_data", None)  # a package may be in a zip file
+    try:
+        source: bytes = read(spec.origin) if read else Path(spec.origin).read_bytes()
+    except OSError as error:
+        raise NotThere(f"target {target}: {one_line(error)}") from None
     first = attribute.partition(".")[0]
     # A regular expression settles the usual case in microseconds; `--help` pays for every registered target.
     plain = re.search(rb"^(?:class|def) " + first.encode() + rb"\b", source, re.MULTILINE)
     if plain:
         return Location(spec.origin, source.count(b"\n", 0, plain.start()) + 1)
     try:
-        names = dict(_bound_names(ast.parse(source, filename=spec.origin).body))
+        names = dict(_bound_names(ast.parse(source, filename=spec.origin)))
     except SyntaxError as error:
         raise NotThere(f"target {target}: {Location(spec.origin, error.lineno)}: {one_line(error)}") from None
     except (ValueError, RecursionError, MemoryError) as error:  # the other errors of ast.parse
@@ -89,19 +94,6 @@ def find_target(target: str) -> Location:
     if "*" in names or "__getattr__" in names:
         return Location(spec.origin)
     raise NotThere(f"target {target}: {spec.origin} defines no {first}{nearest(first, names)}")
-
-
-def _source_of(spec: ModuleSpec, target: str) -> bytes:
-    """Read through the module's own loader, because a package may be in a zip file."""
-    assert spec.origin is not None
-    try:
-        read = getattr(spec.loader, "get_data", None)
-        if read:
-            return bytes(read(spec.origin))
-        with open(spec.origin, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise NotThere(f"target {target}: {one_line(error)}") from None
 
 
 def _find_module(module: str) -> ModuleSpec | None:
@@ -118,21 +110,17 @@ def _find_module(module: str) -> ModuleSpec | None:
     return spec
 
 
-def _bound_names(body: Iterable[ast.stmt]) -> Iterator[tuple[str, int]]:
-    """Yield the names that statements at module level may bind, with their lines."""
-    for statement in body:
-        if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield statement.name, statement.lineno
-        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
-            for alias in statement.names:
-                yield (alias.asname or alias.name).partition(".")[0], statement.lineno
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            for node in (node for target in targets for node in ast.walk(target)):
-                if isinstance(node, ast.Name):
-                    yield node.id, statement.lineno
-        for block in ("body", "orelse", "finalbody"):
-            if not isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield from _bound_names(getattr(statement, block, []))
-        for handler in getattr(statement, "handlers", []):
-            yield from _bound_names(handler.body)
+def _bound_names(block: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that a module, or a block at its level, may bind, with their lines."""
+    for node in ast.iter_child_nodes(block):
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, node.lineno
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                yield (alias.asname or alias.name).partition(".")[0], node.lineno
+        elif isinstance(node, ast.expr):
+            for name in ast.walk(node):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                    yield name.id, name.lineno
+        else:
+            yield from _bound_names(node)

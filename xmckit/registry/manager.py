@@ -118,10 +118,17 @@ class Registry:
             self._set_aside(plugin, import_fault(error, plugin, entry))
             return
         plugin = replace(plugin, file=getattr(module, "__file__", None) or plugin.file)
+        holder = next((plugin for known, plugin in self._holders if known is module), None)
+        if holder is not None:
+            reason = f"its module is registered already, as {holder.described}: leave out one of the two entry points"
+            self._set_aside(plugin, FaultyPlugin(reason))
+            return
         try:
             plugin = self._register(plugin, module)
             registered = self._collect(plugin, module)
         except FaultyPlugin as fault:
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
             self._set_aside(plugin, fault)
             return
         self._holders.append((module, plugin))
@@ -134,25 +141,15 @@ class Registry:
 
     def _register(self, plugin: Plugin, module: Any) -> Plugin:
         """Register the plugin with pluggy; return it with the deprecation warnings of its hooks."""
-        for known, holder in self._holders:
-            if known is module:
-                raise FaultyPlugin(
-                    f"its module is registered already, as {holder.described}: leave out one of the two entry points"
-                )
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 self._manager.register(module, name=f"{plugin.origin}:{plugin.distribution}:{plugin.name}")
                 self._manager.check_pending()
             except (pluggy.PluginValidationError, ValueError) as error:
-                self._forget(module)
                 raise registration_fault(error, module) from None
         deprecated = tuple((Location(one.filename, one.lineno), str(one.message)) for one in caught)
         return replace(plugin, deprecated=deprecated)
-
-    def _forget(self, module: Any) -> None:
-        if self._manager.is_registered(module):
-            self._manager.unregister(module)
 
     def _show_deprecated(self, plugin: Plugin) -> None:
         """Warn the user, who chose the plugin: Python shows a DeprecationWarning only to its author."""
@@ -164,15 +161,11 @@ class Registry:
 
     def _collect(self, plugin: Plugin, module: Any) -> dict[tuple[str, str], Registered]:
         """Call all hooks of one plugin and return its components; FaultyPlugin if anything is wrong with them."""
-        try:
-            collected: dict[tuple[str, str], Registered] = {}
-            for name, kind in KINDS.items():
-                for component in self._call_hook(plugin, module, kind.hook, collected, name):
-                    collected[name, component.name] = Registered(name, component, plugin)
-            return collected
-        except FaultyPlugin:
-            self._forget(module)
-            raise
+        collected: dict[tuple[str, str], Registered] = {}
+        for name, kind in KINDS.items():
+            for component in self._call_hook(plugin, module, kind.hook, collected, name):
+                collected[name, component.name] = Registered(name, component, plugin)
+        return collected
 
     def _call_hook(
         self, plugin: Plugin, module: Any, hook: str, collected: Mapping[tuple[str, str], Registered], kind: str

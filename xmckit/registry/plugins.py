@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 from xmckit.hookspecs import Component
 from xmckit.registry.locations import Location, file_of, raised_at
@@ -74,7 +76,7 @@ def how_to_have(source: str) -> str:
     if source.startswith("--plugin "):
         return f"a file of its own: give it with {source}"
     distribution, _, version = source.partition("==")
-    installed = _version_of(distribution)
+    installed = installed_version(distribution)
     if not installed:
         return f"the distribution {distribution} {version}, which is not installed: pip install '{source}'"
     if installed != version:
@@ -82,9 +84,9 @@ def how_to_have(source: str) -> str:
     return f"the distribution {distribution} {version}, which is installed"
 
 
-def _version_of(distribution: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
+@functools.cache
+def installed_version(distribution: str) -> str:
+    """Return the version of an installed distribution; empty if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:

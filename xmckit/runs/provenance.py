@@ -14,6 +14,7 @@ from typing import Any
 
 from xmckit.errors import PluginError
 from xmckit.registry import Registered
+from xmckit.registry.plugins import installed_version
 
 # Their numerics can change with their version, so they are part of every stage's key.
 _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "torch", "libpecos", "faiss-cpu", "faiss-gpu")
@@ -96,8 +97,7 @@ def library_versions(distribution: str = "xmckit") -> dict[str, str]:
     versions = {"python": platform.python_version()}
     own = (distribution, *_requirements(distribution)) if distribution else ()
     for name in (*_NUMERIC, "xmckit", *own):
-        version = _installed(name)
-        if version is not None:
+        if version := installed_version(name):
             versions[name] = version
     return dict(sorted(versions.items()))
 
@@ -110,14 +110,6 @@ def _requirements(distribution: str) -> tuple[str, ...]:
         return ()
     always = [line for line in required if "extra ==" not in line]
     return tuple(re.split(r"[\s\[(<>=!~;]", line, maxsplit=1)[0].lower() for line in always)
-
-
-@functools.cache
-def _installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def machine() -> dict[str, Any]:

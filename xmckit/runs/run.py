@@ -217,9 +217,13 @@ class Run:
             f"{self.path} has no finished stage '{name}': continue with `xmckit run --resume {self.path}`"
         )
 
-    def stage_folder(self, name: str) -> Path:
+    def stage_folder(self, stage: str | StageRecord) -> Path:
         """Return the folder of a finished stage."""
-        return self.path / self.stage(name).folder
+        record = self.stage(stage) if isinstance(stage, str) else stage
+        folder = self.path / record.folder
+        if not folder.is_dir():
+            raise StorageError(f"{folder} is missing: make it again with `xmckit run --resume {self.path}`")
+        return folder
 
     @property
     def label_stages(self) -> list[StageRecord]:
@@ -252,7 +256,7 @@ class Run:
         """Read the facts of components; the name of each is that of its section in this run."""
         facts = []
         for stage in stages:
-            path = self.path / stage.folder / file
+            path = self.stage_folder(stage) / file
             content = {**store.read_json(path, dict[str, Any]), "name": stage.section}
             facts.append(store.check_type(path, content, shape))
         return facts
@@ -307,7 +311,7 @@ class Run:
 
     def head_folder(self, stage: StageRecord) -> Path:
         """Return the folder that the head of a stage was saved in."""
-        return self.path / stage.folder / layout.HEAD
+        return self.stage_folder(stage) / layout.HEAD
 
     def load_head(self, stage: StageRecord, context: Context) -> Any:
         return context.load("head", stage.use, self.head_folder(stage))
@@ -328,7 +332,7 @@ class Run:
         else:
             X = store.read_matrix(self.stage_folder(stage) / layout.TRAIN_FEATURES)
         relabelled = self.label_stages
-        source = self.path / relabelled[-1].folder if relabelled else self.train_folder
+        source = self.stage_folder(relabelled[-1]) if relabelled else self.train_folder
         return X, store.read_csr(source / "Y.npz")
 
     def test_features(self, stage: str, dataset: Dataset) -> Matrix:

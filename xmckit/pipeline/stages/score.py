@@ -160,20 +160,18 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
     for section, head in zip(sections, heads, strict=True):
         with attribute_errors_to(section.kind, section.use):
             facts = head.facts(truth) if isinstance(head, HeadWithFacts) else {}
+            epochs = head.history if isinstance(head, HeadWithHistory) else []
             reported.append(
                 {
                     "name": section.name,
                     "facts": checked_facts(facts, f"head {section.name}"),
-                    "training": _training(head),
+                    "training": [epoch._asdict() for epoch in head.history]
+                    if isinstance(head, HeadWithHistory)
+                    else [],
                     "exhibits": exhibits.stored(head, section.name),
                 }
             )
     return reported
-
-
-def _training(head: Head) -> list[dict[str, Any]]:
-    """Return the epochs of a head that keeps them, as JSON values."""
-    return [epoch._asdict() for epoch in head.history] if isinstance(head, HeadWithHistory) else []
 
 
 def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
@@ -205,15 +203,11 @@ def predict_blocks(
             block = X[start : start + BLOCK]
             size = int(block.shape[0])
             with untouched(who, {"rows": block}):
-                ranking, label_sets = _answers(head, block, k)
+                if isinstance(head, OnePassHead):
+                    ranking, label_sets = head.rank_and_label(block, k)
+                else:
+                    ranking, label_sets = head.predict(block, k), head.labels(block)
             rankings.append(checked_ranking(ranking, size, k, section.name))
             sets.append(checked_sets(label_sets, size, labels, section.name))
             bar.advance(size)
     return TopK.of_blocks(rankings), csr_matrix(vstack(sets, format="csr"))
-
-
-def _answers(head: Head, X: Matrix, k: int) -> tuple[TopK, csr_matrix]:
-    if isinstance(head, OnePassHead):
-        ranking, labels = head.rank_and_label(X, k)
-        return ranking, labels
-    return head.predict(X, k), head.labels(X)
