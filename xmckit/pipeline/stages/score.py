@@ -165,9 +165,7 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
                 {
                     "name": section.name,
                     "facts": checked_facts(facts, f"head {section.name}"),
-                    "training": [epoch._asdict() for epoch in head.history]
-                    if isinstance(head, HeadWithHistory)
-                    else [],
+                    "training": [epoch._asdict() for epoch in epochs],
                     "exhibits": exhibits.stored(head, section.name),
                 }
             )
