@@ -19,8 +19,7 @@ from xmckit import context, hookspecs, params, records
 from xmckit.data import model
 from xmckit.kinds import KINDS, load_protocol
 from xmckit.recipe import sections
-from xmckit.recipe.describe_params import describe_params
-from xmckit.recipe.expectations import with_article
+from xmckit.recipe.expectations import describe_params, with_article
 from xmckit.recipe.schema import recipe_schema
 from xmckit.registry import Registered, Registry
 from xmckit.testing.suite import checks_of

@@ -15,7 +15,7 @@ from pydantic import Field
 import xmckit
 from xmckit.kinds import KINDS
 from xmckit.recipe import sections
-from xmckit.recipe.describe_params import describe_params
+from xmckit.recipe.expectations import describe_params
 from xmckit.testing.suite import checks_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -78,7 +78,7 @@ def print_faults(registry: Any) -> None:
 @options.json_option
 def show(component: str, as_json: bool) -> None:
     """Show the purpose, the location and the parameters of the component KIND:NAME."""
-    from xmckit.recipe.describe_params import describe_params
+    from xmckit.recipe.expectations import describe_params
 
     registry = invocation.get_registry(tolerant=True)
     kind, name = _split_component(component, registry)

@@ -129,7 +129,7 @@ def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:
     with invocation.terminal_progress() as progress:
         steps = pipeline.plan(recipe, root=root, registry=invocation.get_registry(), progress=progress)
     if as_json:
-        options.print_json([step.to_json() for step in steps])
+        options.print_json([vars(step) for step in steps])
         return
     rows = [[step.stage, step.use, "cached" if step.cached else "to run", _params_text(step.params)] for step in steps]
     print_table([*rows, ["report", "", "to run", ""]], ["stage", "component", "", "parameters"], left=4)

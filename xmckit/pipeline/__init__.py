@@ -99,7 +99,7 @@ def plan(
 ) -> list[PlannedStage]:
     """List what `run` would do, stage by stage, and which stages the cache has. Nothing is written."""
     stages = StagePlanner(Path(root) / layout.CACHE)
-    do_stages(Setup(recipe, registry or default_registry(), progress), stages)
+    do_stages(Setup(recipe, registry or default_registry(), progress, log=lambda message: None), stages)
     return stages.steps
 
 

@@ -11,7 +11,7 @@ import contextlib
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,9 +126,6 @@ class PlannedStage:
     cached: bool
     key: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
 class StagePlanner:
@@ -156,11 +153,9 @@ def is_complete(folder: Path, key: str) -> bool:
 
     A stage that somebody cut short, edited in place or partly deleted is made again rather than served.
     """
-    if not (folder / layout.STAGE_RECORD).is_file():
-        return False
     try:
         record = store.read_json(folder / layout.STAGE_RECORD)
-    except StorageError:
+    except StorageError:  # damaged, or not there
         return False
     if not isinstance(record, dict) or record.get("key") != key:
         return False

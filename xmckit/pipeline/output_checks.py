@@ -118,19 +118,15 @@ def _checksums(given: Split | Evaluation | Mapping[str, Any]) -> dict[str, int]:
     if isinstance(given, Split):
         given = _parts_of_rows(given)
     elif isinstance(given, Evaluation):
-        given = _parts_of_predictions(given)
+        given = {
+            "ranking": given.topk.indices,
+            "scores": given.topk.scores,
+            "true labels": given.truth,
+            "label sets": given.sets,
+            "pairs that do not count": given.filtered,
+            "labels' frequencies": given.train_counts,
+        }
     return {name: _checksum(matrix) for name, matrix in given.items() if matrix is not None}
-
-
-def _parts_of_predictions(given: Evaluation) -> dict[str, Any]:
-    return {
-        "ranking": given.topk.indices,
-        "scores": given.topk.scores,
-        "true labels": given.truth,
-        "label sets": given.sets,
-        "pairs that do not count": given.filtered,
-        "labels' frequencies": given.train_counts,
-    }
 
 
 def _parts_of_rows(split: Split) -> dict[str, Any]:

@@ -18,13 +18,7 @@ from xmckit.runs import provenance
 class Setup:
     """The recipe of a run and the means to carry it out."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        registry: Registry,
-        progress: Progress,
-        log: Callable[[str], None] = lambda message: None,
-    ):
+    def __init__(self, recipe: Recipe, registry: Registry, progress: Progress, log: Callable[[str], None]):
         self.recipe, self.registry = recipe, registry
         # Data and features must not follow the run's seed: seeds are compared on the same rows.
         self.data_seed: int = recipe.data.extra["seed"]

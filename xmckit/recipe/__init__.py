@@ -310,16 +310,16 @@ class _Reader:
 
     def _several(self, key: str, document: dict[str, Any]) -> tuple[Section | None, ...]:
         sections = self._items(SECTIONS[key], document.get(key), (key,))
-        first: dict[str, int] = {}
+        taken: set[str] = set()
         for position, section in enumerate(sections):
-            if section is not None and section.name == ENSEMBLE and len(sections) > 1:
-                self._mistakes.add(
-                    (key, position, "name"), f"'{ENSEMBLE}' is the name of all heads together; choose another"
-                )
-            if section is not None and first.setdefault(section.name, position) != position:
-                self._mistakes.add(
-                    (key, position, "name"), f"'{section.name}' is the name of another [[{key}]]; give each its own"
-                )
+            if section is None:
+                continue
+            path = (key, position, "name")
+            if section.name == ENSEMBLE and len(sections) > 1:
+                self._mistakes.add(path, f"'{ENSEMBLE}' is the name of all heads together; choose another")
+            if section.name in taken:
+                self._mistakes.add(path, f"'{section.name}' is the name of another [[{key}]]; give each its own")
+            taken.add(section.name)
         return sections
 
     def _items(self, what: SectionKind, value: Any, path: KeyPath) -> tuple[Section | None, ...]:

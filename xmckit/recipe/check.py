@@ -11,7 +11,6 @@ import datetime
 import json
 import math
 import os
-import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +23,11 @@ from xmckit.params import InputPath, KindOf, Params, Spec
 from xmckit.recipe.expectations import a_component, at_path, describe, quote_value, schema_of, with_article
 from xmckit.recipe.layers import DEEPEST_NESTING, LISTED, Node, Origin, one_line
 from xmckit.recipe.sections import GeneralKeys
+from xmckit.recipe.text import key_text
 from xmckit.recipe.toml_lines import KeyPath
 
 if TYPE_CHECKING:
     from xmckit.registry import Registry
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 MOST_SHOWN = 200
 
@@ -41,8 +39,7 @@ class Mistakes:
 
     def __init__(self, root: Node, shown: str):
         self._root, self._shown = root, shown
-        self._found: dict[KeyPath, tuple[Origin, str]] = {}
-        self._broken_plugins: set[KeyPath] = set()
+        self._found: dict[KeyPath, tuple[Origin, str, bool]] = {}
         self._notes: dict[str, None] = {}
 
     def origin(self, path: KeyPath) -> Origin:
@@ -58,9 +55,7 @@ class Mistakes:
     def add(self, path: KeyPath, message: str, *, broken_plugin: bool = False) -> None:
         if any(path[:length] in self._found for length in range(1, len(path) + 1)):
             return
-        self._found[path] = (self.origin(path), message)
-        if broken_plugin:
-            self._broken_plugins.add(path)
+        self._found[path] = (self.origin(path), message, broken_plugin)
 
     def note(self, text: str) -> None:
         """Add a text that may explain the mistakes; it is printed once, after them."""
@@ -73,8 +68,7 @@ class Mistakes:
         for depth, key in enumerate(path):
             alone = node is not None and isinstance(node.value, list) and len(node.value) == 1
             if not (alone and path[:depth] in LISTED):
-                bare = _BARE_KEY.fullmatch(str(key))
-                parts.append(str(key) if bare else json.dumps(key, ensure_ascii=False))
+                parts.append(key_text(str(key)))
             node = node.child(key) if node is not None else None
         return ".".join(parts)
 
@@ -85,19 +79,19 @@ class Mistakes:
     def raise_any(self) -> None:
         if not self._found:
             return
-        sources = list(dict.fromkeys(origin.source for origin, _ in self._found.values()))
+        sources = list(dict.fromkeys(origin.source for origin, *_ in self._found.values()))
 
-        def reading_order(mistake: tuple[KeyPath, tuple[Origin, str]]) -> tuple[bool, int, int]:
+        def reading_order(path: KeyPath) -> tuple[bool, int, int]:
             """Sort files before `--set`, each from its first line to its last."""
-            origin = mistake[1][0]
+            origin, *_ = self._found[path]
             return origin.source.startswith("--set "), sources.index(origin.source), origin.line or 0
 
-        ranked = sorted(self._found.items(), key=reading_order)
-        lines = [one_line(f"{origin}: {self.name(path)}: {message}") for path, (origin, message) in ranked]
+        ranked = [(path, *self._found[path]) for path in sorted(self._found, key=reading_order)]
+        lines = [one_line(f"{origin}: {self.name(path)}: {message}") for path, origin, message, _ in ranked]
         if len(lines) > MOST_SHOWN:
             lines[MOST_SHOWN:] = [f"… and {len(lines) - MOST_SHOWN:,} more mistakes"]
         # A recipe that is right but whose plugin does not work is the plugin's fault.
-        if self._broken_plugins == set(self._found):
+        if all(broken_plugin for *_, broken_plugin in ranked):
             raise PluginError("\n".join(lines))
         raise RecipeError([*lines, *self._notes])
 
@@ -186,8 +180,7 @@ class Checker:
         if not _reads_back(model, complete, parsed):
             self.mistakes.add(path, f"the parameters of {model.__qualname__} cannot be written as TOML and read back")
             return None
-        completed: dict[str, Any] = transform(model, complete, path, self._complete_marked)
-        return completed
+        return transform(model, complete, path, self._complete_marked)
 
     def _read_marked(self, marker: Any, value: Any, path: KeyPath) -> Any:
         if isinstance(marker, InputPath):

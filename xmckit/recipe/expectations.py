@@ -1,4 +1,4 @@
-"""Describe in words what the JSON Schema of parameters asks for."""
+"""Describe parameters in words: what each is, and what the JSON Schema of its value asks for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic_core import PydanticUndefined
+
+from xmckit.params import Spec
 
 Schema = Mapping[str, Any]
 
@@ -19,7 +22,36 @@ _PLURAL = {
     "a table": "tables",
     "a list": "lists",
 }
+_BOUNDS = {
+    "minimum": "of {} or more",
+    "exclusiveMinimum": "above {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "below {}",
+}
 _LONGEST_SHOWN = 60
+
+
+def describe_params(params: type[BaseModel]) -> list[dict[str, str]]:
+    """Return name, type, default and description of each parameter, for people."""
+    schema = schema_of(params)
+    return [
+        {
+            "name": name,
+            "type": describe({"anyOf": at_path(schema, [field.alias or name])}, schema) or "a value",
+            "default": _default(field.get_default(call_default_factory=True)),
+            "description": field.description or "",
+        }
+        for name, field in params.model_fields.items()
+    ]
+
+
+def _default(value: Any) -> str:
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, Spec):
+        options = ", ".join(f"{key}={item!r}" for key, item in value.options.items())
+        return value.use + (f" ({options})" if options else "")
+    return "–" if value is None else repr(value) if isinstance(value, str) else str(value)
 
 
 def schema_of(model: type[BaseModel]) -> Schema:
@@ -111,18 +143,9 @@ def quote_value(value: Any) -> str:
 
 
 def _bounds(schema: Schema) -> str:
-    parts = [
-        f"{before}{schema[key]}{after}"
-        for key, before, after in (
-            ("minimum", "of ", " or more"),
-            ("exclusiveMinimum", "above ", ""),
-            ("maximum", "at most ", ""),
-            ("exclusiveMaximum", "below ", ""),
-        )
-        if key in schema
-    ]
     if "minimum" in schema and "maximum" in schema:
-        parts = [f"from {schema['minimum']} to {schema['maximum']}"]
+        return f" from {schema['minimum']} to {schema['maximum']}"
+    parts = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
     return (" " + " and ".join(parts)) if parts else ""
 
 

@@ -132,25 +132,20 @@ def display_path(path: Path) -> str:
 
 def read_chain(source: str | Path) -> list[RecipeFile]:
     """Read the recipe and all that it extends; the farthest ancestor comes first."""
-    path = locate(source)
-    chain = [read_source(path)]
+    chain = [read_source(locate(source))]
     while (parent := chain[-1].root.value.get("extends")) is not None:
-        at = f"{parent.origin}: extends"
-        if not isinstance(parent.value, str):
-            raise RecipeError(f"{at}: expected the name or the path of a recipe")
         try:
+            if not isinstance(parent.value, str):
+                raise RecipeError("expected the name or the path of a recipe")
             path = locate(parent.value, beside=chain[-1].path.parent)
-        except RecipeError as error:
-            raise RecipeError(f"{at}: {error}") from None
-        if any(os.path.realpath(path) == os.path.realpath(link.path) for link in chain):
-            circle = " → ".join([*(link.shown for link in chain), display_path(path)])
-            raise RecipeError(f"{at}: this recipe extends itself: {circle}")
-        if len(chain) == LONGEST_CHAIN:
-            raise RecipeError(f"{at}: expected at most {LONGEST_CHAIN} recipes that extend one another")
-        try:
+            if any(os.path.realpath(path) == os.path.realpath(link.path) for link in chain):
+                circle = " → ".join([*(link.shown for link in chain), display_path(path)])
+                raise RecipeError(f"this recipe extends itself: {circle}")
+            if len(chain) == LONGEST_CHAIN:
+                raise RecipeError(f"expected at most {LONGEST_CHAIN} recipes that extend one another")
             chain.append(read_source(path))
         except RecipeError as error:
-            raise RecipeError([f"{at}: {mistake}" for mistake in error.mistakes]) from None
+            raise RecipeError([f"{parent.origin}: extends: {mistake}" for mistake in error.mistakes]) from None
     return chain[::-1]
 
 
@@ -373,7 +368,11 @@ def merged_tree(chain: Sequence[RecipeFile], sets: Sequence[str]) -> Node:
     """Return one tree of all files and of `--set`; RecipeError lists every mistake of merging."""
     mistakes: list[str] = []
     tree = Node({}, chain[-1].root.origin)
-    layers = [_own(source, last=source is chain[-1]) for source in chain]
+    layers = []
+    for source in chain:  # an ancestor's name is not this recipe's
+        hidden = {"extends"} if source is chain[-1] else {"extends", "name"}
+        own = {key: node for key, node in source.root.value.items() if key not in hidden}
+        layers.append(Node(own, source.root.origin))
     try:
         layers.append(read_sets(sets))
     except RecipeError as error:
@@ -386,9 +385,3 @@ def merged_tree(chain: Sequence[RecipeFile], sets: Sequence[str]) -> Node:
     if mistakes:
         raise RecipeError(mistakes)
     return tree
-
-
-def _own(source: RecipeFile, *, last: bool) -> Node:
-    """Return the file's values without `extends`, and without the name of an ancestor."""
-    hidden = {"extends"} if last else {"extends", "name"}
-    return Node({key: node for key, node in source.root.value.items() if key not in hidden}, source.root.origin)

@@ -42,24 +42,18 @@ class _SchemaWriter:
     def recipe(self) -> dict[str, Any]:
         sections = {name: self._section(what) for name, what in SECTIONS.items()}
         scoring = {name: self._section(what) for name, what in SCORE_SECTIONS.items()}
+        properties = {
+            "extends": {"type": "string", "description": "A recipe that this one changes: its name or its path."},
+            **self._keys(GeneralKeys),
+            **sections,
+            "score": {"description": "How predictions are scored.", **_closed({**self._keys(ScoreKeys), **scoring})},
+            "ensemble": _closed(self._keys(EnsembleKeys)),
+            "report": _closed(self._keys(ReportKeys)),
+        }
         return {
             "$schema": DIALECT,
             "title": "xmckit recipe",
-            "type": "object",
-            "properties": {
-                "extends": {"type": "string", "description": "A recipe that this one changes: its name or its path."},
-                **self._keys(GeneralKeys),
-                **sections,
-                "score": {
-                    "type": "object",
-                    "description": "How predictions are scored.",
-                    "properties": {**self._keys(ScoreKeys), **scoring},
-                    "additionalProperties": False,
-                },
-                "ensemble": {"type": "object", "properties": self._keys(EnsembleKeys), "additionalProperties": False},
-                "report": {"type": "object", "properties": self._keys(ReportKeys), "additionalProperties": False},
-            },
-            "additionalProperties": False,
+            **_closed(properties),
             "if": {"not": {"required": ["extends"]}},
             "then": {"required": ["data", "head"]},
             "$defs": self._definitions,
@@ -79,8 +73,8 @@ class _SchemaWriter:
         if not names:
             # JSON Schema has no empty choice.
             return {"type": "object", "properties": {"use": False}, "description": f"No {kind} is installed."}
-        summaries = [self._registry.component(kind, name).component.summary for name in names]
-        choices = [{"const": name, "description": summary} for name, summary in zip(names, summaries, strict=True)]
+        components = (self._registry.component(kind, name).component for name in names)
+        choices = [{"const": component.name, "description": component.summary} for component in components]
         return {
             "type": "object",
             "properties": {"use": {"oneOf": choices, "description": f"The name of {with_article(kind)}."}},
@@ -125,3 +119,8 @@ class _SchemaWriter:
             self._definitions[name] = {}  # a kind may name itself inside itself
             self._definitions[name] = self._table(kind, {})
         return name
+
+
+def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a table that has no other keys."""
+    return {"type": "object", "properties": properties, "additionalProperties": False}

@@ -26,10 +26,10 @@ def _table(table: Mapping[str, Any], path: KeyPath, origin_of: OriginOf | None) 
     for key, value in table.items():
         if key not in inner:
             comment = f"  # {' '.join(str(origin_of((*path, key))).split())}" if origin_of else ""
-            yield f"{_key(key)} = {literal(value)}{comment}"
+            yield f"{key_text(key)} = {literal(value)}{comment}"
     for key, value in inner.items():
         below = (*path, key)
-        name = ".".join(_key(part) for part in below if isinstance(part, str))
+        name = ".".join(key_text(part) for part in below if isinstance(part, str))
         if isinstance(value, Mapping):
             yield from ("", f"[{name}]", *_table(value, below, origin_of))
         else:
@@ -54,7 +54,8 @@ def _repeats(path: KeyPath, value: Any) -> bool:
     return path in LISTED and bool(value)
 
 
-def _key(key: str) -> str:
+def key_text(key: str) -> str:
+    """Return one part of a dotted key, with quotes if it needs them."""
     return tomli_w.dumps({key: 0}).rpartition(" = ")[0]
 
 
@@ -63,5 +64,5 @@ def literal(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(literal(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {literal(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key_text(key)} = {literal(item)}" for key, item in value.items()) + "}"
     return tomli_w.dumps({"value": value}).removeprefix("value = ").removesuffix("\n")

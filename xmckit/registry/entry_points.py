@@ -60,10 +60,9 @@ def _read(distribution: Distribution, name: str) -> str:
     if folder is None:
         return distribution.read_text(name) or ""
     try:
-        text: str = (folder / name).read_text(encoding="utf-8", errors="replace")
+        return str((folder / name).read_text(encoding="utf-8", errors="replace"))
     except (OSError, KeyError):  # KeyError: not in a zip file
         return ""
-    return text
 
 
 def _lines_of(group: str, text: str) -> Iterator[tuple[int, str, str]]:

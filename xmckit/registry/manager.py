@@ -95,13 +95,6 @@ class Registry:
             if self._listener is not None:
                 self._listener(done)
 
-    def _importing(self, registered: Registered) -> contextlib.AbstractContextManager[Any]:
-        """Record only the first import of a target as a step: components are resolved many times."""
-        target = registered.component.target
-        if target.partition(":")[0] in sys.modules:
-            return stdout_to_stderr()
-        return self._traced(Step(registered.plugin.name, "component", target, 0.0))
-
     def _load(self, plugin: Plugin, imported: Callable[[], Any], entry: EntryPoint | None = None) -> None:
         if (plugin.full_name, plugin.file) in self._faulty:
             self.plugins.append(self._faulty[plugin.full_name, plugin.file])
@@ -229,8 +222,11 @@ class Registry:
         """Import the component; PluginError names the plugin if that fails or the component breaks its contract."""
         registered = self.component(kind, name)
         component = registered.component
+        step = Step(registered.plugin.name, "component", component.target, 0.0)
+        # Only the first import of a target is a step: components are resolved many times.
+        imported = component.target.partition(":")[0] in sys.modules
         try:
-            with self._importing(registered):
+            with stdout_to_stderr() if imported else self._traced(step):
                 target = load(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""

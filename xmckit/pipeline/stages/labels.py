@@ -34,11 +34,8 @@ class LabelsStage(ComponentStage[Split]):
     ):
         section = setup.recipe.labels[position]
         super().__init__(setup, layout.LABELS_PREFIX + section.name, section)
-        self._position, self._data, self.features, self._before = position, data, features, before
-
-    @property
-    def _seed(self) -> int:
-        return self.setup.context.seed_for("labels", self._position)
+        self._data, self.features, self._before = data, features, before
+        self._seed = setup.context.seed_for("labels", position)
 
     @cached_property
     def _rows_before(self) -> Split:
