@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from xmckit import pipeline, store
 from xmckit.data.model import Split
 from xmckit.errors import DataError, PluginError
-from xmckit.pipeline.output_checks import check_saved, untouched
+from xmckit.pipeline.output_checks import check_saved, check_unchanged
 from xmckit.registry import Registry
 
 RECIPE = """
@@ -303,21 +303,21 @@ def rows(X: object) -> Split:
 @pytest.mark.parametrize("dense", [True, False])
 def test_only_a_change_is_a_change(dense):
     split = rows(np.eye(3, dtype=np.float32) if dense else csr_matrix(np.eye(3, dtype=np.float32)))
-    with untouched("nobody", split):
+    with check_unchanged("nobody", split):
         split.X.sum()
     blocks = rows({"one": split.X, "two": split.X * 2})
     value, other = (part if dense else part.data for part in (blocks.X["two"], split.X))
     changed = "somebody changed the features two that it was given"
-    with pytest.raises(PluginError, match=changed), untouched("somebody", blocks):
+    with pytest.raises(PluginError, match=changed), check_unchanged("somebody", blocks):
         value[0] = 9
-    with pytest.raises(PluginError, match="the features that"), untouched("somebody", split):
+    with pytest.raises(PluginError, match="the features that"), check_unchanged("somebody", split):
         other[0] = 9
-    with pytest.raises(PluginError, match="the labels that"), untouched("somebody", split):
+    with pytest.raises(PluginError, match="the labels that"), check_unchanged("somebody", split):
         split.Y.data[1] = 0
 
 
 def test_an_error_in_the_body_is_not_hidden():
-    with pytest.raises(ZeroDivisionError), untouched("somebody", rows(np.eye(3, dtype=np.float32))):
+    with pytest.raises(ZeroDivisionError), check_unchanged("somebody", rows(np.eye(3, dtype=np.float32))):
         raise ZeroDivisionError
 
 

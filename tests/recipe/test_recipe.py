@@ -588,7 +588,7 @@ def test_names_and_pairs(mistakes):
     one = '[data]\nuse = "toy"\n[index]\nuse = "tree"\n[head]\nuse = "dft"\nindex = ["tre", "tree", "tree"]\n'
     assert mistakes(one) == [
         "recipe.toml:7: head.index.0: no index named 'tre'; did you mean 'tree'? (known: tree)",
-        "recipe.toml:7: head.index.2: 'tree' is there twice",
+        "recipe.toml:7: head.index.2: 'tree' is listed twice",
     ]
     assert "head.name: expected" in mistakes(MINIMAL, 'head.name="../x"')[0]
 

@@ -165,7 +165,7 @@ def load_suite(path: Path, registry: Registry) -> Suite:
     source = read_source(Path.cwd() / path)
     mistakes = Mistakes(source.root, source.shown)
     checker = Checker(mistakes, registry, ())
-    document = checker.sane(source.root.plain())
+    document = checker.reject_toml_types(source.root.plain())
     general = checker.params(
         SuiteKeys, {key: value for key, value in document.items() if key not in _TABLES}, (), more_keys=_TABLES
     )

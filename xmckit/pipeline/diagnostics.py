@@ -1,7 +1,7 @@
 """Numbers and rows for the report beside the metrics: curves by label frequency, calibration, examples.
 
-Everything here is a few hundred numbers and a few dozen rows, whatever the size of the data, and is computed over rows
-× (places of the ranking) and over the true pairs, never over rows × labels.
+Everything here is a few hundred numbers and a few dozen rows, regardless of the size of the data, and is computed over
+rows × (places of the ranking) and over the true pairs, never over rows × labels.
 """
 
 from __future__ import annotations

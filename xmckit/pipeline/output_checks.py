@@ -46,7 +46,7 @@ def checked_features(X: Any, split: Split, use: str) -> Matrix:
     return X
 
 
-def relabelled(before: Split, after: Any, use: str) -> Split:
+def with_labels_of(before: Split, after: Any, use: str) -> Split:
     """Return `before` with the labels, weights and groups of `after`: all that a label stage may change."""
     if not isinstance(after, Split):
         raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")
@@ -104,7 +104,7 @@ def checked_facts(facts: Any, who: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def untouched(who: str, given: Split | Evaluation | Mapping[str, Any]) -> Iterator[None]:
+def check_unchanged(who: str, given: Split | Evaluation | Mapping[str, Any]) -> Iterator[None]:
     """Raise PluginError if the body, the work of `who`, changes its input `given`."""
     before = _checksums(given)
     yield

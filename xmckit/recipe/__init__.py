@@ -238,7 +238,7 @@ class _Reader:
         self.inherited: dict[KeyPath, KeyPath] = {}  # value → the value that it was taken from
 
     def recipe(self, document: dict[str, Any], default_name: str) -> Recipe | None:
-        document = self._checker.sane(document)
+        document = self._checker.reject_toml_types(document)
         general = self._table(GeneralKeys, document, (), others=("extends", *SECTIONS, *PLAIN_SECTIONS))
         executor, data, verify = (self.single(key, document) for key in ("executor", "data", "verify"))
         features, labels, index, heads = (

@@ -102,12 +102,12 @@ class Checker:
     def __init__(self, mistakes: Mistakes, registry: Registry, data_roots: Sequence[Path]):
         self.mistakes, self._registry, self._data_roots = mistakes, registry, data_roots
 
-    def sane(self, value: Any, path: KeyPath = ()) -> Any:
+    def reject_toml_types(self, value: Any, path: KeyPath = ()) -> Any:
         """Return the value without what only TOML allows: dates, infinities, integers beyond 64 bits."""
         if isinstance(value, dict):
-            return {key: self.sane(item, (*path, key)) for key, item in value.items()}
+            return {key: self.reject_toml_types(item, (*path, key)) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.sane(item, (*path, position)) for position, item in enumerate(value)]
+            return [self.reject_toml_types(item, (*path, position)) for position, item in enumerate(value)]
         if isinstance(value, (datetime.date, datetime.time)):
             self.mistakes.add(path, f'found a date or time; write it as text: "{value.isoformat()}"')
         elif isinstance(value, float) and not math.isfinite(value):

@@ -202,14 +202,14 @@ def _not_toml(error: ValueError, text: str, name: str) -> str:
         reason, number = match.group(1), int(match.group(2))
         hint = _INVALID_VALUE_HINT if reason == "Invalid value" else ""
         quote = one_line(text.split("\n")[number - 1].strip()[:_LONGEST_QUOTE])
-        return f"{name}:{number}: not TOML: {_lowered(reason)}{hint}, found `{quote}`"
+        return f"{name}:{number}: not TOML: {_lower_first(reason)}{hint}, found `{quote}`"
     if message.endswith(_ERROR_AT_END):
         line = text.count("\n") + (not text.endswith("\n"))
-        return f"{name}:{line}: not TOML: {_lowered(message.removesuffix(_ERROR_AT_END))} at the end of the file"
-    return f"{name}: not TOML: {_lowered(message)}"
+        return f"{name}:{line}: not TOML: {_lower_first(message.removesuffix(_ERROR_AT_END))} at the end of the file"
+    return f"{name}: not TOML: {_lower_first(message)}"
 
 
-def _lowered(message: str) -> str:
+def _lower_first(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
@@ -277,12 +277,12 @@ def parse_set(text: str, option: str = "--set") -> tuple[tuple[str, ...], Any]:
     parsed = _toml_value(value) if longest_key(value, DEEPEST_NESTING)[0] <= DEEPEST_NESTING else None
     if parsed is None:
         raise RecipeError(
-            f'{at}: expected a TOML value (12, 0.5, true, "text", [1, 2]) or one word; {_needed(key, value, option)}'
+            f'{at}: expected a TOML value (12, 0.5, true, "text", [1, 2]) or one word; {_advice(key, value, option)}'
         )
     return parts, parsed
 
 
-def _needed(key: str, value: str, option: str) -> str:
+def _advice(key: str, value: str, option: str) -> str:
     as_list = f"[{value}]"
     if "," in value and _toml_value(as_list) is not None:
         return f"a list needs brackets: {option} {one_line(shlex.quote(f'{key}={as_list}'))}"

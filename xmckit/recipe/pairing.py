@@ -32,7 +32,7 @@ class Pairing:
         relabelled: bool,
     ) -> tuple[tuple[Section | None, ...], tuple[Section | None, ...]]:
         """Return the completed indexes and heads. Label stages, if any (`relabelled`), see the first features."""
-        indexes, heads = self._seeing(INDEX, indexes, features), self._seeing("head", heads, features)
+        indexes, heads = self._with_features(INDEX, indexes, features), self._with_features("head", heads, features)
         self._check_seen(features, [*indexes, *heads], relabelled)
         known = {index.name: index for index in indexes if index is not None}
         complete = len(known) == len(indexes)
@@ -41,7 +41,7 @@ class Pairing:
             for position, head in enumerate(heads)
         )
 
-    def _seeing(
+    def _with_features(
         self, key: str, items: Sequence[Section | None], features: Sequence[Section | None]
     ) -> tuple[Section | None, ...]:
         """Return indexes or heads with the name of the features that each sees, if there is a choice."""
@@ -86,7 +86,7 @@ class Pairing:
         path: KeyPath = ("head", position, INDEX)
         for place, name in enumerate(wanted):
             if name in wanted[:place]:
-                self.mistakes.add((*path, place), f"'{name}' is there twice")
+                self.mistakes.add((*path, place), f"'{name}' is listed twice")
             elif name in known and name not in alike:
                 its = known[name].extra.get(FEATURES)
                 if its is None or seen is None:  # what it sees by default has a mistake of its own

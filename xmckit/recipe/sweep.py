@@ -50,5 +50,5 @@ def _axis(option: str) -> tuple[tuple[str, ...], list[str]]:
     parsed = [parse_set(cell, "--sweep") for cell in cells]
     for place, (_, value) in enumerate(parsed):
         if any(type(value) is type(other) and value == other for _, other in parsed[:place]):
-            raise RecipeError(f"--sweep {option}: {pieces[place]} is there twice")
+            raise RecipeError(f"--sweep {option}: {pieces[place]} is listed twice")
     return parsed[0][0], cells

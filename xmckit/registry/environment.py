@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from xmckit.registry.manager import Registry, blocked, core_plugin, file_plugin, installed_plugins
+from xmckit.registry.manager import Registry, core_plugin, file_plugin, installed_plugins, why_blocked
 from xmckit.registry.plugins import Plugin
 from xmckit.registry.trace import print_step
 
@@ -22,7 +22,7 @@ _default: Registry | None = None
 def found_plugins(files: Sequence[Path] = (), environment: Mapping[str, str] | None = None) -> list[Plugin]:
     """Return the plugins that `registry_from_environment` would load, the core first, without running their code."""
     allow, disable = _allowed_and_disabled(os.environ if environment is None else environment)
-    installed = [plugin for _, plugin in installed_plugins() if not blocked(plugin, allow, disable)]
+    installed = [plugin for _, plugin in installed_plugins() if not why_blocked(plugin, allow, disable)]
     return [core_plugin(), *installed, *map(file_plugin, dict.fromkeys(file.resolve() for file in files))]
 
 

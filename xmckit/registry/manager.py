@@ -67,7 +67,7 @@ class Registry:
         self._load(core_plugin(), lambda: builtin)
         installed = list(installed_plugins())
         for entry, plugin in installed:
-            reason = blocked(plugin, allow, disable)
+            reason = why_blocked(plugin, allow, disable)
             if reason:
                 self.plugins.append(replace(plugin, blocked=reason))
             else:
@@ -279,7 +279,7 @@ def file_plugin(file: Path) -> Plugin:
     return Plugin(file.stem, "file", file=str(file))
 
 
-def blocked(plugin: Plugin, allow: Sequence[str] | None, disable: Sequence[str]) -> str:
+def why_blocked(plugin: Plugin, allow: Sequence[str] | None, disable: Sequence[str]) -> str:
     """Return why a plugin is not loaded; empty if it is."""
     names = {plugin.name, plugin.distribution, plugin.full_name}
     if names & set(disable):

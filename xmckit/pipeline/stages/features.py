@@ -10,7 +10,7 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError
-from xmckit.pipeline.output_checks import checked_features, untouched
+from xmckit.pipeline.output_checks import check_unchanged, checked_features
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage, Stage
 from xmckit.recipe import Section
@@ -46,11 +46,11 @@ class FeaturesStage(ComponentStage[FittedFeatures]):
 
     def _produce(self, folder: Path, context: Context) -> FittedFeatures:
         featurizer, data = self.setup.build(self.section), self._data.value
-        with untouched(self.who, data.train):
+        with check_unchanged(self.who, data.train):
             featurizer.fit(data.train, context=context)
 
         def features_of(split: Split) -> Matrix:
-            with untouched(self.who, split):
+            with check_unchanged(self.who, split):
                 X = featurizer.transform(split, context=context)
             return checked_features(X, split, self.use)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xmckit.context import Context
-from xmckit.pipeline.output_checks import untouched
+from xmckit.pipeline.output_checks import check_unchanged
 from xmckit.pipeline.rows import FitInputs
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage
@@ -39,7 +39,7 @@ class HeadStage(ComponentStage[Any]):
     def produce(self, folder: Path, context: Context) -> Any:
         head = self.setup.build(self.section)
         for again, (rows, indexes) in enumerate(self._fits):
-            with untouched(self.who, rows.train):
+            with check_unchanged(self.who, rows.train):
                 (head.refit if again else head.fit)(
                     rows.train,
                     indexes=[index.index_for_head() for index in indexes],

@@ -8,7 +8,7 @@ from typing import Any
 from xmckit import exhibits, store
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
-from xmckit.pipeline.output_checks import untouched
+from xmckit.pipeline.output_checks import check_unchanged
 from xmckit.pipeline.rows import FitRows
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage
@@ -34,7 +34,7 @@ class IndexStage(ComponentStage[Any]):
 
     def produce(self, folder: Path, context: Context) -> Any:
         fit_context = self._rows.fit_context(context, "indexer", self._position)
-        with untouched(self.who, self._rows.train):
+        with check_unchanged(self.who, self._rows.train):
             index = self.setup.build(self.section).build(self._rows.train, context=fit_context)
         named_index(index, self.use)
         self.save(index, folder / layout.INDEX)

@@ -13,7 +13,7 @@ from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
 from xmckit.data.saved import load_split, save_split
-from xmckit.pipeline.output_checks import checked_facts, relabelled, untouched
+from xmckit.pipeline.output_checks import check_unchanged, checked_facts, with_labels_of
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage, Stage
 from xmckit.pipeline.stages.features import FeaturesStage
@@ -49,9 +49,9 @@ class LabelsStage(ComponentStage[Split]):
 
     def produce(self, folder: Path, context: Context) -> Split:
         preprocessor = self.setup.build(self.section)
-        with untouched(self.who, self._rows_before):
+        with check_unchanged(self.who, self._rows_before):
             output = preprocessor.apply(self._rows_before, context=context.using(seed=self._seed))
-        rows = relabelled(self._rows_before, output, self.use)
+        rows = with_labels_of(self._rows_before, output, self.use)
         save_split(replace(rows, X=None, texts=None, names=None), folder)
         if isinstance(preprocessor, SupportsSave):
             (folder / layout.PREPROCESSOR).mkdir()

@@ -18,7 +18,7 @@ from xmckit.context import Context
 from xmckit.data.model import Dataset, Matrix, Split
 from xmckit.errors import DataError, PluginError, attribute_errors_to
 from xmckit.pipeline.diagnostics import Output, diagnose, examples
-from xmckit.pipeline.output_checks import checked_facts, checked_ranking, checked_sets, untouched
+from xmckit.pipeline.output_checks import check_unchanged, checked_facts, checked_ranking, checked_sets
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage
 from xmckit.pipeline.stages.features import FeaturesStage
@@ -145,7 +145,7 @@ class ScoreStage(Stage[Metrics]):
             values: dict[str, float] = {}
             for section, measure in zip(sections, measures, strict=True):
                 with attribute_errors_to(section.kind, section.use):
-                    values.update(_measured(measure, evaluation, output.name))
+                    values.update(_compute(measure, evaluation, output.name))
             results.append({"name": output.name, "role": output.role, "metrics": values})
         return results
 
@@ -172,11 +172,11 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
     return reported
 
 
-def _measured(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
+def _compute(measure: Any, evaluation: Evaluation, of: str) -> dict[str, float]:
     """Return the values of a metric, checked to be finite; errors name the system that was scored."""
     what = type(measure).__name__
     try:
-        with untouched(f"metric {what}", evaluation):
+        with check_unchanged(f"metric {what}", evaluation):
             values = measure.compute(evaluation)
     except DataError as error:
         raise DataError(f"scoring {of}: {error}") from None
@@ -200,7 +200,7 @@ def predict_blocks(
         for start in range(0, max(rows, 1), BLOCK):
             block = X[start : start + BLOCK]
             size = int(block.shape[0])
-            with untouched(who, {"rows": block}):
+            with check_unchanged(who, {"rows": block}):
                 if isinstance(head, OnePassHead):
                     ranking, label_sets = head.rank_and_label(block, k)
                 else:
