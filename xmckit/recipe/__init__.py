@@ -23,7 +23,7 @@ from xmckit.errors import PluginError
 from xmckit.recipe.check import Checker, Mistakes, nested_specs_and_paths
 from xmckit.recipe.expectations import a_component, quote_value, with_article
 from xmckit.recipe.layers import DEFAULT, Origin, merged_tree, node_of, read_chain, shipped_recipes
-from xmckit.recipe.pairing import Pairing
+from xmckit.recipe.pairing import Pairing, Sections
 from xmckit.recipe.sections import (
     DEFAULT_METRICS,
     PLAIN_SECTIONS,
@@ -225,7 +225,7 @@ def _name_of(path: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).lstrip("._-")[:100] or "recipe"
 
 
-def _present(sections: Sequence[Section | None]) -> tuple[Section, ...]:
+def _present(sections: Sections) -> tuple[Section, ...]:
     return tuple(section for section in sections if section is not None)
 
 
@@ -308,7 +308,7 @@ class _Reader:
         use, params = checked
         return Section(what.kind, use, extra.pop("name", use), params, extra)
 
-    def _several(self, key: str, document: dict[str, Any]) -> tuple[Section | None, ...]:
+    def _several(self, key: str, document: dict[str, Any]) -> Sections:
         sections = self._items(SECTIONS[key], document.get(key), (key,))
         taken: set[str] = set()
         for position, section in enumerate(sections):
@@ -322,7 +322,7 @@ class _Reader:
             taken.add(section.name)
         return sections
 
-    def _items(self, what: SectionKind, value: Any, path: KeyPath) -> tuple[Section | None, ...]:
+    def _items(self, what: SectionKind, value: Any, path: KeyPath) -> Sections:
         if value is None and what.default is not None:
             value = [{"use": what.default}]
         if not value and isinstance(value, (list, type(None))):
@@ -380,7 +380,7 @@ class _Reader:
         except PluginError:
             return False  # the check of the section itself says what is wrong
 
-    def _check_refit(self, validation: float, heads: Sequence[Section | None]) -> None:
+    def _check_refit(self, validation: float, heads: Sections) -> None:
         from xmckit.protocols import RefittableHead
 
         if validation == 0:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from xmckit.errors import nearest
 from xmckit.recipe.check import Mistakes
@@ -16,24 +16,22 @@ if TYPE_CHECKING:
 
 FEATURES, INDEX = "features", "index"
 
+Sections: TypeAlias = "tuple[Section | None, ...]"  # None: a section with a mistake
+
 
 @dataclass(frozen=True)
 class Pairing:
-    """Completes sections with the names of the sections that they use. A section with a mistake is None."""
+    """Completes sections with the names of the sections that they use."""
 
     mistakes: Mistakes
     registry: Registry
 
     def pair(
-        self,
-        features: Sequence[Section | None],
-        indexes: Sequence[Section | None],
-        heads: Sequence[Section | None],
-        relabelled: bool,
-    ) -> tuple[tuple[Section | None, ...], tuple[Section | None, ...]]:
+        self, features: Sections, indexes: Sections, heads: Sections, relabelled: bool
+    ) -> tuple[Sections, Sections]:
         """Return the completed indexes and heads. Label stages, if any (`relabelled`), see the first features."""
         indexes, heads = self._with_features(INDEX, indexes, features), self._with_features("head", heads, features)
-        self._check_seen(features, [*indexes, *heads], relabelled)
+        self._check_seen(features, (*indexes, *heads), relabelled)
         known = {index.name: index for index in indexes if index is not None}
         complete = len(known) == len(indexes)
         return indexes, tuple(
@@ -41,9 +39,7 @@ class Pairing:
             for position, head in enumerate(heads)
         )
 
-    def _with_features(
-        self, key: str, items: Sequence[Section | None], features: Sequence[Section | None]
-    ) -> tuple[Section | None, ...]:
+    def _with_features(self, key: str, items: Sections, features: Sections) -> Sections:
         """Return indexes or heads with the name of the features that each sees, if there is a choice."""
         known = [section.name for section in features if section is not None]
         first = features[0].name if features and features[0] is not None else None
@@ -62,7 +58,7 @@ class Pairing:
             completed.append(replace(item, extra={FEATURES: wanted, **own} if len(features) > 1 else own))
         return tuple(completed)
 
-    def _check_seen(self, features: Sequence[Section | None], by: Sequence[Section | None], relabelled: bool) -> None:
+    def _check_seen(self, features: Sections, by: Sections, relabelled: bool) -> None:
         """Report features that nothing sees: most likely a head was meant to name them.
 
         If something names features that do not exist, that is the mistake instead.
