@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -84,7 +83,6 @@ def how_to_have(source: str) -> str:
     return f"the distribution {distribution} {version}, which is installed"
 
 
-@functools.cache
 def installed_version(distribution: str) -> str:
     """Return the version of an installed distribution; empty if it is not installed."""
     try:

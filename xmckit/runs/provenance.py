@@ -22,6 +22,8 @@ _NUMERIC = ("numpy", "scipy", "scikit-learn", "numba", "llvmlite", "torch", "lib
 # (plugin's file, what) -> checksum at first use in this process: the code that it runs, even if it was edited since.
 _AS_LOADED: dict[tuple[str, str], str] = {}
 
+_installed_version = functools.cache(installed_version)  # called for every component of a recipe
+
 
 def code_of(registered: Registered) -> dict[str, str]:
     """Return checksums of the code behind a component: its package, its plugin's package, and the core.
@@ -97,7 +99,7 @@ def library_versions(distribution: str = "xmckit") -> dict[str, str]:
     versions = {"python": platform.python_version()}
     own = (distribution, *_requirements(distribution)) if distribution else ()
     for name in (*_NUMERIC, "xmckit", *own):
-        if version := installed_version(name):
+        if version := _installed_version(name):
             versions[name] = version
     return dict(sorted(versions.items()))
 
