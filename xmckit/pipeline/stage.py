@@ -82,3 +82,8 @@ class ComponentStage(Stage[Value]):
         folder.mkdir()
         fitted.save(folder)
         check_saved(folder, self.who)
+
+
+def keys_of(*stages: Stage[Any]) -> list[str]:
+    """Return the keys of finished stages, for the identity of one that reads them."""
+    return [stage.key for stage in stages]

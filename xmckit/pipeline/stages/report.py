@@ -9,7 +9,7 @@ from typing import Any
 from xmckit import store
 from xmckit.context import Context
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stage import Stage, keys_of
 from xmckit.report import write_report
 from xmckit.runs import Run, layout
 
@@ -24,7 +24,7 @@ class ReportStage(Stage[Path]):
         self._stages = stages
 
     def identity(self) -> dict[str, Any]:
-        return {"kind": "report", "inputs": [stage.key for stage in self._stages]}
+        return {"kind": "report", "inputs": keys_of(*self._stages)}
 
     def produce(self, folder: Path, context: Context) -> Path:
         for stage in self._stages:

@@ -20,7 +20,7 @@ from xmckit.errors import DataError, PluginError, attribute_errors_to
 from xmckit.pipeline.diagnostics import Output, diagnose, examples
 from xmckit.pipeline.output_checks import check_unchanged, checked_facts, checked_ranking, checked_sets
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import Stage
+from xmckit.pipeline.stage import Stage, keys_of
 from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.pipeline.stages.head import HeadStage
 from xmckit.protocols import Head, HeadWithFacts, HeadWithHistory, OnePassHead, ProbabilisticHead
@@ -51,7 +51,7 @@ class ScoreStage(Stage[Metrics]):
         sections = [*recipe.score.metrics, *([recipe.score.baseline] if recipe.score.baseline else [])]
         return {
             "kind": "score",
-            "inputs": [stage.key for stage in (self._data, *self._features.values(), *self._heads)],
+            "inputs": keys_of(self._data, *self._features.values(), *self._heads),
             "names": [section.name for section in recipe.heads],
             "ensemble": recipe.ensemble if len(self._heads) > 1 else None,
             "k": list(recipe.score.k),

@@ -12,7 +12,7 @@ from xmckit.data.model import Dataset, Split
 from xmckit.errors import DataError
 from xmckit.pipeline.rows import FitRows
 from xmckit.pipeline.setup import Setup
-from xmckit.pipeline.stage import ComponentStage, Stage
+from xmckit.pipeline.stage import ComponentStage, Stage, keys_of
 from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.pipeline.stages.head import HeadStage
 from xmckit.recipe import Section
@@ -44,7 +44,7 @@ class VerifyStage(ComponentStage[VerdictSummary]):
     def identity(self) -> dict[str, Any]:
         return self.setup.identity(
             self.section,
-            [stage.key for stage in (self._data, *self._features.values(), *self._heads)],
+            keys_of(self._data, *self._features.values(), *self._heads),
             extra=dict(self.section.extra),
             seed=self.setup.recipe.seed,
             names=list(self._uses),
