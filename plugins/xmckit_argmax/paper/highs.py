@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import io
 import os
-import struct
 import subprocess
 import sys
 import threading
@@ -22,8 +21,7 @@ TOLERANCE = 1e-10  # the least that HiGHS accepts
 GRACE = 5.0  # seconds after the time limit of HiGHS
 START = 60.0  # additional seconds for the imports of a new process
 
-_idle: list[HighsProcess] = []
-_lock = threading.Lock()
+_idle: list[HighsProcess] = []  # threads share it: to pop and to append are single steps
 
 
 class HighsSolution(NamedTuple):
@@ -35,17 +33,15 @@ class HighsSolution(NamedTuple):
     message: str
 
 
-def maximise_last(
-    A: np.ndarray, b: np.ndarray, lower: np.ndarray, upper: np.ndarray, limit: float | None
-) -> HighsSolution:
+def maximise_last(A: np.ndarray, b: np.ndarray, lower: np.ndarray, upper: np.ndarray, limit: float) -> HighsSolution:
     """Maximise the last variable subject to A·v ≤ b and bounds; give up after `limit` seconds and a grace period."""
-    with _lock:
-        process = _idle.pop() if _idle else None
-    process = process or HighsProcess()
-    solution = process.solve({"A": A, "b": b, "lower": lower, "upper": upper}, limit)
+    try:
+        process = _idle.pop()
+    except IndexError:
+        process = HighsProcess()
+    solution = process.solve({"A": A, "b": b, "lower": lower, "upper": upper, "limit": np.asarray(limit)})
     if process.alive:
-        with _lock:
-            _idle.append(process)
+        _idle.append(process)
     return solution
 
 
@@ -61,29 +57,23 @@ class HighsProcess:
         self._fresh = True
         self.alive = True
 
-    def solve(self, arrays: dict[str, np.ndarray], limit: float | None) -> HighsSolution:
+    def solve(self, arrays: dict[str, np.ndarray]) -> HighsSolution:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        allowed = None if limit is None else limit + GRACE + (START if self._fresh else 0.0)
-        killer = threading.Timer(allowed, self._process.kill) if allowed is not None else None
-        if killer is not None:
-            killer.start()
+        allowed = float(arrays["limit"]) + GRACE + (START if self._fresh else 0.0)
+        killer = threading.Timer(allowed, self._process.kill)
+        killer.start()
         try:
-            _send(self._process.stdin, {**arrays, "limit": np.asarray(np.nan if limit is None else limit)})
+            _send(self._process.stdin, arrays)
             reply = _receive(self._process.stdout)
         except (BrokenPipeError, EOFError):
-            return self._give_up(allowed)
+            self.close()
+            message = f"HiGHS gave no answer within {allowed:g} s, or its process died: it was ended"
+            return HighsSolution(np.empty(0), np.empty(0), -1, message)
         finally:
-            if killer is not None:
-                killer.cancel()
+            killer.cancel()
         self._fresh = False
         return HighsSolution(reply["x"], reply["marginals"], int(reply["status"]), str(reply["message"]))
-
-    def _give_up(self, allowed: float | None) -> HighsSolution:
-        self.close()
-        nothing = np.empty(0)
-        after = "" if allowed is None else f" within {allowed:g} s"
-        return HighsSolution(nothing, nothing, -1, f"HiGHS gave no answer{after}, or its process died: it was ended")
 
     def close(self) -> None:
         self.alive = False
@@ -93,9 +83,8 @@ class HighsProcess:
 
 @atexit.register
 def close_idle() -> None:
-    with _lock:
-        while _idle:
-            _idle.pop().close()
+    while _idle:
+        _idle.pop().close()
 
 
 def serve() -> None:
@@ -113,9 +102,11 @@ def serve() -> None:
 def _solve(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     from scipy.optimize import linprog
 
-    options = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
-    if not np.isnan(arrays["limit"]):
-        options["time_limit"] = float(arrays["limit"])
+    options = {
+        "primal_feasibility_tolerance": TOLERANCE,
+        "dual_feasibility_tolerance": TOLERANCE,
+        "time_limit": float(arrays["limit"]),
+    }
     costs = np.zeros(arrays["A"].shape[1])
     costs[-1] = -1.0
     bounds = np.stack([arrays["lower"], arrays["upper"]], axis=1)
@@ -132,19 +123,16 @@ def _solve(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _send(stream: IO[bytes], arrays: dict[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    stream.write(struct.pack("<q", buffer.tell()))
+    stream.write(buffer.tell().to_bytes(8, "little"))
     stream.write(buffer.getbuffer())
     stream.flush()
 
 
 def _receive(stream: IO[bytes]) -> dict[str, np.ndarray]:
-    size = struct.unpack("<q", _exactly(stream, 8))[0]
-    with np.load(io.BytesIO(_exactly(stream, size)), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _exactly(stream: IO[bytes], size: int) -> bytes:
+    """Read arrays; EOFError if the stream ends before all of them."""
+    size = int.from_bytes(stream.read(8), "little")
     data = stream.read(size)
-    if len(data) < size:
+    if not data or len(data) < size:
         raise EOFError
-    return data
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        return dict(arrays)
