@@ -15,10 +15,11 @@ from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, LinearDecision, Params, Verdict, Verdicts
 from xmckit.nn import use_threads
-from xmckit.records import STATUSES, UNARGMAXABLE
+from xmckit.records import UNARGMAXABLE
 from xmckit_argmax.paper.alternating import ideal_statuses
+from xmckit_argmax.paper.chebyshev import ChebyshevSolver
 from xmckit_argmax.paper.radius import radius_bound
-from xmckit_argmax.paper.tolerance import ToleranceSolver, ToleranceVerdict, WitnessedAssignment
+from xmckit_argmax.paper.tolerance import ToleranceSolver
 from xmckit_argmax.records import Assignment
 from xmckit_argmax.solver import Solver, SolverSettings, slots_within
 from xmckit_argmax.system import checked_sets, checked_weights, make_system
@@ -68,62 +69,51 @@ class ArgmaxVerifier(Configured):
         if allowed is not None and allowed.shape[0] != sets.shape[0]:
             raise DataError(f"there are {allowed.shape[0]} rows of candidates for {sets.shape[0]} assignments")
         to_verify = [_assignment(sets, allowed, row) for row in range(sets.shape[0])]
-        if self.params.mode == "chebyshev":
-            verdicts = self._by_linear_programs(decision, to_verify, context)
-        else:
-            verdicts = self._by_proofs(decision.rule, W, b, to_verify, context)
+        verdicts = self._verdicts(decision.rule, W, b, to_verify, context)
         ideal = ideal_statuses(decision, sets, allowed)
         verdicts = [replace(verdict, ideal=status) for verdict, status in zip(verdicts, ideal, strict=True)]
         return Verdicts(_with_replays(verdicts, decision, sets, allowed) if self.params.replay else verdicts)
 
-    def _by_linear_programs(
-        self, decision: LinearDecision, assignments: list[Assignment], context: Context
-    ) -> list[Verdict]:
-        from xmckit_argmax.paper.chebyshev import chebyshev
-
-        limits = {"box": self.params.box, "eps": self.params.eps, "time_limit": self.params.seconds}
-        paper_radius = decision.rule == "sign" and decision.b is None
-        bare = replace(decision, replay=None)
-
-        def solve(block: Sequence[Assignment]) -> list[Verdict]:
-            results = [chebyshev(bare, one.active, one.candidates, **limits) for one in block]
-            return [result.verdict(paper_radius=paper_radius) for result in results]
-
-        return _map_blocks("verifying by linear programmes", solve, assignments, 1, context)
-
-    def _by_proofs(
+    def _verdicts(
         self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
     ) -> list[Verdict]:
         missed = [_missed_labels(assignment) for assignment in assignments]
         verdicts = [Verdict(UNARGMAXABLE, "exact", eps=UNARGMAXABLE, missed=labels) for labels in missed]
         rows = [row for row, labels in enumerate(missed) if not labels]
-        solved = self._solve(rule, W, b, [assignments[row] for row in rows], context)
+        solve = self._by_linear_programs if self.params.mode == "chebyshev" else self._by_proofs
+        solved = solve(rule, W, b, [assignments[row] for row in rows], context)
         for row, verdict in zip(rows, solved, strict=True):
-            verdicts[row] = self._with_close_radius(verdict, W, assignments[row])
-        if rule == "sign":
-            rows = [row for row in rows if verdicts[row].witness is not None and verdicts[row].eps is None]
-            left_open = [(assignments[row], verdicts[row].witness) for row in rows]
-            for row, at_eps in zip(rows, self._solve_at_eps(W, b, left_open, context), strict=True):
-                verdicts[row] = self._with_eps(verdicts[row], at_eps)
+            verdicts[row] = verdict
         return verdicts
 
-    def _solve(
+    def _by_linear_programs(
+        self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
+    ) -> list[Verdict]:
+        solver = ChebyshevSolver(make_system(W, b, rule), W, b, self._settings(1))
+        return _map_blocks("verifying by linear programmes", solver, assignments, 1, context)
+
+    def _by_proofs(
         self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
     ) -> list[Verdict]:
         largest = self.params.margin == "largest"
         system = make_system(W, b, rule, plain_columns=largest)
         slots = min(self.params.batch, slots_within(self.params.memory << 20, system))
         solver = Solver(system, W, b, self._settings(slots, largest=largest))
-        work = functools.partial(_solve_block, solver)
-        return _map_blocks("verifying", work, assignments, slots * SETS_PER_SLOT, context)
-
-    def _solve_at_eps(
-        self, W: np.ndarray, b: np.ndarray | None, left_open: Sequence[WitnessedAssignment], context: Context
-    ) -> list[ToleranceVerdict]:
-        """Find the answers at eps for assignments with a witness that leaves them open."""
-        settings = self._settings(min(self.params.batch, BLOCK_AT_EPS))
-        work = functools.partial(_solve_block, ToleranceSolver(W, b, settings, self.params.memory << 20))
-        return _map_blocks("verifying at eps", work, left_open, BLOCK_AT_EPS, context)
+        verdicts = _map_blocks("verifying", solver, assignments, slots * SETS_PER_SLOT, context)
+        verdicts = [
+            self._with_close_radius(verdict, W, one) for verdict, one in zip(verdicts, assignments, strict=True)
+        ]
+        if rule == "sign":
+            rows = [row for row, verdict in enumerate(verdicts) if verdict.witness is not None and verdict.eps is None]
+            left_open = [(assignments[row], verdicts[row].witness) for row in rows]
+            at_eps = ToleranceSolver(
+                W, b, self._settings(min(self.params.batch, BLOCK_AT_EPS)), self.params.memory << 20
+            )
+            for row, answer in zip(
+                rows, _map_blocks("verifying at eps", at_eps, left_open, BLOCK_AT_EPS, context), strict=True
+            ):
+                verdicts[row] = self._with_eps(verdicts[row], answer)
+        return verdicts
 
     def _settings(self, slots: int, *, largest: bool = False) -> SolverSettings:
         params = self.params
@@ -140,14 +130,14 @@ class ArgmaxVerifier(Configured):
         eps = UNARGMAXABLE if verdict.eps is None and bound <= self.params.eps else verdict.eps
         return replace(verdict, radius=(verdict.radius[0], bound), certificate=certificate, eps=eps)
 
-    def _with_eps(self, verdict: Verdict, at_eps: ToleranceVerdict) -> Verdict:
+    def _with_eps(self, verdict: Verdict, at_eps: Verdict) -> Verdict:
         """Add the answer at eps. Its x becomes the witness, unless the witness must have the largest margin."""
         if at_eps.certificate is not None:
             radius = None if verdict.radius is None else (verdict.radius[0], self.params.eps)
             return replace(verdict, eps=at_eps.status, certificate=at_eps.certificate, radius=radius)
-        if at_eps.x is None or self.params.margin == "largest":
+        if at_eps.witness is None or self.params.margin == "largest":
             return verdict
-        return replace(verdict, eps=at_eps.status, witness=at_eps.x, margin=at_eps.margin)
+        return replace(verdict, eps=at_eps.status, witness=at_eps.witness, margin=at_eps.margin)
 
 
 def _assignment(sets: csr_matrix, allowed: csr_matrix | None, row: int) -> Assignment:
@@ -165,23 +155,26 @@ def _missed_labels(assignment: Assignment) -> tuple[int, ...]:
 
 
 def _map_blocks(
-    task: str, work: Callable[[Any], list[Any]], items: Sequence[Any], size: int, context: Context
-) -> list[Any]:
-    """Call `work` on blocks of items on the workers, with a progress bar; return the results of all items."""
+    task: str,
+    solver: Solver | ToleranceSolver | ChebyshevSolver,
+    items: Sequence[Any],
+    size: int,
+    context: Context,
+) -> list[Verdict]:
+    """Solve blocks of items on the workers, with a progress bar; return the verdicts on all items."""
     blocks = [items[start : start + size] for start in range(0, len(items), size)]
-    results: list[Any] = []
+    verdicts: list[Verdict] = []
     together = BLOCKS_PER_WORKER * max(1, context.workers)
     # if torch spread matrix products over its own threads, their bits would depend on the machine
     with use_threads(1), context.progress(task, total=len(items)) as bar:
         for start in range(0, len(blocks), together):
-            for block in _map(work, blocks[start : start + together], context):
-                results.extend(block)
-                counts = {status: sum(result.status == status for result in results) for status in STATUSES}
-                bar.advance(len(block), **counts)
-    return results
+            for block in _map(functools.partial(_solve_block, solver), blocks[start : start + together], context):
+                verdicts.extend(block)
+                bar.advance(len(block), **Verdicts(verdicts).counts())
+    return verdicts
 
 
-def _map(work: Callable[[Any], list[Any]], blocks: Sequence[Any], context: Context) -> list[list[Any]]:
+def _map(work: Callable[[Any], list[Verdict]], blocks: Sequence[Any], context: Context) -> list[list[Verdict]]:
     try:
         return context.map(work, blocks)
     except BrokenExecutor as error:
@@ -189,7 +182,7 @@ def _map(work: Callable[[Any], list[Any]], blocks: Sequence[Any], context: Conte
         return [work(block) for block in blocks]
 
 
-def _solve_block(solver: Solver | ToleranceSolver, block: Sequence[Any]) -> list[Any]:
+def _solve_block(solver: Solver | ToleranceSolver | ChebyshevSolver, block: Sequence[Any]) -> list[Verdict]:
     torch.set_num_threads(1)  # MKL keeps its number of threads per thread
     return solver.solve(block)
 

@@ -14,13 +14,13 @@ Radii that are too close to eps for rounded multipliers stay open.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from xmckit import Verdict
-from xmckit.records import ARGMAXABLE, UNARGMAXABLE
+from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
 from xmckit_argmax.proofs import exact
 from xmckit_argmax.proofs.float_bounds import gamma
 from xmckit_argmax.records import Assignment, Certificate
@@ -35,18 +35,11 @@ RELATIVE, OF_BOX = 1e-6, 1e-14
 WitnessedAssignment = tuple[Assignment, np.ndarray | None]  # None: without a witness
 
 
-@dataclass(frozen=True)
-class ToleranceVerdict:
-    """The status at eps (None: open), with an x in the box that proves it, or multipliers that refute it."""
-
-    status: str | None = None
-    x: np.ndarray | None = None
-    margin: float | None = None
-    certificate: Certificate | None = None
-
-
 class ToleranceSolver:
-    """Find the answers at eps for one decision of the rule "sign"."""
+    """Find the answers at eps for one decision of the rule "sign".
+
+    An answer is a verdict at eps: argmaxable with a witness in the box, unargmaxable with multipliers, or unresolved.
+    """
 
     def __init__(self, W: np.ndarray, b: np.ndarray | None, settings: SolverSettings, memory: int = 1 << 30):
         self.W, self.b, self.settings = W, np.zeros(len(W)) if b is None else b, settings
@@ -55,24 +48,24 @@ class ToleranceSolver:
             self.norms = row_lengths(W)
             self.lengths = np.hypot(self.norms, self.b)
 
-    def solve(self, pairs: Sequence[WitnessedAssignment]) -> list[ToleranceVerdict]:
+    def solve(self, pairs: Sequence[WitnessedAssignment]) -> list[Verdict]:
         """Return one answer for each assignment, in order; the labels that its witness violates are tried first."""
         if not np.isfinite(self.lengths).all():
-            return [ToleranceVerdict() for _ in pairs]
+            return [Verdict(UNRESOLVED) for _ in pairs]
         spare = max(RELATIVE * self.settings.eps, OF_BOX * self.settings.box)
         with np.errstate(all="ignore"):  # nan proves nothing
             settled = self._solve_at(self.settings.eps - spare, dict(enumerate(pairs)))
-            between = {index: pairs[index] for index in sorted(settled) if settled[index].status is None}
+            between = {index: pairs[index] for index in sorted(settled) if settled[index].status == UNRESOLVED}
             settled.update(self._solve_at(self.settings.eps + spare, between))
-        return [settled.get(index, ToleranceVerdict()) for index in range(len(pairs))]
+        return [settled.get(index, Verdict(UNRESOLVED)) for index in range(len(pairs))]
 
-    def _solve_at(self, radius: float, pairs: Mapping[int, WitnessedAssignment]) -> dict[int, ToleranceVerdict]:
+    def _solve_at(self, radius: float, pairs: Mapping[int, WitnessedAssignment]) -> dict[int, Verdict]:
         """Return what `radius` proves about eps; assignments that the solver leaves open are left out."""
         assignments = {index: assignment for index, (assignment, _) in pairs.items()}
         working = {index: one.active[: 2 * self.W.shape[1] + ADD] for index, one in assignments.items()}
         witnesses = {index: witness for index, (_, witness) in pairs.items() if witness is not None}
         working |= self._extend(radius, assignments, working, witnesses)[0]
-        settled: dict[int, ToleranceVerdict] = {}
+        settled: dict[int, Verdict] = {}
         for _ in range(MOST_ROUNDS):
             if not working:
                 break
@@ -114,10 +107,10 @@ class ToleranceSolver:
     def _extend(
         self, radius: float, assignments: Mapping[int, Assignment], working: Mapping[int, np.ndarray],
         vectors: Mapping[int, np.ndarray],
-    ) -> tuple[dict[int, np.ndarray], dict[int, ToleranceVerdict]]:  # fmt: skip
+    ) -> tuple[dict[int, np.ndarray], dict[int, Verdict]]:  # fmt: skip
         """Return the working sets with the labels that their x violates, and verdicts where x violates none."""
         extended: dict[int, np.ndarray] = {}
-        settled: dict[int, ToleranceVerdict] = {}
+        settled: dict[int, Verdict] = {}
         if not vectors:
             return extended, settled
         X = np.asarray(list(vectors.values()))
@@ -139,33 +132,31 @@ class ToleranceSolver:
                 settled[index] = self._prove_argmaxable(x, signed, norms, self.lengths[ids])
         return extended, settled
 
-    def _prove_argmaxable(
-        self, x: np.ndarray, signed: np.ndarray, norms: np.ndarray, lengths: np.ndarray
-    ) -> ToleranceVerdict:
+    def _prove_argmaxable(self, x: np.ndarray, signed: np.ndarray, norms: np.ndarray, lengths: np.ndarray) -> Verdict:
         """Return argmaxable if the ball around x is proved to be inside the region."""
         if np.abs(x).max(initial=0.0) > self.settings.box:
-            return ToleranceVerdict()
+            return Verdict(UNRESOLVED)
         length = float(np.linalg.norm(x))
         rounding = gamma(4 * (len(x) + 8))  # so that a second program with coarser bounds agrees
         error = rounding * (norms * length + lengths)
         inside = (signed - error > self.settings.eps * norms * (1 + rounding)) | (norms == 0)
         if not inside.all():
-            return ToleranceVerdict()
+            return Verdict(UNRESOLVED)
         whole = float(np.hypot(length, 1.0)) if self.biased else length
         margin = float((signed / lengths).min()) / whole
-        return ToleranceVerdict(ARGMAXABLE, x=x, margin=margin if np.isfinite(margin) else None)
+        return Verdict(ARGMAXABLE, witness=x, margin=margin if np.isfinite(margin) else None)
 
-    def _prove_unargmaxable(self, assignment: Assignment, certificate: Certificate | None) -> ToleranceVerdict:
+    def _prove_unargmaxable(self, assignment: Assignment, certificate: Certificate | None) -> Verdict:
         """Return unargmaxable if the multipliers bound the radius by eps."""
         if certificate is None or not len(certificate[0]):
-            return ToleranceVerdict()
+            return Verdict(UNRESOLVED)
         labels, weights = certificate
         signs = np.where(np.isin(labels, assignment.active), 1.0, -1.0)
         rows, shifts = self.W[labels] * signs[:, None], self.b[labels] * signs
         if not radius_is_at_most(self.settings.eps, rows, shifts, weights, self.settings.box):
-            return ToleranceVerdict()
+            return Verdict(UNRESOLVED)
         order = np.argsort(labels)
-        return ToleranceVerdict(UNARGMAXABLE, certificate=(labels[order], weights[order]))
+        return Verdict(UNARGMAXABLE, certificate=(labels[order], weights[order]))
 
 
 def radius_is_at_most(radius: float, rows: np.ndarray, shifts: np.ndarray, multipliers: np.ndarray, box: float) -> bool:

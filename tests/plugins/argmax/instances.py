@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import isqrt
 
 import numpy as np
+from scipy.optimize import linprog
 from scipy.sparse import csr_matrix
 
 from xmckit import LinearDecision, Verdict
@@ -50,6 +51,21 @@ def all_sets(n: int) -> csr_matrix:
 
 def some_sets(n: int, count: int, rng: np.random.Generator) -> csr_matrix:
     return csr_matrix(rng.random((count, n)) < rng.random((count, 1)), dtype=np.float32)
+
+
+def largest_radius(W: np.ndarray, b: np.ndarray | None, active: np.ndarray, rows: np.ndarray, box: float) -> float:
+    """Return the radius of the largest ball in the region around an x of the box; negative if they do not meet."""
+    signs = np.where(np.isin(rows, active), 1.0, -1.0)
+    found = linprog(
+        [0.0] * W.shape[1] + [-1.0],
+        A_ub=np.hstack([-signs[:, None] * W[rows], np.linalg.norm(W[rows], axis=1)[:, None]]),
+        b_ub=np.zeros(len(rows)) if b is None else signs * b[rows],
+        bounds=[(-box, box)] * W.shape[1] + [(None, None)],
+        method="highs-ds",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    assert found.status == 0
+    return -float(found.fun)
 
 
 def logit(decision: LinearDecision, label: int, x: list[Fraction]) -> Fraction:
