@@ -19,7 +19,6 @@ These are statements about the ideal layer. A float32 copy of its matrix may not
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from scipy.sparse import csr_matrix
 
 from xmckit import DataError, LinearDecision
@@ -38,8 +37,9 @@ def ideal_statuses(
     structure = decision.structure
     if structure is None:
         return [None] * assignments.shape[0]
-    _check(structure, decision.W, assignments)
-    beyond = UNARGMAXABLE if structure.slack == 0 and _equal(decision.b) else None
+    _check(structure, decision.W.shape[1])
+    equal_biases = decision.b is None or len(np.unique(decision.b)) <= 1
+    beyond = UNARGMAXABLE if structure.slack == 0 and equal_biases else None
     if candidates is None:
         arcs, missed = cyclic_arcs(assignments, structure.order), np.zeros(assignments.shape[0], dtype=bool)
     else:
@@ -53,57 +53,39 @@ def ideal_statuses(
 def cyclic_arcs(assignments: csr_matrix, order: np.ndarray) -> np.ndarray:
     """Count the arcs of each row around the circle; 0 if no label or every label is active.
 
-    `order` holds the place of each label. The time is linear in the number of active labels.
+    `order` holds the place of each label.
     """
-    Y = as_csr(assignments)
-    places = _permutation(order, Y.shape[1])
-    return _count_arcs(Y.indptr.astype(np.int64), Y.indices.astype(np.int64), places)
-
-
-@njit(cache=True, nogil=True)
-def _count_arcs(indptr: np.ndarray, indices: np.ndarray, places: np.ndarray) -> np.ndarray:
-    rows = len(indptr) - 1
-    arcs = np.zeros(rows, dtype=np.int64)
-    last_row_at = np.full(len(places), -1, dtype=np.int64)
-    for row in range(rows):
-        for entry in range(indptr[row], indptr[row + 1]):
-            last_row_at[places[indices[entry]]] = row
-        for entry in range(indptr[row], indptr[row + 1]):
-            # place 0 follows the last place: −1 is the last entry
-            arcs[row] += last_row_at[places[indices[entry]] - 1] != row
-    return arcs
+    rows, active = _entries(assignments)
+    labels = assignments.shape[1]
+    places = _permutation(order, labels)[active]
+    starts = ~np.isin(rows * labels + (places - 1) % labels, rows * labels + places)
+    return np.bincount(rows[starts], minlength=assignments.shape[0])
 
 
 def _arcs_among(assignments: csr_matrix, candidates: csr_matrix, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Count the arcs of each row on the circle of its candidates; also return whether they miss an active label."""
-    if candidates.shape != assignments.shape:
-        raise DataError(f"the candidates are {candidates.shape}, expected the shape of the assignments")
-    rows, labels = assignments.shape
-    active, circle = as_csr(assignments), as_csr(_pattern(candidates))
-    places = _permutation(order, labels)
-    row_of = np.repeat(np.arange(rows), np.diff(circle.indptr))
-    around = np.lexsort((places[circle.indices], row_of))
-    wanted = np.repeat(np.arange(rows), np.diff(active.indptr)) * labels + active.indices
-    is_active = np.isin(row_of * labels + circle.indices[around], wanted)
+    count, labels = assignments.shape
+    rows, listed = _entries(candidates)
+    active_rows, active = _entries(assignments)
+    around = np.lexsort((_permutation(order, labels)[listed], rows))
+    is_active = np.isin(rows * labels + listed[around], active_rows * labels + active)
     # the candidate before the first one of a row is its last one
-    before = np.arange(circle.nnz) - 1
-    filled = np.flatnonzero(np.diff(circle.indptr))
-    before[circle.indptr[filled]] = circle.indptr[filled + 1] - 1
-    arcs = np.bincount(row_of[is_active & ~is_active[before]], minlength=rows)
-    covered = np.bincount(row_of[is_active], minlength=rows)
-    return arcs, covered < np.diff(active.indptr)
+    before = np.arange(len(rows)) - 1
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    before[first] = np.append(first[1:], len(rows)) - 1
+    arcs = np.bincount(rows[is_active & ~is_active[before]], minlength=count)
+    covered = np.bincount(rows[is_active], minlength=count)
+    return arcs, covered < np.bincount(active_rows, minlength=count)
 
 
-def _pattern(matrix: csr_matrix) -> csr_matrix:
-    """Return ones at every stored position: a candidate with a score of 0 still counts."""
-    return csr_matrix((np.ones(matrix.nnz, dtype=np.float32), matrix.indices, matrix.indptr), shape=matrix.shape)
+def _entries(matrix: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row and the label of each entry, row by row."""
+    matrix = as_csr(matrix)
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)), matrix.indices
 
 
-def _check(structure: Alternating, W: np.ndarray, assignments: csr_matrix) -> None:
-    """Raise DataError unless the structure is possible for this matrix and the assignments are about its labels."""
-    labels, columns = W.shape
-    if assignments.shape[1] != labels:
-        raise DataError(f"the assignments have {assignments.shape[1]} labels, expected the {labels} rows of W")
+def _check(structure: Alternating, columns: int) -> None:
+    """Raise DataError unless the structure is possible for a matrix with this number of columns."""
     if structure.degree < 0 or structure.slack < 0:
         raise DataError(
             f"an alternating structure of degree {structure.degree} with slack {structure.slack} is impossible: "
@@ -136,7 +118,3 @@ def _permutation(order: np.ndarray, labels: int) -> np.ndarray:
         one, other = np.flatnonzero(places == shared[0])[:2]
         raise DataError(f"the label order is no permutation: labels {one} and {other} both have place {shared[0]}")
     return places
-
-
-def _equal(b: np.ndarray | None) -> bool:
-    return b is None or len(b) == 0 or bool((np.asarray(b) == b[0]).all())
