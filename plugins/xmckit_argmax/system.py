@@ -145,14 +145,33 @@ def row_lengths(rows: np.ndarray) -> np.ndarray:
 
 def scaled_rows(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scale rows by powers of two to lengths between 1 and 2; return them, the exponents, and where this was exact."""
-    mantissas, powers = np.frexp(rows)
-    zero = rows == 0
-    powers = np.where(zero, NO_POWER, powers + columns)
+    mantissas, powers = _binary_parts(rows, columns)
     largest = powers.max(axis=1, initial=NO_POWER)
-    shifted = np.ldexp(mantissas, np.where(zero, 0, np.maximum(powers - largest[:, None], LOST)))
-    lengths = np.frexp(np.linalg.norm(shifted, axis=1))[1] - 1
+    lengths = np.frexp(np.linalg.norm(_shifted(mantissas, powers, largest)[0], axis=1))[1] - 1
     exponents = np.where(largest > NO_POWER, largest + lengths, 0)
-    shifts = np.where(zero, 0, np.maximum(powers - exponents[:, None], LOST))
-    scaled = np.ldexp(mantissas, shifts)
-    lossless = (np.ldexp(scaled, -shifts) == mantissas).all(axis=1)
+    scaled, lossless = _shifted(mantissas, powers, exponents)
     return scaled, exponents, lossless
+
+
+def scaled_vectors(vectors: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Undo the scaling of the columns, and scale each vector to a largest entry of about 1; also tell which are sound.
+
+    A sound vector is finite, not zero, and was scaled without losing a bit.
+    """
+    finite = np.isfinite(vectors).all(axis=1)
+    mantissas, powers = _binary_parts(np.where(finite[:, None], vectors, 0.0), -columns)
+    scaled, lossless = _shifted(mantissas, powers, powers.max(axis=1))
+    return scaled, finite & lossless & (scaled != 0).any(axis=1)
+
+
+def _binary_parts(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mantissas and binary exponents of the entries times 2^columns."""
+    mantissas, powers = np.frexp(rows)
+    return mantissas, np.where(rows == 0, NO_POWER, powers + columns)
+
+
+def _shifted(mantissas: np.ndarray, powers: np.ndarray, exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows times 2^−exponents, and whether each lost no bit."""
+    shifts = np.where(mantissas == 0, 0, np.maximum(powers - exponents[:, None], LOST))
+    shifted = np.ldexp(mantissas, shifts)
+    return shifted, (np.ldexp(shifted, -shifts) == mantissas).all(axis=1)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from flint import fmpz, fmpz_mat
+from flint import fmpz_mat
 
 Integers = list[int]
 
@@ -60,7 +60,7 @@ def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Frac
     while True:
         if time.monotonic() > deadline:
             raise OutOfTime
-        totals = table.sum(axis=0) if len(basis) else np.zeros(len(rows), dtype=object)
+        totals = table.sum(axis=0)
         if all(total > 0 for total in totals):
             return _dual_point([rows[index] for index in basis])
         patience -= 1
@@ -79,18 +79,15 @@ def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Frac
 
 def _initial_table(rows: Sequence[Integers]) -> tuple[Any, Any, list[int]]:
     """Return (table, denominator, basis): column j of table/denominator holds the coordinates of row j in the basis."""
-    width = len(rows[0])
-    if width == 0:
-        return np.zeros((0, len(rows)), dtype=object), fmpz(1), []
-    echelon, denominator, rank = fmpz_mat([list(column) for column in zip(*rows, strict=True)]).rref()
-    sign = -1 if denominator < 0 else 1
-    table = np.empty((rank, len(rows)), dtype=object)
-    lines = echelon.table()
-    basis = []
-    for line in range(rank):
-        table[line] = [sign * value for value in lines[line]]
-        basis.append(next(index for index, value in enumerate(lines[line]) if value != 0))
-    return table, sign * denominator, basis
+    equations = [list(column) for column in zip(*rows, strict=True)] or [[0] * len(rows)]
+    echelon, denominator, rank = fmpz_mat(equations).rref()
+    lines, sign = echelon.table()[:rank], -1 if denominator < 0 else 1
+    table = np.array(lines, dtype=object).reshape(rank, len(rows)) * sign
+    return table, sign * denominator, [_first_nonzero(line) for line in lines]
+
+
+def _first_nonzero(line: Sequence[Any]) -> int:
+    return next(index for index, value in enumerate(line) if value != 0)
 
 
 def _choose_entering(totals: Any, denominator: Any, *, greedy: bool) -> int:
@@ -118,13 +115,10 @@ def _pivot(table: Any, line: int, entering: int, denominator: Any) -> Any:
 
 def _dual_point(basis_rows: list[Integers]) -> list[Fraction]:
     """Return v with row·v = 1 for independent rows; free entries are 0."""
-    width = len(basis_rows[0])
+    v = [Fraction(0)] * len(basis_rows[0])
     echelon, denominator, rank = fmpz_mat([[*row, 1] for row in basis_rows]).rref()
-    v = [Fraction(0)] * width
-    lines = echelon.table()
-    for line in range(rank):
-        pivot = next(index for index, value in enumerate(lines[line]) if value != 0)
-        v[pivot] = Fraction(int(lines[line][-1]), int(denominator))
+    for line in echelon.table()[:rank]:
+        v[_first_nonzero(line)] = Fraction(int(line[-1]), int(denominator))
     return v
 
 

@@ -19,7 +19,7 @@ from xmckit_argmax.proofs.float_bounds import all_products, check_products, erro
 from xmckit_argmax.proofs.multipliers import positive_multipliers
 from xmckit_argmax.records import Assignment, Proof, SearchResult
 from xmckit_argmax.search.active_set import CAREFULLY_DEPENDENT, FULLY, SATISFIED, Slots
-from xmckit_argmax.system import LOST, NO_POWER, LinearSystem, plain_rows, row_lengths, scaled_rows, unit_rows
+from xmckit_argmax.system import LinearSystem, plain_rows, row_lengths, scaled_rows, scaled_vectors, unit_rows
 
 ROWS_TO_ADD = 40
 NUMBERS_AT_ONCE = 1 << 16  # entries of the combinations' matrices that are proved in one step
@@ -87,8 +87,8 @@ class Prover:
     def _prove_witnesses(self, assignments: Sequence[Assignment], results: list[SearchResult]) -> dict[int, Verdict]:
         if not results:
             return {}
-        points = self._plain(np.asarray([result.v for result in results]))
-        V, sound = self._scaled(points)
+        points = self._plain(np.asarray([result.v for result in results]), self.system.columns, self._typical)
+        V, sound = scaled_vectors(points, self.system.columns)
         whole = [t for t, item in enumerate(results) if sound[t] and assignments[item.index].candidates is None]
         listed = [[t] for t, item in enumerate(results) if sound[t] and assignments[item.index].candidates is not None]
         verdicts = {}
@@ -99,36 +99,21 @@ class Prover:
                     verdicts[results[t].index] = verdict
         return verdicts
 
-    def _plain(self, v: np.ndarray) -> np.ndarray:
-        """Convert solutions of the scaled system to (x, threshold, t) of the decision, with t = 1 for a bias."""
-        system = self.system
-        with np.errstate(all="ignore"):
-            plain = np.ldexp(v, system.columns)
-            return self._with_unit_t(plain) if system.biased else np.ldexp(plain, -self._typical)
+    def _plain(self, v: np.ndarray, columns: np.ndarray, exponent: int = 0) -> np.ndarray:
+        """Convert solutions of a system with scaled columns to (x, threshold, t) of the decision.
 
-    def _with_unit_t(self, plain: np.ndarray) -> np.ndarray:
-        """Divide by t if the system has a bias; vectors with t ≤ 0 become nan."""
-        if not self.system.biased:
-            return plain
-        t = self.system.width - 1
-        negative = ~(plain[:, t] > 0)
-        plain = plain / plain[:, t : t + 1]
+        With a bias they are divided by t, and those with t ≤ 0 become nan; without one, by 2^exponent.
+        """
+        with np.errstate(all="ignore"):
+            plain = np.ldexp(v, columns)
+            if not self.system.biased:
+                return np.asarray(np.ldexp(plain, -exponent))
+            t = self.system.width - 1
+            negative = ~(plain[:, t] > 0)
+            plain = plain / plain[:, t : t + 1]
         plain[:, t] = 1.0
         plain[negative] = np.nan
         return plain
-
-    def _scaled(self, plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return vectors of the scaled system with a largest entry of about 1, and whether each lost no bit."""
-        columns = self.system.columns
-        sound = np.isfinite(plain).all(axis=1)
-        plain = np.where(sound[:, None], plain, 0.0)
-        mantissas, powers = np.frexp(plain)
-        powers = np.where(plain == 0, NO_POWER, powers - columns)
-        largest = powers.max(axis=1)
-        shifts = np.where(plain == 0, 0, np.maximum(powers - largest[:, None], LOST))
-        V = np.ldexp(mantissas, shifts)
-        sound &= (np.ldexp(V, -shifts) == mantissas).all(axis=1) & (V != 0).any(axis=1)
-        return V, sound
 
     def _check_vectors(
         self, assignments: Sequence[Assignment], plain: np.ndarray, V: np.ndarray
@@ -152,6 +137,7 @@ class Prover:
             margins = np.maximum(0.0, least / lengths)
             sure = np.maximum(0.0, margins - CAUTION * errors / lengths) * (1 - SPARE)
             at_eps = self._statuses_at_eps(sure, plain, V, distance)
+        has_radius = system.rule == "sign" and not system.biased  # from the margin, and from the box
         outcomes: list[tuple[Verdict | None, np.ndarray]] = []
         for t, assignment in enumerate(assignments):
             ids = self._unproved_rows(rows, products[t], errors[t], failed[t])
@@ -163,7 +149,7 @@ class Prover:
                     "exact" if len(ids) else "float-certified",
                     witness=plain[t, : system.dim].copy(),
                     margin=float(margins[t]),
-                    radius=self._radius_bounds(float(sure[t])),
+                    radius=(self.box * float(sure[t]), self.box * system.dim**0.5) if has_radius else None,
                     eps=at_eps[t],
                 )
             outcomes.append((verdict, violated))
@@ -181,11 +167,8 @@ class Prover:
         """Return the ids of the rows that are not proved positive, or that lost a bit when they were scaled."""
         if not failed and not len(self._lossy):
             return self._lossy
-        doubtful = np.flatnonzero(~(products > error * self.system.norms[rows]))
-        if isinstance(rows, slice):
-            return np.union1d(doubtful, self._lossy)
-        lost = np.flatnonzero(~self.system.lossless[rows])
-        return np.asarray(rows[np.union1d(doubtful, lost)])
+        doubtful = ~(products > error * self.system.norms[rows]) | ~self.system.lossless[rows]
+        return np.arange(len(self.system.rows))[rows][doubtful]
 
     def _violated_rows(self, assignment: Assignment, ids: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Return those of the rows `ids` that are not positive in exact arithmetic; all, if they are too many."""
@@ -193,12 +176,6 @@ class Prover:
             return ids
         numerators, _ = exact.integer_row(v[: self.system.width], self.system.columns)
         return ids[~exact.are_positive([row for row, _ in self._signed_rows(assignment, ids)], numerators)]
-
-    def _radius_bounds(self, margin: float) -> tuple[float, float] | None:
-        """Bound the radius of the paper's linear program, from a margin and from the box; None with a bias."""
-        if self.system.rule != "sign" or self.system.biased:
-            return None
-        return self.box * margin, self.box * self.system.dim**0.5
 
     def _statuses_at_eps(
         self, margins: np.ndarray, plain: np.ndarray, V: np.ndarray, distances: np.ndarray
@@ -232,7 +209,8 @@ class Prover:
         for start in range(0, len(with_inverse), at_once):
             part = with_inverse[start : start + at_once]
             supports = np.asarray([result.support for result in part])
-            signs = self._support_signs([assignments[result.index] for result in part], supports)
+            active = [assignments[result.index].active for result in part]
+            signs = np.asarray([self.system.signs(*pair) for pair in zip(supports, active, strict=True)])
             matrices = self.system.rows[supports, :width] * signs[:, :, None]
             proved, multipliers = positive_multipliers(matrices, np.asarray([result.inverse for result in part]))
             proved &= self.system.lossless[supports].all(axis=1)
@@ -242,38 +220,23 @@ class Prover:
             verdicts.update(zip([part[t].index for t in where], refuted, strict=True))
         for result in results:
             if result.index not in verdicts and result.support is not None and exact_seconds > 0:
-                verdict = self._prove_combination_exactly(assignments[result.index], result.support, exact_seconds)
-                if verdict is not None:
-                    verdicts[result.index] = verdict
+                deadline = time.monotonic() + exact_seconds
+                with contextlib.suppress(exact.OutOfTime):
+                    outcome = self._decide_rows(assignments[result.index], result.support, deadline)
+                    if isinstance(outcome, Verdict):
+                        verdicts[result.index] = outcome
         return verdicts
 
-    def _support_signs(self, assignments: Sequence[Assignment], supports: np.ndarray) -> np.ndarray:
-        """Return the sign that each assignment requires of the rows of its support."""
-        wanted = np.full(len(self.system.rows), -1.0)
-        wanted[self.system.labels :] = 1.0
-        signs = np.empty(supports.shape)
-        for t, assignment in enumerate(assignments):
-            wanted[assignment.active] = 1.0
-            signs[t] = wanted[supports[t]]
-            wanted[assignment.active] = -1.0
-        return signs
-
-    def _prove_combination_exactly(self, assignment: Assignment, support: np.ndarray, seconds: float) -> Verdict | None:
-        """Return unargmaxable if the rows that floats found infeasible are infeasible in exact arithmetic."""
-        rows = self._signed_rows(assignment, support)
-        try:
-            outcome = exact.decide([row for row, _ in rows], time.monotonic() + seconds)
-        except exact.OutOfTime:
-            return None
-        return self._from_combination(outcome, support, rows) if isinstance(outcome, exact.Combination) else None
-
-    def _from_combination(
-        self, combination: exact.Combination, ids: np.ndarray, rows: list[tuple[list[int], int]]
-    ) -> Verdict:
-        largest = max(combination.multipliers)
-        relative = np.asarray([float(multiplier / largest) for multiplier in combination.multipliers])
-        powers = np.asarray([rows[position][1] for position in combination.rows])
-        return self._unargmaxable(ids[None, combination.rows], relative[None], powers[None], "exact")[0]
+    def _decide_rows(self, assignment: Assignment, ids: np.ndarray, deadline: float) -> Verdict | list[Fraction]:
+        """Decide the rows `ids` exactly: return unargmaxable, or a point that solves them."""
+        rows = self._signed_rows(assignment, ids)
+        outcome = exact.decide([row for row, _ in rows], deadline)
+        if not isinstance(outcome, exact.Combination):
+            return outcome
+        largest = max(outcome.multipliers)
+        relative = np.asarray([float(multiplier / largest) for multiplier in outcome.multipliers])
+        powers = np.asarray([rows[position][1] for position in outcome.rows])
+        return self._unargmaxable(ids[None, outcome.rows], relative[None], powers[None], "exact")[0]
 
     def _unargmaxable(
         self, supports: np.ndarray, multipliers: np.ndarray, powers: np.ndarray, proof: Proof
@@ -305,10 +268,9 @@ class Prover:
 
     def _decide_growing_set(self, assignment: Assignment, ids: np.ndarray, deadline: float) -> Verdict:
         while True:
-            rows = self._signed_rows(assignment, ids)
-            outcome = exact.decide([row for row, _ in rows], deadline)
-            if isinstance(outcome, exact.Combination):
-                return self._from_combination(outcome, ids, rows)
+            outcome = self._decide_rows(assignment, ids, deadline)
+            if isinstance(outcome, Verdict):
+                return outcome
             verdict, violated = self._find_float_witness(assignment, ids, outcome)
             if verdict is not None:
                 return verdict
@@ -325,7 +287,7 @@ class Prover:
         violated = np.empty(0, dtype=np.int64)
         near = [*self._roundings(point), *self._inner_points(assignment, ids, point)]
         for plain in itertools.chain(near, self._neighbours(near[:1] + near[-1:])):
-            V, sound = self._scaled(plain[None])
+            V, sound = scaled_vectors(plain[None], self.system.columns)
             if sound[0]:
                 verdict, violated = self._check_vectors([assignment], plain[None], V)[0]
                 if verdict is not None or len(np.setdiff1d(violated, ids)):
@@ -365,8 +327,7 @@ class Prover:
         norms, first = np.linalg.norm(rows, axis=1), np.zeros(1, dtype=np.int64)
         slots.solve(rows, norms, unit_rows(rows, norms), first, FULLY, CAREFULLY_DEPENDENT, closely=True)
         if slots.outcome[0] == SATISFIED:
-            with np.errstate(all="ignore"):
-                yield self._with_unit_t(np.ldexp(slots.v, powers))[0]
+            yield self._plain(slots.v, powers)[0]
 
 
 def _times_powers(numbers: np.ndarray, powers: np.ndarray) -> np.ndarray:
