@@ -9,6 +9,7 @@ are proved: in float64 with error bounds, if that fails after a more careful sea
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -101,11 +102,8 @@ class Solver:
         self._idle: list[Workspace] = []
         self._lock = threading.Lock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("system", "W", "b", "settings")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Solver, (self.system, self.W, self.b, self.settings)
 
     def solve(self, assignments: Sequence[Assignment], clock: SolverClock | None = None) -> list[Verdict]:
         """Return one verdict for each assignment, in order; equal calls give equal verdicts, bit for bit."""
@@ -129,25 +127,16 @@ class Solver:
         """Search and prove; fill `verdicts` and return the results without a proof."""
         todo = [index for index, verdict in enumerate(verdicts) if verdict is None]
         left: dict[int, SearchResult] = {}
-        waiting: list[SearchResult] = []
-
-        def prove() -> None:
+        results = self._search(assignments, todo, clock, careful=careful)
+        while batch := list(itertools.islice(results, self.settings.slots)):
             start = time.thread_time()
-            proved = self._prover.prove(assignments, waiting, self.settings.seconds if self.settings.exact else 0.0)
-            for result in waiting:
+            proved = self._prover.prove(assignments, batch, self.settings.seconds if self.settings.exact else 0.0)
+            for result in batch:
                 if result.index in proved:
                     verdicts[result.index] = proved[result.index]
                 else:
                     left[result.index] = replace(result, inverse=None)  # it is large and no longer needed
-            waiting.clear()
             clock.add("proof", start)
-
-        for result in self._search(assignments, todo, clock, careful=careful):
-            waiting.append(result)
-            if len(waiting) >= self.settings.slots:
-                prove()
-        if waiting:
-            prove()
         return left
 
     def _search(
