@@ -29,6 +29,8 @@ BLOCKS_PER_WORKER = 4  # between two advances of the progress bar
 REPLAYED_AT_ONCE = 4096
 BLOCK_AT_EPS = 32
 
+AnySolver = Solver | ToleranceSolver | ChebyshevSolver
+
 
 class ArgmaxParams(Params):
     mode: Literal["proof", "chebyshev"] = Field(
@@ -69,34 +71,24 @@ class ArgmaxVerifier(Configured):
         if allowed is not None and allowed.shape[0] != sets.shape[0]:
             raise DataError(f"there are {allowed.shape[0]} rows of candidates for {sets.shape[0]} assignments")
         to_verify = [_assignment(sets, allowed, row) for row in range(sets.shape[0])]
-        verdicts = self._verdicts(decision.rule, W, b, to_verify, context)
+        missed = [_missed_labels(assignment) for assignment in to_verify]
+        verdicts = [Verdict(UNARGMAXABLE, "exact", eps=UNARGMAXABLE, missed=labels) for labels in missed]
+        rows = [row for row, labels in enumerate(missed) if not labels]
+        solved = self._solve(decision.rule, W, b, [to_verify[row] for row in rows], context)
+        for row, verdict in zip(rows, solved, strict=True):
+            verdicts[row] = verdict
         ideal = ideal_statuses(decision, sets, allowed)
         verdicts = [replace(verdict, ideal=status) for verdict, status in zip(verdicts, ideal, strict=True)]
         return Verdicts(_with_replays(verdicts, decision, sets, allowed) if self.params.replay else verdicts)
 
-    def _verdicts(
-        self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
-    ) -> list[Verdict]:
-        missed = [_missed_labels(assignment) for assignment in assignments]
-        verdicts = [Verdict(UNARGMAXABLE, "exact", eps=UNARGMAXABLE, missed=labels) for labels in missed]
-        rows = [row for row, labels in enumerate(missed) if not labels]
-        solve = self._by_linear_programs if self.params.mode == "chebyshev" else self._by_proofs
-        solved = solve(rule, W, b, [assignments[row] for row in rows], context)
-        for row, verdict in zip(rows, solved, strict=True):
-            verdicts[row] = verdict
-        return verdicts
-
-    def _by_linear_programs(
-        self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
-    ) -> list[Verdict]:
-        solver = ChebyshevSolver(make_system(W, b, rule), W, b, self._settings(1))
-        return _map_blocks("verifying by linear programmes", solver, assignments, 1, context)
-
-    def _by_proofs(
+    def _solve(
         self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
     ) -> list[Verdict]:
         largest = self.params.margin == "largest"
         system = make_system(W, b, rule, plain_columns=largest)
+        if self.params.mode == "chebyshev":
+            programs = ChebyshevSolver(system, W, b, self._settings(1))
+            return _map_blocks("verifying by linear programmes", programs, assignments, 1, context)
         slots = min(self.params.batch, slots_within(self.params.memory << 20, system))
         solver = Solver(system, W, b, self._settings(slots, largest=largest))
         verdicts = _map_blocks("verifying", solver, assignments, slots * SETS_PER_SLOT, context)
@@ -106,12 +98,10 @@ class ArgmaxVerifier(Configured):
         if rule == "sign":
             rows = [row for row, verdict in enumerate(verdicts) if verdict.witness is not None and verdict.eps is None]
             left_open = [(assignments[row], verdicts[row].witness) for row in rows]
-            at_eps = ToleranceSolver(
-                W, b, self._settings(min(self.params.batch, BLOCK_AT_EPS)), self.params.memory << 20
-            )
-            for row, answer in zip(
-                rows, _map_blocks("verifying at eps", at_eps, left_open, BLOCK_AT_EPS, context), strict=True
-            ):
+            settings = self._settings(min(self.params.batch, BLOCK_AT_EPS))
+            at_eps = ToleranceSolver(W, b, settings, self.params.memory << 20)
+            answers = _map_blocks("verifying at eps", at_eps, left_open, BLOCK_AT_EPS, context)
+            for row, answer in zip(rows, answers, strict=True):
                 verdicts[row] = self._with_eps(verdicts[row], answer)
         return verdicts
 
@@ -154,13 +144,7 @@ def _missed_labels(assignment: Assignment) -> tuple[int, ...]:
     return tuple(np.setdiff1d(assignment.active, assignment.candidates).tolist())
 
 
-def _map_blocks(
-    task: str,
-    solver: Solver | ToleranceSolver | ChebyshevSolver,
-    items: Sequence[Any],
-    size: int,
-    context: Context,
-) -> list[Verdict]:
+def _map_blocks(task: str, solver: AnySolver, items: Sequence[Any], size: int, context: Context) -> list[Verdict]:
     """Solve blocks of items on the workers, with a progress bar; return the verdicts on all items."""
     blocks = [items[start : start + size] for start in range(0, len(items), size)]
     verdicts: list[Verdict] = []
@@ -182,7 +166,7 @@ def _map(work: Callable[[Any], list[Verdict]], blocks: Sequence[Any], context: C
         return [work(block) for block in blocks]
 
 
-def _solve_block(solver: Solver | ToleranceSolver | ChebyshevSolver, block: Sequence[Any]) -> list[Verdict]:
+def _solve_block(solver: AnySolver, block: Sequence[Any]) -> list[Verdict]:
     torch.set_num_threads(1)  # MKL keeps its number of threads per thread
     return solver.solve(block)
 
