@@ -224,7 +224,7 @@ def test_a_verifier_that_breaks_its_promise_is_named(tmp_path, answer, message):
     ("given", "message"),
     [
         (5, "gave a int, expected a LinearDecision"),
-        (decision(1, 2), "expected floating-point numbers and 3 rows"),
+        (decision(1, 2), "expected floating-point numbers in 2-D, one row for each of the 3 labels"),
         (xmckit.LinearDecision(np.ones((3, 1), np.int64), None), "W as int64"),
         (xmckit.LinearDecision(np.ones((3, 1)), np.ones(2)), "b as float64 of size"),
     ],

@@ -16,10 +16,11 @@ from its content, so that a run that was killed resumes with the next block.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,8 +63,13 @@ def verify(
     if len(rows) > most:
         rows = np.sort(context.rng("verify").choice(len(rows), size=most, replace=False))
     assignments = _pattern(split.Y[rows])
-    output = _Output(folder)
-    output.write(layout.ASSIGNMENTS, {**_csr_arrays(assignments), "rows": rows})
+    checksums: dict[str, str] = {}
+
+    def write(name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        store.write_arrays(folder / name, arrays)
+        checksums[name] = content_sha256(arrays)
+
+    write(layout.ASSIGNMENTS, {**_csr_arrays(assignments), "rows": rows})
     results: list[HeadVerdicts] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
@@ -75,26 +81,27 @@ def verify(
                 continue
             stored = _decision_arrays(decision, name, assignments.shape[1])
             allowed = None if seen is None else _candidates(head, seen[rows], assignments.shape, name)
-        output.write(layout.decision_file(name), stored)
+        write(layout.decision_file(name), stored)
         scopes: dict[str, csr_matrix | None] = {"full": None}
         if allowed is not None:
             scopes["shortlist"] = allowed
-            output.write(layout.candidates_file(name), _csr_arrays(allowed))
+            write(layout.candidates_file(name), _csr_arrays(allowed))
         for scope, candidates in scopes.items():
             blocks = _BlockVerifier(verifier, decision, content_sha256(stored), assignments, candidates)
-            answers = blocks.verify(f"verifying {name}, {scope}", context)
+            verdicts = blocks.verify(f"verifying {name}, {scope}", context)
             result: HeadVerdicts = {"head": name, "scope": scope, "verifiable": True}
             result.update(_decision_facts(decision))
-            result.update(answers.facts(assignments))
+            result.update(_verdict_facts([_summary(verdict) for verdict in verdicts], assignments))
             results.append(result)
-            proofs.update({f"{name}/{scope}/{key}": array for key, array in answers.proofs.items()})
-    output.write(layout.CERTIFICATES, proofs)
+            arrays = _proof_arrays(verdicts, decision.W.shape[1])
+            proofs.update({f"{name}/{scope}/{key}": array for key, array in arrays.items()})
+    write(layout.CERTIFICATES, proofs)
     summary: VerdictSummary = {
         "format": FORMAT,
         "verifier": {"name": type(verifier).__name__, "params": _params(verifier)},
         "assignments": len(rows),
         "of": split.rows,
-        "files": output.checksums,
+        "files": checksums,
         "results": results,
     }
     store.write_json(folder / layout.VERDICTS, summary)
@@ -111,70 +118,6 @@ def content_sha256(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-@dataclass
-class _Output:
-    """The stage's folder, and the checksums of what was written into it."""
-
-    folder: Path
-    checksums: dict[str, str] = field(default_factory=dict)
-
-    def write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        store.write_arrays(self.folder / name, arrays)
-        self.checksums[name] = content_sha256(arrays)
-
-
-@dataclass(frozen=True)
-class _StoredVerdicts:
-    """Verdicts as they are stored: a summary of each, and the arrays of the proofs."""
-
-    verdicts: list[dict[str, Any]]
-    proofs: dict[str, np.ndarray]
-
-    def save(self, path: Path) -> None:
-        text = json.dumps(self.verdicts, allow_nan=False).encode()
-        store.write_arrays(path, {**self.proofs, "verdicts": np.frombuffer(text, dtype=np.uint8)})
-
-    @classmethod
-    def load(cls, path: Path) -> _StoredVerdicts:
-        proofs = store.read_arrays(path)
-        return cls(json.loads(proofs.pop("verdicts").tobytes()), proofs)
-
-    @classmethod
-    def joined(cls, blocks: Sequence[_StoredVerdicts], width: int) -> _StoredVerdicts:
-        """Concatenate blocks; positions and offsets continue from one to the next."""
-        first = np.cumsum([0, *(len(block.verdicts) for block in blocks)])
-        proofs = {"witness": np.concatenate([np.empty((0, width)), *(block.proofs["witness"] for block in blocks)])}
-        for name in ("witness_of", "certificate_of"):
-            shifted = [block.proofs[name] + start for block, start in zip(blocks, first[:-1], strict=True)]
-            proofs[name] = _joined(shifted, np.int64)
-        lengths = _joined([np.diff(block.proofs["certificate_start"]) for block in blocks], np.int64)
-        proofs["certificate_start"] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        for name, dtype in (("certificate_labels", np.int64), ("certificate_multipliers", np.float64)):
-            proofs[name] = _joined([block.proofs[name] for block in blocks], dtype)
-        return cls([verdict for block in blocks for verdict in block.verdicts], proofs)
-
-    def counts(self, key: str = "status") -> dict[str, int]:
-        return {status: sum(verdict[key] == status for verdict in self.verdicts) for status in STATUSES}
-
-    def facts(self, assignments: csr_matrix) -> Any:
-        """Return what a result says about all assignments together, and then about each."""
-        counts = self.counts()
-        margins = [verdict["margin"] for verdict in self.verdicts if verdict["margin"] is not None]
-        replayed = [verdict["replayed"] for verdict in self.verdicts if verdict["status"] == ARGMAXABLE]
-        return {
-            "counts": counts,
-            "share": counts[ARGMAXABLE] / len(self.verdicts) if self.verdicts else None,
-            "smallest_margin": min(margins, default=None),
-            "replayed": {"yes": replayed.count(True), "no": replayed.count(False), "not tried": replayed.count(None)},
-            "ideal": self.counts("ideal"),
-            "eps": self.counts("eps"),
-            "missed": sum(bool(verdict["missed"]) for verdict in self.verdicts),
-            "seconds": sum(verdict["seconds"] for verdict in self.verdicts),
-            "never": _never(assignments, self.verdicts),
-            "verdicts": self.verdicts,
-        }
-
-
 @dataclass(frozen=True)
 class _BlockVerifier:
     """Verifies assignments against one decision, block by block."""
@@ -185,31 +128,33 @@ class _BlockVerifier:
     assignments: csr_matrix
     candidates: csr_matrix | None
 
-    def verify(self, what: str, context: Context) -> _StoredVerdicts:
+    def verify(self, what: str, context: Context) -> list[Verdict]:
         rows = int(self.assignments.shape[0])
-        blocks: list[_StoredVerdicts] = []
-        counted = dict.fromkeys(STATUSES, 0)
+        verdicts: list[Verdict] = []
+        counts = Counter(dict.fromkeys(STATUSES, 0))
         with context.progress(what, total=rows) as bar:
             for start in range(0, rows, BLOCK):
                 block = self._block(slice(start, start + BLOCK), context)
-                counted = {status: counted[status] + more for status, more in block.counts().items()}
-                bar.advance(len(block.verdicts), **counted)
-                blocks.append(block)
-        return _StoredVerdicts.joined(blocks, int(self.decision.W.shape[1]))
+                counts.update(verdict.status for verdict in block)
+                bar.advance(len(block), **counts)
+                verdicts += block
+        return verdicts
 
-    def _block(self, rows: slice, context: Context) -> _StoredVerdicts:
+    def _block(self, rows: slice, context: Context) -> Sequence[Verdict]:
         """Read the block from the scratch folder of an attempt that was stopped, or verify it and leave it there."""
         assignments = self.assignments[rows]
         candidates = None if self.candidates is None else self.candidates[rows]
-        if context.folder is None:
-            return self._verified(assignments, candidates, context)
-        path = context.folder / "blocks" / f"{self._key(assignments, candidates)}.npz"
-        if path.is_file():
-            return _StoredVerdicts.load(path)
-        answers = self._verified(assignments, candidates, context)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        answers.save(path)
-        return answers
+        name = f"{self._key(assignments, candidates)}.npz"
+        path = None if context.folder is None else context.folder / "blocks" / name
+        if path is not None and path.is_file():
+            return _load_block(path)
+        verdicts = self.verifier.verify(self.decision, assignments, candidates=candidates, context=context)
+        width = self.decision.W.shape[1]
+        _check(verdicts, int(assignments.shape[0]), width, type(self.verifier).__name__)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _save_block(path, verdicts.verdicts, width)
+        return verdicts.verdicts
 
     def _key(self, assignments: csr_matrix, candidates: csr_matrix | None) -> str:
         return store.canonical_sha256(
@@ -222,11 +167,25 @@ class _BlockVerifier:
             }
         )
 
-    def _verified(self, assignments: csr_matrix, candidates: csr_matrix | None, context: Context) -> _StoredVerdicts:
-        verdicts = self.verifier.verify(self.decision, assignments, candidates=candidates, context=context)
-        width = int(self.decision.W.shape[1])
-        _check(verdicts, int(assignments.shape[0]), width, type(self.verifier).__name__)
-        return _StoredVerdicts([_summary(verdict) for verdict in verdicts.verdicts], _proofs(verdicts, width))
+
+def _save_block(path: Path, verdicts: Sequence[Verdict], width: int) -> None:
+    text = json.dumps([_summary(verdict) for verdict in verdicts], allow_nan=False).encode()
+    store.write_arrays(path, {**_proof_arrays(verdicts, width), "verdicts": np.frombuffer(text, dtype=np.uint8)})
+
+
+def _load_block(path: Path) -> list[Verdict]:
+    arrays = store.read_arrays(path)
+    witnesses = dict(zip(arrays["witness_of"].tolist(), arrays["witness"], strict=True))
+    spans = [slice(*ends) for ends in itertools.pairwise(arrays["certificate_start"].tolist())]
+    certificates = {
+        row: (arrays["certificate_labels"][span], arrays["certificate_multipliers"][span])
+        for row, span in zip(arrays["certificate_of"].tolist(), spans, strict=True)
+    }
+    summaries = json.loads(arrays["verdicts"].tobytes())
+    return [
+        Verdict(**summary, witness=witnesses.get(row), certificate=certificates.get(row))
+        for row, summary in enumerate(summaries)
+    ]
 
 
 def _params(verifier: Verifier) -> dict[str, Any] | None:
@@ -272,39 +231,27 @@ def _pattern(matrix: csr_matrix) -> csr_matrix:
 
 
 def _csr_arrays(matrix: csr_matrix) -> dict[str, np.ndarray]:
-    return {
-        "data": matrix.data,
-        "indices": matrix.indices,
-        "indptr": matrix.indptr,
-        "shape": np.asarray(matrix.shape, dtype=np.int64),
-    }
+    arrays = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    return {**arrays, "shape": np.asarray(matrix.shape, dtype=np.int64)}
 
 
 def _decision_arrays(decision: Any, head: str, labels: int) -> dict[str, np.ndarray]:
     """Return the decision as it is stored; PluginError unless it is a decision over `labels` labels."""
     if not isinstance(decision, LinearDecision):
         raise PluginError(f"decision() of head {head} gave a {type(decision).__name__}, expected a LinearDecision")
-    W = np.asarray(decision.W)
-    if W.ndim != 2 or W.shape[0] != labels or W.dtype.kind != "f":
-        raise PluginError(
-            f"decision() of head {head} gave W as {W.dtype} of size {W.shape}, "
-            f"expected floating-point numbers and {labels} rows, one for each label"
-        )
-    arrays = {"W": W, "rule": np.asarray(decision.rule)}
+    arrays = {"W": np.asarray(decision.W), "rule": np.asarray(decision.rule)}
     if decision.b is not None:
         arrays["b"] = np.asarray(decision.b)
-        if arrays["b"].shape != (labels,) or arrays["b"].dtype.kind != "f":
+    for part, dimensions in (("W", 2), ("b", 1)):
+        array = arrays.get(part)
+        if array is not None and (array.ndim != dimensions or len(array) != labels or array.dtype.kind != "f"):
             raise PluginError(
-                f"decision() of head {head} gave b as {arrays['b'].dtype} of size {arrays['b'].shape}, "
-                f"expected floating-point numbers and size {(labels,)}"
+                f"decision() of head {head} gave {part} as {array.dtype} of size {array.shape}, "
+                f"expected floating-point numbers in {dimensions}-D, one row for each of the {labels} labels"
             )
     if decision.structure is not None:
-        structure = decision.structure
-        arrays |= {
-            "degree": np.asarray(structure.degree, dtype=np.int64),
-            "slack": np.asarray(structure.slack, dtype=np.int64),
-            "order": np.asarray(structure.order, dtype=np.int64),
-        }
+        parts = ("degree", "slack", "order")
+        arrays |= {part: np.asarray(getattr(decision.structure, part), dtype=np.int64) for part in parts}
     return arrays
 
 
@@ -328,6 +275,28 @@ def _caveat(decision: LinearDecision) -> str | None:
         f"its vectors have {columns:,} entries and are made of {decision.inputs:,} features, so some vectors belong to "
         "no row. argmaxable holds for some vector, possibly one of these; unargmaxable holds for every row."
     )
+
+
+def _verdict_facts(summaries: list[dict[str, Any]], assignments: csr_matrix) -> Any:
+    """Return what a result says about all assignments together, and then about each."""
+    counts = {
+        key: {status: sum(summary[key] == status for summary in summaries) for status in STATUSES}
+        for key in ("status", "ideal", "eps")
+    }
+    margins = [summary["margin"] for summary in summaries if summary["margin"] is not None]
+    replayed = [summary["replayed"] for summary in summaries if summary["status"] == ARGMAXABLE]
+    return {
+        "counts": counts["status"],
+        "share": counts["status"][ARGMAXABLE] / len(summaries) if summaries else None,
+        "smallest_margin": min(margins, default=None),
+        "replayed": {"yes": replayed.count(True), "no": replayed.count(False), "not tried": replayed.count(None)},
+        "ideal": counts["ideal"],
+        "eps": counts["eps"],
+        "missed": sum(bool(summary["missed"]) for summary in summaries),
+        "seconds": sum(summary["seconds"] for summary in summaries),
+        "never": _never(assignments, summaries),
+        "verdicts": summaries,
+    }
 
 
 def _never(assignments: csr_matrix, verdicts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -358,21 +327,16 @@ def _summary(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _proofs(verdicts: Verdicts, width: int) -> dict[str, np.ndarray]:
-    witnesses = [(row, verdict.witness) for row, verdict in enumerate(verdicts.verdicts) if verdict.witness is not None]
-    certificates = [
-        (row, verdict.certificate) for row, verdict in enumerate(verdicts.verdicts) if verdict.certificate is not None
-    ]
-    lengths = [len(labels) for _, (labels, _) in certificates]
+def _proof_arrays(verdicts: Sequence[Verdict], width: int) -> dict[str, np.ndarray]:
+    witnesses = {row: verdict.witness for row, verdict in enumerate(verdicts) if verdict.witness is not None}
+    certificates = {row: verdict.certificate for row, verdict in enumerate(verdicts) if verdict.certificate is not None}
+    labels = [np.empty(0, dtype=np.int64), *(labels for labels, _ in certificates.values())]
+    multipliers = [np.empty(0), *(multipliers for _, multipliers in certificates.values())]
     return {
-        "witness_of": np.asarray([row for row, _ in witnesses], dtype=np.int64),
-        "witness": np.asarray([x for _, x in witnesses], dtype=np.float64).reshape(len(witnesses), width),
-        "certificate_of": np.asarray([row for row, _ in certificates], dtype=np.int64),
-        "certificate_start": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        "certificate_labels": _joined([np.asarray(labels) for _, (labels, _) in certificates], np.int64),
-        "certificate_multipliers": _joined([np.asarray(parts) for _, (_, parts) in certificates], np.float64),
+        "witness": np.asarray(list(witnesses.values()), dtype=np.float64).reshape(len(witnesses), width),
+        "witness_of": np.asarray(list(witnesses), dtype=np.int64),
+        "certificate_of": np.asarray(list(certificates), dtype=np.int64),
+        "certificate_start": np.cumsum([len(part) for part in labels], dtype=np.int64),
+        "certificate_labels": np.concatenate(labels).astype(np.int64),
+        "certificate_multipliers": np.concatenate(multipliers).astype(np.float64),
     }
-
-
-def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype=dtype)

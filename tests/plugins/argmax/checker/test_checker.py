@@ -410,7 +410,7 @@ def test_a_flipped_status_is_rejected(stored, status):
 
 def recounted(folder, verdicts):
     """What a forger writes beside verdicts that were changed."""
-    facts = verification._StoredVerdicts(verdicts, {}).facts(store.read_csr(folder / "assignments.npz"))
+    facts = verification._verdict_facts(verdicts, store.read_csr(folder / "assignments.npz"))
     return {key: value for key, value in facts.items() if key != "verdicts"}
 
 

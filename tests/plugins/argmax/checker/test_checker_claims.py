@@ -153,7 +153,7 @@ def test_forged_claims_are_rejected(tmp_path: Path, claim: str, forge: Any, name
     summary = copy.deepcopy(verified(folder, DECISIONS[name], **SETTINGS[how]))
     result = summary["results"][0]
     forge(result["verdicts"])
-    facts = verification._StoredVerdicts(result["verdicts"], {}).facts(store.read_csr(folder / "assignments.npz"))
+    facts = verification._verdict_facts(result["verdicts"], store.read_csr(folder / "assignments.npz"))
     result.update(facts)
     store.write_json(folder / "verdicts.json", summary)
     (failure,) = check(folder).failures
