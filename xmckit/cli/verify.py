@@ -137,7 +137,8 @@ def _survey(
         context = make_context(seed=seed, workers=workers, progress=progress, registry=invocation.get_registry())
         names = [str(label) for label in range(labels)]
         split = None if assignments is None else label_set_split(assignments, names, context)
-        summary = survey(section.use, section.params, labels, dim, split, most=most, context=context)
+        verifier = context.build("verifier", {"use": section.use, **section.params})
+        summary = survey(verifier, labels, dim, split, most=most, context=context)
         return named_summary(summary, names)
 
 

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from xmckit import store
 from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError, nearest
+from xmckit.sparse.csr import csr_from_lists
 
 RANDOM = "random:"
 
@@ -29,7 +30,7 @@ def random_label_sets(text: str, labels: int, rng: np.random.Generator) -> csr_m
     if size > labels:
         raise UsageError(f"'{text}' asks for sets of {size} labels, but there are only {labels}")
     chosen = [np.sort(rng.choice(labels, size=size, replace=False)) for _ in range(count)]
-    return _from_lists(chosen, labels)
+    return csr_from_lists(chosen, labels)
 
 
 def read_label_sets(path: Path, label_names: Sequence[str]) -> csr_matrix:
@@ -54,7 +55,7 @@ def read_label_sets(path: Path, label_names: Sequence[str]) -> csr_matrix:
             sets.append(_label_set(text, numbers, label_names))
         except ValueError as error:
             raise DataError(str(error), path=path, line=line) from None
-    return _from_lists(sets, len(label_names))
+    return csr_from_lists(sets, len(label_names))
 
 
 def _numbers_of(label_names: Sequence[str]) -> dict[str, int]:
@@ -90,9 +91,3 @@ def _label(item: Any, numbers: dict[str, int], label_names: Sequence[str]) -> in
     if numbers[item] < 0:
         raise ValueError(f"several labels are called {item!r}: give the label's number")
     return numbers[item]
-
-
-def _from_lists(sets: Sequence[np.ndarray], labels: int) -> csr_matrix:
-    indptr = np.concatenate([[0], np.cumsum([len(one) for one in sets])])
-    indices = np.concatenate([np.empty(0, dtype=np.int64), *sets])
-    return csr_matrix((np.ones(len(indices), dtype=np.float32), indices, indptr), shape=(len(sets), labels))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from xmckit.context import Context
 from xmckit.data.model import Split, carve_validation
 from xmckit.errors import PluginError, one_line
-from xmckit.protocols import needs_index
+from xmckit.protocols import Verifier, needs_index
 from xmckit.verification.verify import verify
 
 EPOCHS = 10
@@ -19,14 +18,7 @@ GROUP = 4  # rows, for heads that learn from groups
 
 
 def survey(
-    verifier: str,
-    verifier_params: Mapping[str, Any],
-    labels: int,
-    dim: int,
-    assignments: Split | None,
-    *,
-    most: int,
-    context: Context,
+    verifier: Verifier, labels: int, dim: int, assignments: Split | None, *, most: int, context: Context
 ) -> dict[str, Any]:
     """Do as `verify.verify` for all heads; without `assignments` the label sets are those of the problem's test rows.
 
@@ -35,55 +27,33 @@ def survey(
     train, test = _problem(labels, context)
     split = test if assignments is None else assignments
     results: list[dict[str, Any]] = []
-    counts = {"assignments": min(most, split.rows), "of": split.rows}
     for name in context.names("head"):
         try:
-            results += _verified(name, verifier, verifier_params, dim, train, split, most, context)
+            with TemporaryDirectory() as scratch, TemporaryDirectory() as folder, context.progress(f"training {name}"):
+                head = _train(name, dim, train, context.using(folder=Path(scratch)))
+                summary = verify(Path(folder), verifier, [(name, head)], split, most=most, context=context)
+            results += [dict(result) for result in summary["results"]]
         except Exception as error:  # noqa: BLE001  a third party's head may raise anything; it is named, not hidden
             why = one_line(error).removeprefix("PluginError: ")
             results.append({"head": name, "scope": "full", "verifiable": False, "why": why})
-    return {**counts, "results": results}
-
-
-def _verified(
-    name: str,
-    verifier: str,
-    verifier_params: Mapping[str, Any],
-    dim: int,
-    train: Split,
-    split: Split,
-    most: int,
-    context: Context,
-) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as temporary, context.progress(f"training {name}"):
-        scratch = Path(temporary) / "scratch"
-        scratch.mkdir()
-        head = _trained(name, dim, train, context.using(folder=scratch))
-        folder = Path(temporary) / "verified"
-        folder.mkdir()
-        component = context.build("verifier", {"use": verifier, **verifier_params})
-        summary = verify(folder, component, [(name, head)], split, most=most, context=context)
-        return [dict(result) for result in summary["results"]]
+    return {"assignments": min(most, split.rows), "of": split.rows, "results": results}
 
 
 def _problem(labels: int, context: Context) -> tuple[Split, Split]:
-    source = context.build(
-        "dataset",
-        {
-            "use": "synthetic",
-            "rows": max(400, 4 * labels),
-            "test_rows": MOST_TEST_ROWS,
-            "features": max(300, 2 * labels),
-            "labels": labels,
-            "topics": max(1, labels // 10),
-            "group_size": GROUP,
-        },
-    )
-    dataset = source.read(context=context)
+    params = {
+        "use": "synthetic",
+        "rows": max(400, 4 * labels),
+        "test_rows": MOST_TEST_ROWS,
+        "features": max(300, 2 * labels),
+        "labels": labels,
+        "topics": max(1, labels // 10),
+        "group_size": GROUP,
+    }
+    dataset = context.build("dataset", params).read(context=context)
     return dataset.train, dataset.test
 
 
-def _trained(name: str, dim: int, train: Split, context: Context) -> Any:
+def _train(name: str, dim: int, train: Split, context: Context) -> Any:
     """Train the head for a few epochs, with `dim` as its width if it has such a parameter."""
     cls = context.resolve("head", name)
     known = cls.Params.model_fields
