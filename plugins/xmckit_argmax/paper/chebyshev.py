@@ -29,7 +29,7 @@ from flint import fmpz_mat
 
 from xmckit import Verdict
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
-from xmckit_argmax.paper.highs import HighsSolution, maximise_last
+from xmckit_argmax.paper.highs import maximise_last
 from xmckit_argmax.paper.tolerance import radius_is_at_most
 from xmckit_argmax.proofs import exact
 from xmckit_argmax.proofs.prover import Prover
@@ -86,12 +86,10 @@ class _ChebyshevProblem:
 def _by_program(problem: _ChebyshevProblem, settings: SolverSettings) -> Verdict:
     rows, powers = _near_one(problem.homogeneous_rows())
     norms = np.sqrt((rows * rows).sum(axis=1))
-    solution = _solve(rows / norms[:, None], np.zeros(len(rows)), 0.0, settings)
+    v, multipliers = _solve(rows / norms[:, None], np.zeros(len(rows)), 0.0, settings)
     verdict, radius = Verdict(UNRESOLVED, eps=UNRESOLVED), None
-    v = _point_in_box(solution, settings.box)
     if v is None:
         return verdict
-    multipliers = _multipliers(solution, len(rows))
     if problem.rule == "sign" and problem.b is None:
         low, high = radius_at_least(rows, v), radius_at_most(rows, multipliers / norms, settings.box)
         radius = (low, high) if math.isfinite(high) else None
@@ -123,8 +121,7 @@ def _with_eps(problem: _ChebyshevProblem, verdict: Verdict, settings: SolverSett
     rows, shifts, norms = rows[sloped], shifts[sloped], norms[sloped]
     if not np.isfinite(norms).all() or not len(sloped):
         return replace(verdict, eps=UNRESOLVED if len(sloped) else ARGMAXABLE)
-    solution = _solve(rows / norms[:, None], shifts / norms, -math.inf, settings)
-    x = _point_in_box(solution, settings.box)
+    x, multipliers = _solve(rows / norms[:, None], shifts / norms, -math.inf, settings)
     if x is None:
         return replace(verdict, eps=UNRESOLVED)
     wrong_by = _gamma(4 * (len(x) + 8)) * (np.abs(rows) @ np.abs(x) + np.abs(shifts)) + TINY
@@ -133,26 +130,12 @@ def _with_eps(problem: _ChebyshevProblem, verdict: Verdict, settings: SolverSett
         margin = float(((rows @ x + shifts) / lengths).min())
         proof = _prove_witness(problem, x)
         return replace(verdict, eps=ARGMAXABLE, witness=x, margin=margin, proof=proof)
-    multipliers = _multipliers(solution, len(rows)) / norms
+    multipliers = multipliers / norms
     used = np.flatnonzero(multipliers)
     if len(used) and radius_is_at_most(settings.eps, rows[used], shifts[used], multipliers[used], settings.box):
         certificate = _positive_multipliers(problem.labels[sloped], multipliers)
         return replace(verdict, eps=UNARGMAXABLE, certificate=certificate)
     return replace(verdict, eps=UNRESOLVED)
-
-
-def _point_in_box(solution: HighsSolution, box: float) -> np.ndarray | None:
-    """Return the point without ε, clipped to the box; None without finite numbers."""
-    if not len(solution.x) or not np.isfinite(solution.x).all():
-        return None
-    return np.asarray(np.clip(solution.x[:-1], -box, box))
-
-
-def _multipliers(solution: HighsSolution, count: int) -> np.ndarray:
-    """Return the multipliers of the rows; all zero without an optimum."""
-    if solution.status != 0 or len(solution.marginals) != count:
-        return np.zeros(count)
-    return np.maximum(0.0, -solution.marginals)
 
 
 def _positive_multipliers(labels: np.ndarray, multipliers: np.ndarray) -> Certificate | None:
@@ -169,11 +152,21 @@ def _near_one(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.ldexp(rows, -exponents[:, None]), exponents
 
 
-def _solve(unit_rows: np.ndarray, shifts: np.ndarray, least: float, settings: SolverSettings) -> HighsSolution:
-    """Maximise ε ≥ `least` subject to unit row·v + shift ≥ ε and v in the box."""
+def _solve(
+    unit_rows: np.ndarray, shifts: np.ndarray, least: float, settings: SolverSettings
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Maximise ε ≥ `least` subject to unit row·v + shift ≥ ε and v in the box; return v and the rows' multipliers.
+
+    v is None if HiGHS gave no finite numbers, and all multipliers are zero if it gave no optimum.
+    """
     count, width = unit_rows.shape
-    lower, upper = np.append(np.full(width, -settings.box), least), np.append(np.full(width, settings.box), math.inf)
-    return maximise_last(np.hstack([-unit_rows, np.ones((count, 1))]), shifts, lower, upper, settings.seconds)
+    box = np.full(width, settings.box)
+    A, lower, upper = np.hstack([-unit_rows, np.ones((count, 1))]), np.append(-box, least), np.append(box, math.inf)
+    solution = maximise_last(A, shifts, lower, upper, settings.seconds)
+    is_optimal = solution.status == 0 and len(solution.marginals) == count
+    multipliers = np.maximum(0.0, -solution.marginals) if is_optimal else np.zeros(count)
+    finite = len(solution.x) > 0 and bool(np.isfinite(solution.x).all())
+    return (np.clip(solution.x[:-1], -settings.box, settings.box) if finite else None), multipliers
 
 
 def radius_at_least(rows: np.ndarray, v: np.ndarray) -> float:

@@ -39,14 +39,11 @@ def maximise_last(A: np.ndarray, b: np.ndarray, lower: np.ndarray, upper: np.nda
         process = _idle.pop()
     except IndexError:
         process = HighsProcess()
-    solution = process.solve({"A": A, "b": b, "lower": lower, "upper": upper, "limit": np.asarray(limit)})
-    if process.alive:
-        _idle.append(process)
-    return solution
+    return process.solve({"A": A, "b": b, "lower": lower, "upper": upper, "limit": np.asarray(limit)})
 
 
 class HighsProcess:
-    """A subprocess that solves programs; after it was killed, it cannot be used again."""
+    """A subprocess that solves programs, one at a time."""
 
     def __init__(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -55,9 +52,9 @@ class HighsProcess:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
         )  # fmt: skip
         self._fresh = True
-        self.alive = True
 
     def solve(self, arrays: dict[str, np.ndarray]) -> HighsSolution:
+        """Solve one program, and become idle; without an answer in time, end the process instead."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         allowed = float(arrays["limit"]) + GRACE + (START if self._fresh else 0.0)
@@ -73,10 +70,10 @@ class HighsProcess:
         finally:
             killer.cancel()
         self._fresh = False
+        _idle.append(self)
         return HighsSolution(reply["x"], reply["marginals"], int(reply["status"]), str(reply["message"]))
 
     def close(self) -> None:
-        self.alive = False
         self._process.kill()
         self._process.communicate()
 

@@ -213,7 +213,7 @@ def lying(x, marginals, status=0):
     ],
 )
 def test_what_the_solver_says_is_not_believed(monkeypatch, result):
-    monkeypatch.setattr(module, "_solve", result)
+    monkeypatch.setattr(module, "maximise_last", result)
     answer = chebyshev(LinearDecision(np.eye(2), None), [0, 1])
     assert (answer.status, answer.proof, answer.certificate) == (OPEN, "none", None)
     assert (answer.eps, answer.radius) == (OPEN, None)
