@@ -34,7 +34,3 @@ class SearchResult:
     v: np.ndarray | None = None
     support: np.ndarray | None = None
     inverse: np.ndarray | None = None
-
-    def working_set(self) -> np.ndarray:
-        """Return the rows, active ones first."""
-        return self.rows[np.argsort(self.is_active == 0, kind="stable")].astype(np.int64)

@@ -9,6 +9,7 @@ are proved: in float64 with error bounds, if that fails after a more careful sea
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -56,10 +57,11 @@ class SolverClock:
     steps: int = 0
     scans: int = 0
 
-    def add(self, part: str, since: float) -> float:
-        now = time.thread_time()
-        self.seconds[part] = self.seconds.get(part, 0.0) + now - since
-        return now
+    @contextlib.contextmanager
+    def measure(self, part: str) -> Iterator[None]:
+        start = time.thread_time()
+        yield
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.thread_time() - start
 
 
 class Workspace(Slots):
@@ -113,10 +115,9 @@ class Solver:
         if left and not self.settings.largest:
             left = self._attempt(assignments, verdicts, clock, careful=True)
         if self.settings.exact:
-            start = time.thread_time()
-            for index, result in left.items():
-                verdicts[index] = self._prover.decide_exactly(assignments[index], result, self.settings.seconds)
-            clock.add("exact", start)
+            with clock.measure("exact"):
+                for index, result in left.items():
+                    verdicts[index] = self._prover.decide_exactly(assignments[index], result, self.settings.seconds)
         return [verdict or Verdict(UNRESOLVED, seconds=left[index].seconds) for index, verdict in enumerate(verdicts)]
 
     # The rounds
@@ -129,14 +130,13 @@ class Solver:
         left: dict[int, SearchResult] = {}
         results = self._search(assignments, todo, clock, careful=careful)
         while batch := list(itertools.islice(results, self.settings.slots)):
-            start = time.thread_time()
-            proved = self._prover.prove(assignments, batch, self.settings.seconds if self.settings.exact else 0.0)
+            with clock.measure("proof"):
+                proved = self._prover.prove(assignments, batch, self.settings.seconds if self.settings.exact else 0.0)
             for result in batch:
                 if result.index in proved:
                     verdicts[result.index] = proved[result.index]
                 else:
                     left[result.index] = replace(result, inverse=None)  # it is large and no longer needed
-            clock.add("proof", start)
         return left
 
     def _search(
@@ -161,12 +161,11 @@ class Solver:
                 complete = self._run_round(slots, live, active, clock, careful=careful)
                 slots.seconds[live] += (time.perf_counter() - began) / len(live)
                 late = live[slots.seconds[live] > self.settings.seconds]
-                start = time.thread_time()
-                results = [
-                    self._release_slot(slots, slot, in_time=slot in complete)
-                    for slot in sorted(complete | set(late.tolist()))
-                ]
-                clock.add("proof", start)
+                with clock.measure("proof"):
+                    results = [
+                        self._release_slot(slots, slot, in_time=slot in complete)
+                        for slot in sorted(complete | set(late.tolist()))
+                    ]
                 if results:
                     familiar.learn([result.rows[result.is_active] for result in results])
                 yield from results
@@ -179,19 +178,19 @@ class Solver:
         self, slots: Workspace, live: np.ndarray, active: np.ndarray, clock: SolverClock, *, careful: bool
     ) -> set[int]:
         """Satisfy the working sets and extend them by a scan; return the slots that are complete."""
-        start, steps = time.thread_time(), slots.state[live, 1].sum()
+        steps = slots.state[live, 1].sum()
         enough, dependent = active_set.ENOUGH, active_set.DEPENDENT
         if careful:
             enough, dependent = active_set.FULLY, active_set.CAREFULLY_DEPENDENT
         # assignments that a first attempt left open deserve more time
         closely = careful and not self.settings.largest
-        slots.solve(self.system.rows, self.system.norms, self.system.units32, live, enough, dependent, closely)
+        with clock.measure("active set"):
+            slots.solve(self.system.rows, self.system.norms, self.system.units32, live, enough, dependent, closely)
         clock.steps += int(slots.state[live, 1].sum() - steps)
-        start = clock.add("active set", start)
         to_scan = live[slots.scanned[live] & (slots.outcome[live] == SATISFIED)]
-        unfinished = to_scan[self._scan(slots, to_scan, active, careful=careful)] if len(to_scan) else to_scan
+        with clock.measure("scan"):
+            unfinished = to_scan[self._scan(slots, to_scan, active, careful=careful)] if len(to_scan) else to_scan
         clock.scans += len(to_scan)
-        clock.add("scan", start)
         return set(live.tolist()) - set(unfinished.tolist())
 
     def _borrow_workspace(self, assignments: Sequence[Assignment], todo: list[int]) -> Workspace:

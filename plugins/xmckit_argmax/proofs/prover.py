@@ -258,7 +258,8 @@ class Prover:
     def decide_exactly(self, assignment: Assignment, result: SearchResult, seconds: float) -> Verdict:
         """Decide a growing set of rows exactly until the answer holds for all rows; unresolved when time is up."""
         began = time.monotonic()
-        ids = result.working_set()[: 2 * self.system.width + ROWS_TO_ADD]
+        active_first = np.argsort(result.is_active == 0, kind="stable")[: 2 * self.system.width + ROWS_TO_ADD]
+        ids = result.rows[active_first].astype(np.int64)
         if self.system.biased:
             ids = np.append(ids[ids != self.system.labels], self.system.labels)
         verdict = Verdict(UNRESOLVED)
