@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+LabelSet = tuple[int, ...]
 
 POINTS_OF_A_CURVE = 400
 MOST_LABELS_OF_A_DIAGRAM = 6
@@ -140,7 +142,7 @@ def _keys(layers: Sequence[ReachByDimension]) -> list[Line2D]:
     return keys
 
 
-def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *, names: Sequence[str] = ()) -> str:
+def hasse_diagram(labels: int, argmaxable: Callable[[LabelSet], bool], *, names: Sequence[str] = ()) -> str:
     """Draw all sets of a few labels by their size (the paper's figure 15a), argmaxable ones filled and green.
 
     Lines join sets that differ by one label. `argmaxable` is called once for each set, label ids in ascending order.
@@ -173,9 +175,7 @@ def hasse_diagram(labels: int, argmaxable: Callable[[tuple[int, ...]], bool], *,
     return as_svg(figure)
 
 
-def _draw_edges(
-    axes: Axes, nodes: Mapping[tuple[int, ...], tuple[float, float]], reached: Mapping[tuple[int, ...], bool]
-) -> None:
+def _draw_edges(axes: Axes, nodes: Mapping[LabelSet, tuple[float, float]], reached: Mapping[LabelSet, bool]) -> None:
     for upper in nodes:
         for left_out in upper:
             lower = tuple(label for label in upper if label != left_out)
@@ -192,9 +192,7 @@ def _draw_node(axes: Axes, x: float, y: float, signs: str, reached: bool) -> Non
     axes.text(x, y, signs, ha="center", va="center", bbox=box, zorder=3, **font)
 
 
-def _name_levels(
-    axes: Axes, levels: Sequence[Collection[tuple[int, ...]]], reached: Mapping[tuple[int, ...], bool], left: float
-) -> None:
+def _name_levels(axes: Axes, levels: Sequence[list[LabelSet]], reached: Mapping[LabelSet, bool], left: float) -> None:
     for size, level in enumerate(levels):
         count = sum(reached[active] for active in level)
         text = f"{size} active\n{count} of {len(level)}"

@@ -55,7 +55,7 @@ class LinearSystem:
         return np.where(np.isin(ids, active) | (ids == self.labels), 1.0, -1.0)
 
 
-def checked_weights(decision: LinearDecision) -> tuple[np.ndarray, np.ndarray | None]:
+def check_weights(decision: LinearDecision) -> tuple[np.ndarray, np.ndarray | None]:
     """Return W and b as float64, or raise DataError with the row that is wrong."""
     W = np.asarray(decision.W)
     if W.ndim != 2 or not _exact_in_float64(W):
@@ -83,7 +83,7 @@ def _check_finite(matrix: np.ndarray, name: str) -> None:
         raise DataError(f"{name} holds {matrix[row, column]}, expected finite numbers", row=row)
 
 
-def checked_sets(sets: csr_matrix, labels: int, what: str) -> csr_matrix:
+def check_sets(sets: csr_matrix, labels: int, what: str) -> csr_matrix:
     """Return label sets in canonical form, or raise DataError unless their columns are the labels of W."""
     if sets.shape[1] != labels:
         raise DataError(f"the {what} are over {sets.shape[1]} labels, but W has {labels} rows")
@@ -147,9 +147,9 @@ def scaled_rows(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.n
     """Scale rows by powers of two to lengths between 1 and 2; return them, the exponents, and where this was exact."""
     mantissas, powers = _binary_parts(rows, columns)
     largest = powers.max(axis=1, initial=NO_POWER)
-    lengths = np.frexp(np.linalg.norm(_shifted(mantissas, powers, largest)[0], axis=1))[1] - 1
+    lengths = np.frexp(np.linalg.norm(_shift(mantissas, powers, largest)[0], axis=1))[1] - 1
     exponents = np.where(largest > NO_POWER, largest + lengths, 0)
-    scaled, lossless = _shifted(mantissas, powers, exponents)
+    scaled, lossless = _shift(mantissas, powers, exponents)
     return scaled, exponents, lossless
 
 
@@ -160,7 +160,7 @@ def scaled_vectors(vectors: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray
     """
     finite = np.isfinite(vectors).all(axis=1)
     mantissas, powers = _binary_parts(np.where(finite[:, None], vectors, 0.0), -columns)
-    scaled, lossless = _shifted(mantissas, powers, powers.max(axis=1))
+    scaled, lossless = _shift(mantissas, powers, powers.max(axis=1))
     return scaled, finite & lossless & (scaled != 0).any(axis=1)
 
 
@@ -170,7 +170,7 @@ def _binary_parts(rows: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np
     return mantissas, np.where(rows == 0, NO_POWER, powers + columns)
 
 
-def _shifted(mantissas: np.ndarray, powers: np.ndarray, exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _shift(mantissas: np.ndarray, powers: np.ndarray, exponents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows times 2^−exponents, and whether each lost no bit."""
     shifts = np.where(mantissas == 0, 0, np.maximum(powers - exponents[:, None], LOST))
     shifted = np.ldexp(mantissas, shifts)

@@ -22,7 +22,7 @@ from xmckit_argmax.paper.radius import radius_bound
 from xmckit_argmax.paper.tolerance import ToleranceSolver
 from xmckit_argmax.records import Assignment
 from xmckit_argmax.solver import Solver, SolverSettings, slots_within
-from xmckit_argmax.system import checked_sets, checked_weights, make_system
+from xmckit_argmax.system import check_sets, check_weights, make_system
 
 SETS_PER_SLOT = 2  # assignments of a block for each slot; with more, one worker would get all of a few assignments
 BLOCKS_PER_WORKER = 4  # between two advances of the progress bar
@@ -65,9 +65,9 @@ class ArgmaxVerifier(Configured):
         candidates: csr_matrix | None = None,
         context: Context,
     ) -> Verdicts:
-        W, b = checked_weights(decision)
-        sets = checked_sets(assignments, len(W), "assignments")
-        allowed = None if candidates is None else checked_sets(candidates, len(W), "candidates")
+        W, b = check_weights(decision)
+        sets = check_sets(assignments, len(W), "assignments")
+        allowed = None if candidates is None else check_sets(candidates, len(W), "candidates")
         if allowed is not None and allowed.shape[0] != sets.shape[0]:
             raise DataError(f"there are {allowed.shape[0]} rows of candidates for {sets.shape[0]} assignments")
         to_verify = [_assignment(sets, allowed, row) for row in range(sets.shape[0])]
@@ -181,13 +181,12 @@ def _with_replays(
     if decision.replay is None or (allowed is not None and decision.rule == "topk"):
         return verdicts
     proved = np.asarray([row for row, verdict in enumerate(verdicts) if verdict.witness is not None], dtype=np.int64)
-    verdicts = list(verdicts)
     for start in range(0, len(proved), REPLAYED_AT_ONCE):
         rows = proved[start : start + REPLAYED_AT_ONCE]
         vectors = np.asarray([verdicts[row].witness for row in rows]).reshape(len(rows), -1)
         counts = [np.diff(sets.indptr)[rows]] if decision.rule == "topk" else []
         with np.errstate(over="ignore"):
-            output = checked_sets(decision.replay(vectors, *counts), len(decision.W), "replayed sets").astype(bool)
+            output = check_sets(decision.replay(vectors, *counts), len(decision.W), "replayed sets").astype(bool)
         if allowed is not None:
             output = output.multiply(allowed[rows].astype(bool))
         differences = (output != sets[rows].astype(bool)).getnnz(axis=1)

@@ -20,7 +20,7 @@ GROUP = 4  # rows, for heads that learn from groups
 def survey(
     verifier: Verifier, labels: int, dim: int, assignments: Split | None, *, most: int, context: Context
 ) -> dict[str, Any]:
-    """Do as `verify.verify` for all heads; without `assignments` the label sets are those of the problem's test rows.
+    """Train and verify all heads; without `assignments` the label sets are those of the problem's test rows.
 
     A head that cannot be trained or verified is in the results with the reason; it does not stop the others.
     """

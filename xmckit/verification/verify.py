@@ -4,7 +4,7 @@ The folder holds all that a second program needs to check every verdict, and not
 
     verdicts.json         the verdicts, in the order of the assignments, and the content checksum of every other file
     assignments.npz       the label sets that were verified, CSR; `rows` says which rows they came from
-    decision-<head>.npz   W, b (where there is one) and rule as the head gave them; degree, slack, order of a structure
+    decision-<head>.npz   W, b (if the head has one) and rule as the head gave them; degree, slack, order of a structure
     candidates-<head>.npz the candidates of each row, CSR, for a head behind a shortlist
     certificates.npz      <head>/<scope>/…: witnesses as rows of a matrix, certificates as ragged arrays, each with the
                           positions they belong to
@@ -194,21 +194,20 @@ def _params(verifier: Verifier) -> dict[str, Any] | None:
 
 def _check(verdicts: Any, count: int, width: int, verifier: str) -> None:
     """Raise PluginError unless each assignment has a verdict with a known status and proofs of the right size."""
+    gave = f"verifier {verifier} gave"
     if not isinstance(verdicts, Verdicts):
-        raise PluginError(f"verifier {verifier} gave a {type(verdicts).__name__}, expected Verdicts")
+        raise PluginError(f"{gave} a {type(verdicts).__name__}, expected Verdicts")
     if len(verdicts) != count:
-        raise PluginError(f"verifier {verifier} gave {len(verdicts)} verdicts for {count} assignments")
+        raise PluginError(f"{gave} {len(verdicts)} verdicts for {count} assignments")
     for verdict in verdicts.verdicts:
         if verdict.status not in STATUSES:
-            raise PluginError(f"verifier {verifier} gave the status {verdict.status!r}, expected {', '.join(STATUSES)}")
+            raise PluginError(f"{gave} the status {verdict.status!r}, expected {', '.join(STATUSES)}")
         if verdict.witness is not None and np.shape(verdict.witness) != (width,):
-            raise PluginError(
-                f"verifier {verifier} gave a witness of size {np.shape(verdict.witness)}, expected {(width,)}"
-            )
+            raise PluginError(f"{gave} a witness of size {np.shape(verdict.witness)}, expected {(width,)}")
         if verdict.certificate is not None and len({np.shape(part) for part in verdict.certificate}) != 1:
-            raise PluginError(f"verifier {verifier} gave a certificate whose labels and multipliers differ in number")
+            raise PluginError(f"{gave} a certificate whose labels and multipliers differ in number")
         if verdict.margin is not None and not np.isfinite(verdict.margin):
-            raise PluginError(f"verifier {verifier} gave the margin {verdict.margin}, expected a finite number")
+            raise PluginError(f"{gave} the margin {verdict.margin}, expected a finite number")
 
 
 def _candidates(head: Any, X: Matrix, shape: tuple[int, int], name: str) -> csr_matrix | None:

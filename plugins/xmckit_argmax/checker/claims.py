@@ -84,13 +84,13 @@ def _radius_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis
         return False
     trivial = basis.box * evidence.layer.W.shape[1] ** 0.5
     inside = at_least == 0 or _ball(evidence, basis) >= at_least
-    return inside and (at_most >= trivial or _bounded(evidence, basis, at_most))
+    return inside and (at_most >= trivial or _radius_is_bounded(evidence, basis, at_most))
 
 
 def _eps_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
     """Check that the witness or the certificate proves the answer at the tolerance."""
     if verdict["eps"] == "unargmaxable":
-        return verdict["status"] == "unargmaxable" or _bounded(evidence, basis, basis.eps)
+        return verdict["status"] == "unargmaxable" or _radius_is_bounded(evidence, basis, basis.eps)
     if verdict["eps"] == "argmaxable":
         return not evidence.missed and bool(_ball(evidence, basis) > basis.eps)
     return bool(verdict["eps"] == "unresolved")
@@ -112,7 +112,7 @@ def _ball(evidence: Evidence, basis: ClaimBasis) -> float:
     return distance * (box / largest) if largest > 0 else -np.inf
 
 
-def _bounded(evidence: Evidence, basis: ClaimBasis, radius: float) -> bool:
+def _radius_is_bounded(evidence: Evidence, basis: ClaimBasis, radius: float) -> bool:
     """Check that the certificate's multipliers prove that no ball is larger; in rational numbers, but for lengths."""
     (labels, multipliers), layer, signs = evidence.certificate, evidence.layer, evidence.signs
     used = np.concatenate([multipliers, basis.norms[signs != 0]])

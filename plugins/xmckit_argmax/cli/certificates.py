@@ -12,8 +12,6 @@ from xmckit.runs import layout, read_verdicts
 from xmckit_argmax.cli.common import find_verified_folders
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from xmckit import LinearDecision
 
 MOST_SHOWN = 20
@@ -110,20 +108,14 @@ def _compare_with_model(folder: Path) -> list[str]:
         decision = head.decision()
         if decision is None or not path.is_file():
             continue
-        stored = store.read_arrays(path)
+        stored: dict[str, Any] = store.read_arrays(path)
         expected = {"W": decision.W, "b": decision.b, "rule": np.asarray(decision.rule)}
         expected |= {part: getattr(decision.structure, part, None) for part in ("degree", "slack", "order")}
-        if all(_same_array(stored.get(part), array) for part, array in expected.items()):
+        if all(np.array_equal(stored.get(part), array) for part, array in expected.items()):
             failures += _compare_replays(folder, name, decision)
         else:
             failures.append(f"{path} is not the decision of the head {name} of {run}")
     return failures
-
-
-def _same_array(stored: np.ndarray | None, expected: Any) -> bool:
-    import numpy as np
-
-    return stored is None if expected is None else stored is not None and np.array_equal(stored, expected)
 
 
 def _compare_replays(folder: Path, head: str, decision: LinearDecision) -> list[str]:

@@ -86,18 +86,13 @@ def _entries(matrix: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
 
 def _check(structure: Alternating, columns: int) -> None:
     """Raise DataError unless the structure is possible for a matrix with this number of columns."""
+    what = f"an alternating structure of degree {structure.degree} with slack {structure.slack}"
     if structure.degree < 0 or structure.slack < 0:
-        raise DataError(
-            f"an alternating structure of degree {structure.degree} with slack {structure.slack} is impossible: "
-            "expected 0 or more of both"
-        )
+        raise DataError(f"{what} is impossible: expected 0 or more of both")
     expected = 2 * structure.degree + 1 + structure.slack
     if columns != expected:
         # with fewer columns Cover's count makes the promise impossible, more columns are hidden slack
-        raise DataError(
-            f"an alternating structure of degree {structure.degree} with slack {structure.slack} needs "
-            f"2·degree + 1 + slack = {expected} columns, but W has {columns}"
-        )
+        raise DataError(f"{what} needs 2·degree + 1 + slack = {expected} columns, but W has {columns}")
 
 
 def _permutation(order: np.ndarray, labels: int) -> np.ndarray:
