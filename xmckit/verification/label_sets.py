@@ -29,7 +29,7 @@ def random_label_sets(text: str, labels: int, rng: np.random.Generator) -> csr_m
         raise UsageError(f"'{text}' asks for no label set: COUNT has to be 1 or more")
     if size > labels:
         raise UsageError(f"'{text}' asks for sets of {size} labels, but there are only {labels}")
-    chosen = [np.sort(rng.choice(labels, size=size, replace=False)) for _ in range(count)]
+    chosen = [sorted(rng.choice(labels, size=size, replace=False).tolist()) for _ in range(count)]
     return csr_from_lists(chosen, labels)
 
 
@@ -66,7 +66,7 @@ def _numbers_of(label_names: Sequence[str]) -> dict[str, int]:
     return numbers
 
 
-def _label_set(text: str, numbers: dict[str, int], label_names: Sequence[str]) -> np.ndarray:
+def _label_set(text: str, numbers: dict[str, int], label_names: Sequence[str]) -> list[int]:
     """Parse one line; ValueError says what is wrong with it."""
     try:
         items = json.loads(text)
@@ -76,7 +76,7 @@ def _label_set(text: str, numbers: dict[str, int], label_names: Sequence[str]) -
         ) from None
     if not isinstance(items, list):
         raise ValueError(f"expected a JSON list of labels, found {text[:60]!r}")
-    return np.unique(np.asarray([_label(item, numbers, label_names) for item in items], dtype=np.int64))
+    return sorted({_label(item, numbers, label_names) for item in items})
 
 
 def _label(item: Any, numbers: dict[str, int], label_names: Sequence[str]) -> int:

@@ -108,10 +108,10 @@ def _compare_with_model(folder: Path) -> list[str]:
         decision = head.decision()
         if decision is None or not path.is_file():
             continue
-        stored: dict[str, Any] = store.read_arrays(path)
+        stored = store.read_arrays(path)
         expected = {"W": decision.W, "b": decision.b, "rule": np.asarray(decision.rule)}
         expected |= {part: getattr(decision.structure, part, None) for part in ("degree", "slack", "order")}
-        if all(np.array_equal(stored.get(part), array) for part, array in expected.items()):
+        if all(np.array_equal(np.asarray(stored.get(part)), np.asarray(array)) for part, array in expected.items()):
             failures += _compare_replays(folder, name, decision)
         else:
             failures.append(f"{path} is not the decision of the head {name} of {run}")
