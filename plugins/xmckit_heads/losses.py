@@ -9,13 +9,10 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from xmckit.nn import (
-    Chosen,
-    Classifier,
     Targets,
     Threads,
     binary_cross_entropy_and_slope,
     in_row_chunks,
-    linear_loss,
     softmax_cross_entropy_and_slope,
     truncated_topk_entropy_and_slope,
 )
@@ -43,18 +40,6 @@ def _topk_entropy(k: int, logits: torch.Tensor, targets: Targets) -> torch.Tenso
         logits.zero_()
         return logits.new_zeros(())
     return truncated_topk_entropy_and_slope(logits, targets, k)
-
-
-def linear_loss_named(
-    name: LossName,
-    k: int | None,
-    classifier: Classifier | Chosen,
-    x: torch.Tensor,
-    targets: Targets,
-    threads: Threads,
-) -> torch.Tensor:
-    """Return the mean over rows of the loss of W·x + b."""
-    return linear_loss(x, classifier.W, classifier.b, targets, threads, loss_named(name, k))
 
 
 def chunked_loss(

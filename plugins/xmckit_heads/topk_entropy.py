@@ -12,8 +12,8 @@ from typing import ClassVar
 import torch
 
 from xmckit import Params
-from xmckit.nn import Classifier, LinearParams, RankingParams, Targets, Threads, TorchHead
-from xmckit_heads.losses import linear_loss_named
+from xmckit.nn import Classifier, LinearParams, RankingParams, Targets, Threads, TorchHead, linear_loss
+from xmckit_heads.losses import loss_named
 
 
 class SoftmaxParams(RankingParams, LinearParams):
@@ -31,7 +31,7 @@ class SoftmaxHead(TorchHead):
 
     def loss(self, classifier: Classifier, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
         """Return −Σ log softmax(z) over a row's labels, mean over rows."""
-        return linear_loss_named("softmax", None, classifier, x, targets, threads)
+        return linear_loss(x, classifier.W, classifier.b, targets, threads, loss_named("softmax", None))
 
 
 class TopKEntropyHead(TorchHead):
@@ -44,4 +44,5 @@ class TopKEntropyHead(TorchHead):
 
         J are the other labels without the k − |y| largest.
         """
-        return linear_loss_named("topk-entropy", self.sizes["output"], classifier, x, targets, threads)
+        loss = loss_named("topk-entropy", self.sizes["output"])
+        return linear_loss(x, classifier.W, classifier.b, targets, threads, loss)

@@ -118,7 +118,7 @@ def dft_logits(x: torch.Tensor, grid: Grid, threads: Threads | None = None) -> t
     _check_columns(x, grid)
     if x.device.type != "cpu":
         return x @ matrix_on(grid, x.dtype, x.device).T
-    logits: torch.Tensor = _Logits.apply(x, grid, threads or Threads())
+    logits: torch.Tensor = _Linear.apply(x, False, grid, threads or Threads())
     return logits
 
 
@@ -169,26 +169,17 @@ def matrix_on(grid: Grid, dtype: torch.dtype, device: torch.device) -> torch.Ten
 # The transform
 
 
-class _Logits(torch.autograd.Function):
+class _Linear(torch.autograd.Function):
+    """Apply `_synthesise` or its transpose `_analyse`; the derivative of either is the other."""
+
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, grid: Grid, threads: Threads) -> torch.Tensor:
-        ctx.grid, ctx.threads = grid, threads
-        return _synthesise(x.detach().contiguous(), grid, threads)
+    def forward(ctx: Any, x: torch.Tensor, transposed: bool, grid: Grid, threads: Threads) -> torch.Tensor:
+        ctx.arguments = not transposed, grid, threads
+        return (_analyse if transposed else _synthesise)(x.detach().contiguous(), grid, threads)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _Pullback.apply(gradients[0], ctx.grid, ctx.threads), None, None
-
-
-class _Pullback(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, slope: torch.Tensor, grid: Grid, threads: Threads) -> torch.Tensor:
-        ctx.grid, ctx.threads = grid, threads
-        return _analyse(slope.detach().contiguous(), grid, threads)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return _Logits.apply(gradients[0], ctx.grid, ctx.threads), None, None
+        return _Linear.apply(gradients[0], *ctx.arguments), None, None, None
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
 from xmckit import Alternating, Context, DataError, DataPath, Params, Split, UsageError
-from xmckit.nn import Chosen, Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead, rows_of
+from xmckit.nn import Chosen, Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead, linear_loss, rows_of
 from xmckit_heads.dft.fourier import Grid, dft_logits, learned_rows, matrix, matrix_on
 from xmckit_heads.dft.ordering import checked_position, cyclic_arcs, label_order, read_order
-from xmckit_heads.losses import LossName, chunked_loss, linear_loss_named, loss_named
+from xmckit_heads.losses import Loss, LossName, chunked_loss, loss_named
 
 
 class DFTParams(ThresholdParams, RankingParams):
@@ -205,11 +205,15 @@ class DFTHead(TorchHead):
     def loss(self, classifier: DFTClassifier, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
         """Return the chosen loss of DFT(x[: 2k+1]) + S·x[2k+1 :] + b."""
         in_slots = Targets(targets.rows, classifier.slot_of_label[targets.labels], targets.weights, targets.shape)
-        loss = loss_named(self.params.loss, self.sizes.get("output"))
-        return chunked_loss(classifier.slot_logits, list(classifier.parameters()), x, in_slots, loss, threads)
+        parameters = list(classifier.parameters())
+        return chunked_loss(classifier.slot_logits, parameters, x, in_slots, self._loss_and_slope, threads)
 
     def shortlist_loss(self, chosen: Chosen, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
-        return linear_loss_named(self.params.loss, self.sizes.get("output"), chosen, x, targets, threads)
+        return linear_loss(x, chosen.W, chosen.b, targets, threads, self._loss_and_slope)
+
+    @property
+    def _loss_and_slope(self) -> Loss:
+        return loss_named(self.params.loss, self.sizes.get("output"))
 
     def check_stored(self, classifier: DFTClassifier) -> None:
         classifier.check_order()
