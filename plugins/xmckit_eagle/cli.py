@@ -54,14 +54,14 @@ def inspect(run: str, group: str | None, stage_name: str | None, most: int, root
     result: dict[str, Any] = {"run": str(record.path), "stage": name}
     if group is None:
         result |= _summary(record, name, folder, assignments, most)
-        lines = _summary_lines(result)
     else:
         result |= _group(record, folder, assignments, group)
-        lines = _group_lines(result)
     if as_json:
         print_json(result)
+    elif group is None:
+        _print_summary(result)
     else:
-        click.echo("\n".join(printable(line, keep="") for line in lines))
+        _print_group(result)
 
 
 def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
@@ -71,7 +71,10 @@ def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
     stages = {stage.section: run.path / stage.folder for stage in run.label_stages}
     stages = {name: folder for name, folder in stages.items() if (folder / PREPROCESSOR / ASSIGNMENTS).is_file()}
     if not stages:
-        raise UsageError(f'{run.path} has no label stage that assigns labels to rows: [[labels]] use = "eagle"')
+        raise UsageError(
+            f"{run.path} has no label stage that gives the labels of groups to rows: add [[labels]] with "
+            'use = "eagle" to its recipe and run it again'
+        )
     if wanted is not None and wanted not in stages:
         known = ", ".join(stages)
         raise UsageError(f"{run.path} has no label stage '{wanted}'{nearest(wanted, stages)} (known: {known})")
@@ -184,40 +187,41 @@ def _row_texts(run: Run, rows: np.ndarray) -> Sequence[str]:
     return [""] * len(rows)
 
 
-def _summary_lines(summary: dict[str, Any]) -> list[str]:
-    lines = [
+def _print_summary(summary: dict[str, Any]) -> None:
+    click.echo(
         f"{summary['stage']}: {summary['assignments']:,} assignments of {summary['labels']:,} labels of "
         f"{summary['groups']:,} groups to {summary['rows']:,} rows"
-    ]
+    )
     unplaced = sum(summary["facts"].get("unplaced", {}).values())
-    lines.append(f"{unplaced:,} labels of groups could not be placed; {summary['without_choice']:,} left no choice")
+    click.echo(f"{unplaced:,} labels of groups could not be placed; {summary['without_choice']:,} left no choice")
     if summary["mean_confidence"] is None:
-        return lines
-    lines += ["", f"confidence, {summary['mean_confidence']:.3f} on average"]
+        return
+    click.echo(f"\nconfidence, {summary['mean_confidence']:.3f} on average")
     highest = max(summary["histogram"])
     for number, count in enumerate(summary["histogram"]):
         bar = "█" * round(WIDTH * count / highest)
-        lines.append(f"  {number / BARS:.1f} to {(number + 1) / BARS:.1f}  {count:>9,}  {bar}".rstrip())
-    return [*lines, "", "least clear", *_table(summary["least_clear"], with_group=True)]
+        click.echo(f"  {number / BARS:.1f} to {(number + 1) / BARS:.1f}  {count:>9,}  {bar}".rstrip())
+    click.echo("\nleast clear")
+    _print_assignments(summary["least_clear"], with_group=True)
 
 
-def _group_lines(group: dict[str, Any]) -> list[str]:
+def _print_group(group: dict[str, Any]) -> None:
     lines = [f"group {group['group']}: {len(group['rows'])} rows, {len(group['labels'])} labels", ""]
     lines += [f"  row {entry['row']}  {entry['is']}".rstrip() for entry in group["rows"]]
-    lines += ["", *_table(group["assignments"], with_group=False)]
+    click.echo("\n".join(printable(line, keep="") for line in [*lines, ""]))
+    _print_assignments(group["assignments"], with_group=False)
     if group["not_placed"]:
-        lines += ["", f"not placed: {', '.join(group['not_placed'])}"]
-    return lines
+        click.echo("\n" + printable(f"not placed: {', '.join(group['not_placed'])}", keep=""))
 
 
-def _table(entries: Sequence[Mapping[str, Any]], *, with_group: bool) -> list[str]:
-    lines = [["group", "label", "row", "confidence", "margin", "is"]]
+def _print_assignments(entries: Sequence[Mapping[str, Any]], *, with_group: bool) -> None:
+    from xmckit.cli.tables import print_table
+
+    rows = []
     for entry in entries:
         margin = "no other" if entry["margin"] is None else f"{entry['margin']:+.3f}"
         confidence = f"{entry['confidence']:.3f}"
-        lines.append([entry["group"], entry["label"], str(entry["row"]), confidence, margin, entry["is"]])
-    lines = [line if with_group else line[1:] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    ]
+        rows.append([entry["group"], entry["label"], entry["is"], str(entry["row"]), confidence, margin])
+    columns = ["group", "label", "is", "row", "confidence", "margin"]
+    first = 0 if with_group else 1
+    print_table([row[first:] for row in rows], columns[first:], left=3 - first)

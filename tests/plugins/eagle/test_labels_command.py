@@ -99,7 +99,7 @@ def test_names_cannot_steer_the_terminal(runs):
 def test_mistakes_are_reported(runs):
     with pytest.raises(UsageError, match="no group 'g99' among the"):
         inspect_output(runs, "grouped", "--group", "g99")
-    with pytest.raises(UsageError, match="eagle"):
+    with pytest.raises(UsageError, match=r'plain.* has no label stage .*: add \[\[labels\]\] with use = "eagle"'):
         inspect_output(runs, "plain")
     with pytest.raises(UsageError, match="eagle"):
         inspect_output(runs, "grouped", "--stage", "eagel")
