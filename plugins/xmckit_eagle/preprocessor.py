@@ -16,7 +16,7 @@ from xmckit.data.model import as_csr
 from xmckit.exhibits import Exhibit
 from xmckit_eagle.assign.choice import Choice, check_sound
 from xmckit_eagle.assign.cross_fitting import check_head
-from xmckit_eagle.assign.normalise import normalise_rows, zero_rows
+from xmckit_eagle.assign.normalise import normalise_rows, squared_lengths
 from xmckit_eagle.assign.steps import choose_rows
 from xmckit_eagle.exhibits import assignment_exhibits
 
@@ -146,7 +146,7 @@ class Eagle(Configured):
         with context.progress("placing labels", total=1.0) as bar:
             result = choose_rows(X, replace(train, groups=groups), self.params, context=context, advance=bar.advance)
         choice = result.choice
-        empty = zero_rows(X)
+        empty = squared_lengths(X) == 0
         single_group = (np.bincount(groups.labels.indices, minlength=train.labels) == 1)[choice.labels]
         self.choice = choice
         self.confidence = confidences(choice, groups.membership, empty, single_group, result.clear_margin)

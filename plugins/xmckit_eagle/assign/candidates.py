@@ -10,8 +10,6 @@ from scipy.sparse import csr_matrix
 
 from xmckit_eagle.assign.choice import Choice
 
-SORTED = 16  # to select more candidates of a pair than this, sort them; select fewer one by one
-
 
 @dataclass(frozen=True)
 class CandidateRows:
@@ -53,6 +51,11 @@ class CandidateRows:
         return np.repeat(np.arange(len(self.label_start) - 1), np.diff(self.label_start))
 
     @property
+    def pairs(self) -> np.ndarray:
+        """Return the pair of each candidate."""
+        return np.repeat(np.arange(len(self.times)), np.diff(self.start))
+
+    @property
     def single_group(self) -> np.ndarray:
         """Mark the pairs of labels that only one group has: nothing can be learned about such a label."""
         number = np.diff(self.label_start)
@@ -64,12 +67,12 @@ class CandidateRows:
     def best(self, take: np.ndarray) -> np.ndarray:
         """Mark the `take` best candidates of each pair; of equal ones the first."""
         chosen = np.zeros(len(self.rows), dtype=np.bool_)
-        _mark_best(self.start, self.scores, np.asarray(take, dtype=np.int64), chosen)
+        _mark_best(self.start, self.scores, take, chosen)
         return chosen
 
     def choice(self, chosen: np.ndarray) -> Choice:
         """Return the marked candidates; a margin is the distance to the best candidate of the pair without a mark."""
-        pairs = np.repeat(np.arange(len(self.times)), np.diff(self.start))
+        pairs = self.pairs
         rest = np.full(len(self.times), -np.inf)
         np.maximum.at(rest, pairs[~chosen], self.scores[~chosen])
         marked = np.flatnonzero(chosen)
@@ -88,8 +91,7 @@ class CandidateRows:
         sizes = np.diff(self.start)
         if not len(sizes):
             return scores.astype(np.float64)
-        pairs = np.repeat(np.arange(len(sizes)), sizes)
-        centred = scores - (np.add.reduceat(scores, self.start[:-1]) / sizes)[pairs]
+        centred = scores - (np.add.reduceat(scores, self.start[:-1]) / sizes)[self.pairs]
         label_start = self.start[self.label_start]
         running = np.concatenate([[0.0], np.cumsum(centred**2)])
         number = np.maximum(np.diff(label_start), 1)
@@ -101,14 +103,7 @@ class CandidateRows:
 @njit(cache=True, nogil=True)
 def _mark_best(start: np.ndarray, scores: np.ndarray, take: np.ndarray, chosen: np.ndarray) -> None:
     for pair in range(len(take)):
-        begin, end = start[pair], start[pair + 1]
-        if take[pair] > SORTED:
+        if take[pair]:
+            begin, end = start[pair], start[pair + 1]
             for place in np.argsort(-scores[begin:end], kind="mergesort")[: take[pair]]:
                 chosen[begin + place] = True
-            continue
-        for _ in range(min(take[pair], end - begin)):
-            top = -1
-            for place in range(begin, end):
-                if not chosen[place] and (top < 0 or scores[place] > scores[top]):
-                    top = place
-            chosen[top] = True

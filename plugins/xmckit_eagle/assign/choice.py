@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix, issparse
 
-from xmckit import DataError, Matrix, UsageError
+from xmckit import DataError, Matrix
 from xmckit.data.model import as_csr
 from xmckit_eagle.assign.algorithm1 import NOTHING, LabelGroups, Members, Rules, assign_labels, make_scratch
 from xmckit_eagle.assign.normalise import squared_lengths
 from xmckit_eagle.assign.rows import compiled_rows, group_products, products_with_sum
+from xmckit_eagle.assign.spread import map_labels
 
-PARTS = 128  # threads take labels in about this many parts of equal work
 UNLIMITED = int(np.iinfo(np.int64).max)
 _MASK = (1 << 64) - 1
 
@@ -73,8 +72,7 @@ def assign(
     X is not normalised here. Groups without rows and rows of zeros take no part. The result does not depend on
     `workers`.
     """
-    _check_options(iterations, step, update, capacity, threshold)
-    X, by_group, by_label = _checked(X, membership, labels)
+    X, by_group, by_label = _check_inputs(X, membership, labels)
     features = compiled_rows(X)
     members, mu_squared = _members(X, features, by_group, background, leave_one_out)
     rules = Rules(
@@ -94,7 +92,7 @@ def assign(
         counts=by_label.data,
         lots=_lots(seed, by_label.shape[1]),
     )
-    return _assign_parts(X, features, members, label_groups, rules, max(1, workers), advance)
+    return _assign_all(X, features, members, label_groups, rules, workers, advance)
 
 
 def _members(
@@ -115,7 +113,7 @@ def _members(
     return Members(start, group_rows, lengths, along, own), mu_squared
 
 
-def _assign_parts(
+def _assign_all(
     X: Matrix,
     features: Any,
     members: Members,
@@ -129,12 +127,9 @@ def _assign_parts(
     most = int(np.diff(labels.start).max(initial=0))
     most_given = rules.limit or np.maximum(np.rint(labels.counts), 1)
     room = np.concatenate([[0], np.cumsum(_sums(np.minimum(sizes, most_given).astype(np.int64), labels.start))])
-    parts, costs = _parts(_work(X, members, labels))
-    workers = min(workers, max(1, len(parts)))
     local = threading.local()
 
-    def work(part: int) -> tuple[np.ndarray, np.ndarray]:
-        begin, end = parts[part]
+    def assign_range(begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         if not hasattr(local, "scratch"):
             local.scratch = make_scratch(X.shape[1], slots, most, rules)
         size = int(room[end] - room[begin])
@@ -142,43 +137,16 @@ def _assign_parts(
         written = assign_labels(features, members, labels, rules, begin, end, local.scratch, whole, real)
         return (whole, real) if written == size else (whole[:, :written].copy(), real[:, :written].copy())
 
-    # A part may be one label that is in most groups: the largest come first, so that none is left for the end.
-    order = sorted(range(len(parts)), key=lambda part: -costs[part])
-    results = {}
-    with ThreadPoolExecutor(workers) as pool:
-        waiting = {pool.submit(work, part): part for part in order}
-        try:
-            for done in as_completed(waiting):
-                results[waiting[done]] = done.result()
-                if advance is not None:
-                    advance(costs[waiting[done]])
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    pairs = [results[part] for part in range(len(parts))]
-    return Choice(
-        *(_joined([whole[row] for whole, _ in pairs], np.int64) for row in range(3)),
-        *(_joined([real[row] for _, real in pairs], np.float32) for row in range(2)),
-    )
+    parts = map_labels(assign_range, _work(X, members, labels), workers, advance)
+    whole = np.concatenate([np.empty((3, 0), dtype=np.int64), *(whole for whole, _ in parts)], axis=1)
+    real = np.concatenate([np.empty((2, 0), dtype=np.float32), *(real for _, real in parts)], axis=1)
+    return Choice(*whole, *real)
 
 
 def _work(X: Any, members: Members, labels: LabelGroups) -> np.ndarray:
     """Return the number of stored values in the rows of each label's groups, plus 1."""
     per_row = np.diff(X.indptr) if issparse(X) else np.full(X.shape[0], X.shape[1])
     return _sums(_sums(per_row[members.rows], members.start)[labels.groups], labels.start) + 1
-
-
-def _parts(work: np.ndarray) -> tuple[list[tuple[int, int]], list[float]]:
-    """Return ranges of labels of about equal work, and each range's share of it."""
-    done = np.concatenate([[0], np.cumsum(work)])
-    cuts = np.searchsorted(done, np.arange(1, PARTS) * (done[-1] / PARTS))
-    cuts = np.unique(np.concatenate([[0], cuts, [len(work)]]))
-    shares = np.diff(done[cuts]) / max(1, done[-1])
-    return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True)), shares.tolist()
-
-
-def _joined(pieces: list[np.ndarray], dtype: type) -> np.ndarray:
-    return np.concatenate([np.empty(0, dtype=dtype), *pieces], dtype=dtype)
 
 
 def _limit(capacity: Capacity) -> int:
@@ -211,21 +179,6 @@ def _lots(seed: int, labels: int) -> np.ndarray:
     return z ^ (z >> np.uint64(31))
 
 
-def _check_options(iterations: int, step: float, update: str, capacity: object, threshold: float | None) -> None:
-    if iterations < 0:
-        raise UsageError(f"iterations is {iterations}, expected at least 0")
-    if not (np.isfinite(step) and step >= 0):
-        raise UsageError(f"step is {step}, expected a finite number of at least 0")
-    if update not in ("sum", "mean"):
-        raise UsageError(f"update is {update!r}, expected 'sum' or 'mean'")
-    if capacity not in ("count", "threshold") and not (isinstance(capacity, (int, np.integer)) and capacity >= 1):
-        raise UsageError(f"capacity is {capacity!r}, expected a number of at least 1, 'count' or 'threshold'")
-    if capacity == "threshold" and threshold is None:
-        raise UsageError("capacity is 'threshold': set threshold to the share of the best score that a row needs")
-    if threshold is not None and not np.isfinite(threshold):
-        raise UsageError(f"threshold is {threshold}, expected a finite number")
-
-
 def check_sound(matrix: csr_matrix, what: str) -> None:
     """Raise DataError if a matrix names rows or columns that it does not have: compiled code does not check."""
     try:
@@ -235,7 +188,7 @@ def check_sound(matrix: csr_matrix, what: str) -> None:
         raise DataError(f"{what} is not a sound matrix of {size}: {error}") from None
 
 
-def _checked(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tuple[Matrix, csc_matrix, csc_matrix]:
+def _check_inputs(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tuple[Matrix, csc_matrix, csc_matrix]:
     """Return X in float32 without repeated entries, the rows of each group, and the groups of each label."""
     if len(X.shape) != 2:
         raise DataError(f"features must have two dimensions, rows × features, found {len(X.shape)}")

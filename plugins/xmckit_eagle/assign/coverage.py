@@ -16,7 +16,7 @@ from xmckit_eagle.assign.candidates import CandidateRows
 def cover(candidates: CandidateRows, chosen: np.ndarray, row_count: int) -> tuple[np.ndarray, int]:
     """Return the marked candidates after both rules, and the number of rows that took a label."""
     rows, chosen = candidates.rows, chosen.copy()
-    single_group = np.repeat(candidates.single_group, np.diff(candidates.start))
+    single_group = candidates.single_group[candidates.pairs]
     held = np.bincount(rows[chosen & ~single_group], minlength=row_count)
     fewest_first = candidates.with_scores(np.where(single_group, -held[rows].astype(np.float64), 0.0))
     chosen[single_group] = fewest_first.best(np.where(candidates.single_group, candidates.times, 0))[single_group]

@@ -64,15 +64,6 @@ def squared_lengths(X: Matrix) -> np.ndarray:
     return squares
 
 
-def zero_rows(X: Matrix) -> np.ndarray:
-    """Mark the rows that hold only zeros."""
-    if not issparse(X):
-        return np.asarray(~np.any(X, axis=1))
-    matrix = csr_matrix(X)
-    stored = np.concatenate([[0], np.cumsum(matrix.data != 0)])
-    return np.asarray(stored[matrix.indptr[1:]] == stored[matrix.indptr[:-1]])
-
-
 @njit(cache=True, nogil=True)
 def _row_squares(indptr: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
     for row in range(len(out)):

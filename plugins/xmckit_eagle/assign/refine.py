@@ -13,7 +13,6 @@ the rounds end. `improve` is that loop; `cross_fitting` has another scorer for i
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,8 +24,8 @@ from xmckit import Matrix
 from xmckit_eagle.assign.candidates import CandidateRows
 from xmckit_eagle.assign.normalise import squared_lengths
 from xmckit_eagle.assign.rows import add_row, clear_rows, compiled_rows, dot_row, fetch_row
+from xmckit_eagle.assign.spread import map_labels
 
-PARTS = 128  # threads take labels in about this many parts of equal work
 COST = 0.3  # of a row on the wrong side; this and the following were tuned on the data sets of docs/eagle.md
 COST_UNCHOSEN = 0.15  # a row that was not chosen may still be about the label
 FOLDS = 5
@@ -101,7 +100,7 @@ def refine(
     )
 
     def score(chosen: np.ndarray) -> HeldOutScores:
-        return _train(features, X.shape[1], problem, chosen, seed, max(1, workers), advance)
+        return _train(features, X.shape[1], problem, chosen, seed, workers, advance)
 
     return improve(candidates, score, rounds=rounds, shares=(1.0, EAGLES_SHARE))
 
@@ -142,24 +141,14 @@ def _train(
 ) -> HeldOutScores:
     """Train one classifier per label and fold, and score the held-out groups."""
     margins = np.full(len(problem.rows), np.nan)
-    slots = problem.start[problem.label_start]
-    cuts = np.unique(np.searchsorted(slots, np.linspace(0, slots[-1], PARTS + 1)))
-    cuts[0], cuts[-1] = 0, len(slots) - 1
-    parts = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+    slots = np.diff(problem.start[problem.label_start])
 
-    def run(part: tuple[int, int]) -> tuple[float, int]:
-        begin, end = part
-        most = int(np.diff(slots[begin : end + 1]).max(initial=0))
+    def train_range(begin: int, end: int) -> tuple[float, int]:
+        most = int(slots[begin:end].max(initial=0))
         room = most + min(OUTSIDE * most + OUTSIDE_LEAST, OUTSIDE_MOST)
-        result = _train_labels(features, np.zeros(columns), problem, chosen, begin, end, room, seed, margins)
-        if advance is not None:
-            advance((slots[end] - slots[begin]) / max(1, slots[-1]))
-        return result
+        return _train_labels(features, np.zeros(columns), problem, chosen, begin, end, room, seed, margins)
 
-    # A part may be one label that is in most groups: the largest come first, so that none is left for the end.
-    parts.sort(key=lambda part: slots[part[0]] - slots[part[1]])
-    with ThreadPoolExecutor(workers) as pool:
-        results = list(pool.map(run, parts))
+    results = map_labels(train_range, slots, workers, advance)
     return HeldOutScores(margins, float(sum(wins for wins, _ in results)), sum(matches for _, matches in results))
 
 

@@ -120,6 +120,6 @@ def _apply_capacity(scored: CandidateRows, margins: np.ndarray | None, capacity:
     if capacity == "margin" and margins is not None:
         chosen |= margins > params.margin  # the NaN of a label with one group is not above anything
     if capacity == "threshold":
-        best = np.repeat(np.maximum.reduceat(scored.scores, scored.start[:-1]), np.diff(scored.start))
+        best = np.maximum.reduceat(scored.scores, scored.start[:-1])[scored.pairs]
         chosen |= (best > 0) & (scored.scores >= params.threshold * best)
     return chosen

@@ -48,6 +48,23 @@ def test_it_is_registered_and_names_its_parameters():
     assert all(field.description for field in Eagle.Params.model_fields.values())
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"iterations": -1},
+        {"step": np.nan},
+        {"step": np.inf},
+        {"update": "median"},
+        {"capacity": 0},
+        {"threshold": np.nan},
+        {"threshold": np.inf},
+    ],
+)
+def test_options_that_cannot_work_are_refused(option):
+    with pytest.raises(ValidationError, match=next(iter(option))):
+        Eagle(**option)
+
+
 def test_by_default_every_row_gets_its_label():
     train, truth = planted()
     eagle, after = applied(train)
