@@ -7,13 +7,14 @@ pushed down one by one; they only compete for the k places. Prediction outputs t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import torch
 
 from xmckit import Params
 from xmckit.nn import Classifier, LinearParams, RankingParams, Targets, Threads, TorchHead, linear_loss
-from xmckit_heads.losses import loss_named
+from xmckit_heads.lml.operator import summed_lml_loss_and_slope
 
 
 class LMLParams(RankingParams, LinearParams):
@@ -27,5 +28,5 @@ class LMLHead(TorchHead):
 
     def loss(self, classifier: Classifier, x: torch.Tensor, targets: Targets, threads: Threads) -> torch.Tensor:
         """Return −Σ log σ(z + ν) over a row's labels, mean over rows, where Σσ(z + ν) over all labels is k."""
-        loss = loss_named("lml", self.sizes["output"])
+        loss = partial(summed_lml_loss_and_slope, self.sizes["output"])
         return linear_loss(x, classifier.W, classifier.b, targets, threads, loss)
