@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,7 +116,7 @@ def _group(run: Run, folder: Path, assignments: Mapping[str, np.ndarray], wanted
     numbers = np.flatnonzero(assignments["groups"] == group)
     assigned = set(assignments["labels"][numbers].tolist())
     return {
-        "group": _group_name(split.groups.names, group),
+        "group": str(group) if split.groups.names is None else wanted,
         "rows": [{"row": int(row), "is": text} for row, text in zip(rows, _row_texts(run, rows), strict=True)],
         "labels": [
             {"label": names[label], "times": round(float(times))}
@@ -139,39 +140,27 @@ def _group_number(groups: Groups, wanted: str) -> int:
     return names.index(wanted)
 
 
-def _group_name(names: Sequence[str] | None, group: int) -> str:
-    return str(group) if names is None else names[group]
-
-
-def _group_names(folder: Path) -> Sequence[str] | None:
-    """Return the names of the groups of a saved split, None if they have none."""
-    from xmckit import store
-
-    path = folder / "group_names.npz"
-    return store.read_strings(path) if path.is_file() else None
-
-
 def _assignment_entries(
     run: Run, folder: Path, assignments: Mapping[str, np.ndarray], numbers: np.ndarray
 ) -> list[dict[str, Any]]:
     """Return entries about some assignments, by their numbers; a margin of None means that no other row was left."""
-    import numpy as np
+    from xmckit import store
 
-    names = run.label_names()
-    group_names = _group_names(folder)
+    names, path = run.label_names(), folder / "group_names.npz"
+    group_names = store.read_strings(path) if path.is_file() else None
     texts = _row_texts(run, assignments["rows"][numbers])
     columns = {name: values[numbers].tolist() for name, values in assignments.items()}
     return [
         {
-            "group": _group_name(group_names, columns["groups"][entry]),
+            "group": str(group) if group_names is None else group_names[group],
             "label": names[columns["labels"][entry]],
             "row": columns["rows"][entry],
             "is": text,
             "score": columns["scores"][entry],
-            "margin": columns["margins"][entry] if np.isfinite(columns["margins"][entry]) else None,
+            "margin": columns["margins"][entry] if math.isfinite(columns["margins"][entry]) else None,
             "confidence": columns["confidence"][entry],
         }
-        for entry, text in enumerate(texts)
+        for entry, (group, text) in enumerate(zip(columns["groups"], texts, strict=True))
     ]
 
 

@@ -10,7 +10,7 @@ from xmckit import Groups
 from xmckit.exhibits import Cell, Exhibit, Histogram, Label, Table
 from xmckit_eagle.assign.choice import Choice
 
-SHOWN = 60  # assignments in the table: a third each of the surest, the middle and the least sure
+TABLE_ROWS = 60  # assignments in the table: a third each of the surest, the middle and the least sure
 BINS = 20
 
 
@@ -35,9 +35,9 @@ def assignment_exhibits(
 def _assignment_table(choice: Choice, confidence: np.ndarray, groups: Groups, row_names: Sequence[str] | None) -> Table:
     with_choice = np.flatnonzero(np.isfinite(choice.margins))  # the margin is inf if all rows got the label
     order = with_choice[np.argsort(-confidence[with_choice], kind="stable")]
-    ranks = np.unique(np.linspace(0, len(order) - 1, SHOWN).astype(np.int64)) if len(order) else order
-    if len(order) > SHOWN:
-        third = SHOWN // 3
+    ranks = np.arange(len(order))
+    if len(order) > TABLE_ROWS:
+        third = TABLE_ROWS // 3
         middle = len(order) // 2 - third // 2
         ranks = np.concatenate([np.arange(start, start + third) for start in (0, middle, len(order) - third)])
     sizes = np.bincount(groups.membership.indices, minlength=groups.membership.shape[1])

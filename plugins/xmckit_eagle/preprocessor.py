@@ -139,7 +139,7 @@ class Eagle(Configured):
         self._exhibits: list[Exhibit] = []
 
     def apply(self, train: Split, *, context: Context) -> Split:
-        groups = _checked_groups(train)
+        groups = _check_groups(train)
         if self.params.head is not None:
             check_head(self.params.head, context)
         X, method = normalise_rows(train.matrix, self.params.normalise)
@@ -192,7 +192,7 @@ def confidences(
     return (1.0 / (1.0 + left * np.exp(-margins / clear_margin))).astype(np.float32)
 
 
-def _checked_groups(train: Split) -> Groups:
+def _check_groups(train: Split) -> Groups:
     if train.groups is None:
         raise DataError(
             "eagle needs groups of rows and the labels of the groups, but these rows have none: add a file of groups "
@@ -212,14 +212,11 @@ def _label_matrices(
     rows = np.concatenate([choice.rows, np.repeat(np.arange(Y.shape[0]), np.diff(Y.indptr))[kept]])
     labels = np.concatenate([choice.labels, Y.indices[kept]])
     weights = np.concatenate([assignment_weights, np.ones(int(kept.sum()), dtype=np.float32)])
-    order = np.lexsort((-weights, labels, rows))
-    rows, labels, weights = rows[order], labels[order], weights[order]
-    first = np.ones(len(rows), dtype=bool)
-    first[1:] = (rows[1:] != rows[:-1]) | (labels[1:] != labels[:-1])
-    rows, labels, weights = rows[first], labels[first], weights[first]
-    start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=Y.shape[0]))])
-    ones = np.ones(len(rows), dtype=np.float32)
-    return csr_matrix((ones, labels, start), shape=Y.shape), csr_matrix((weights, labels, start), shape=Y.shape)
+    keys, key_of = np.unique(rows * Y.shape[1] + labels, return_inverse=True)
+    highest = np.zeros(len(keys), dtype=np.float32)
+    np.maximum.at(highest, key_of, weights)
+    places = np.divmod(keys, max(1, Y.shape[1]))
+    return csr_matrix((np.ones_like(highest), places), Y.shape), csr_matrix((highest, places), Y.shape)
 
 
 def _facts(

@@ -86,8 +86,8 @@ class CandidateRows:
             (scores - rest[pairs]).astype(np.float32),
         )
 
-    def standardised(self, scores: np.ndarray) -> np.ndarray:
-        """Return scores with mean 0 in each pair and mean square 1 over the pairs of a label; 0 if all are equal."""
+    def standardise(self, scores: np.ndarray) -> np.ndarray:
+        """Scale scores to mean 0 in each pair and mean square 1 over the pairs of a label; 0 if all are equal."""
         sizes = np.diff(self.start)
         if not len(sizes):
             return scores.astype(np.float64)

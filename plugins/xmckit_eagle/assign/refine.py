@@ -111,7 +111,7 @@ def improve(candidates: CandidateRows, scorer: Scorer, *, rounds: int, shares: t
     A pair's best candidates, as many as its `times`, are the choice. New scores are the scorer's margins and the scores
     before the first round, standardised, in these `shares`.
     """
-    before = candidates.standardised(candidates.scores)
+    before = candidates.standardise(candidates.scores)
     scores, margins, recognised = [before], [], []
     for _ in range(rounds + 1):
         chosen = candidates.with_scores(scores[-1]).best(candidates.times)
@@ -124,7 +124,7 @@ def improve(candidates: CandidateRows, scorer: Scorer, *, rounds: int, shares: t
         if not matches:
             break
         known = ~np.isnan(new_margins)
-        mixed = shares[0] * candidates.standardised(np.where(known, new_margins, 0.0)) + shares[1] * before
+        mixed = shares[0] * candidates.standardise(np.where(known, new_margins, 0.0)) + shares[1] * before
         scores.append(np.where(known, mixed, before))
     kept = min(len(scores) - 1, rounds)
     return Refinement(candidates.with_scores(scores[kept]), margins[max(kept - 1, 0)], recognised, kept)

@@ -82,7 +82,7 @@ def choose_rows(
     standardised = scored is not candidates
     chosen = _apply_capacity(scored, margins, capacity, params)
     if params.cover:
-        comparable = scored if standardised else scored.with_scores(scored.standardised(scored.scores))
+        comparable = scored if standardised else scored.with_scores(scored.standardise(scored.scores))
         chosen, facts["rows_that_took_a_label"] = cover(comparable, chosen, X.shape[0])
     return ChosenRows(scored.choice(chosen), CLEAR_MARGIN_REFINED if standardised else CLEAR_MARGIN, facts)
 

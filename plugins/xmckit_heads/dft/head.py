@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from xmckit import Alternating, Context, DataError, DataPath, Params, Split, UsageError
 from xmckit.nn import Chosen, Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead, linear_loss, rows_of
 from xmckit_heads.dft.fourier import Grid, dft_logits, learned_rows, matrix, matrix_on
-from xmckit_heads.dft.ordering import checked_position, cyclic_arcs, label_order, read_order
+from xmckit_heads.dft.ordering import check_position, cyclic_arcs, label_order, read_order
 from xmckit_heads.losses import Loss, LossName, chunked_loss, loss_named
 
 
@@ -85,7 +85,7 @@ class DFTClassifier(torch.nn.Module):
 
     def check_order(self) -> None:
         """Raise DataError unless the loaded positions and slots belong to one label order."""
-        position = checked_position(self.place_of_label.cpu().numpy(), len(self.place_of_label))
+        position = check_position(self.place_of_label.cpu().numpy(), len(self.place_of_label))
         if not torch.equal(self.slot_of_label.cpu(), self._slots_of(position)):
             raise DataError("the two stored copies of the label order differ")
 
@@ -127,11 +127,9 @@ class DFTClassifier(torch.nn.Module):
         if self.gaps is not None:
             raise UsageError('learned angles move all labels at once: with an index, set angles = "fixed"')
         slots = self.slot_of_label[labels]
-        if self.grid is None:
-            fixed = self.S.new_full((len(slots), 1), self.constant)
-        else:
-            fixed = matrix_on(self.grid, self.S.dtype, self.S.device)[slots]
-        return torch.cat([fixed, rows_of(self.S, slots)], dim=1), rows_of(self.b, slots)
+        # From a cache: training asks for rows in every step.
+        fixed = self.fixed_rows() if self.grid is None else matrix_on(self.grid, self.S.dtype, self.S.device)
+        return torch.cat([fixed[slots], rows_of(self.S, slots)], dim=1), rows_of(self.b, slots)
 
     def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
         W = torch.cat([self.fixed_rows(), self.S], dim=1)

@@ -47,7 +47,7 @@ def label_order(Y: csr_matrix, kind: OrderKind = "cooccurrence") -> np.ndarray:
 def cyclic_arcs(Y: csr_matrix, position: np.ndarray) -> np.ndarray:
     """Return the number of arcs of active labels in each row; 0 where no label or every label is active."""
     Y = as_csr(Y)
-    position = checked_position(position, Y.shape[1])
+    position = check_position(position, Y.shape[1])
     return _count_arcs(Y.indptr.astype(np.int64), Y.indices.astype(np.int32), position, len(position))
 
 
@@ -56,7 +56,7 @@ def sign_rank_bound(Y: csr_matrix, position: np.ndarray) -> int:
     return 2 * int(cyclic_arcs(Y, position).max(initial=0)) + 1
 
 
-def checked_position(position: Any, labels: int) -> np.ndarray:
+def check_position(position: Any, labels: int) -> np.ndarray:
     """Return `position` as int64; raise DataError unless it holds every number from 0 to labels − 1 once."""
     position = np.asarray(position)
     if position.shape != (labels,) or not (position.dtype.kind in "iu" or labels == 0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 from xmckit_eagle.assign.choice import Choice
-from xmckit_eagle.exhibits import SHOWN, assignment_exhibits
+from xmckit_eagle.exhibits import TABLE_ROWS, assignment_exhibits
 
 from xmckit import Groups
 from xmckit.exhibits import Histogram, Label, Table, stored_all
@@ -32,7 +32,7 @@ def test_every_assignment_is_counted_and_the_surest_and_least_sure_are_named(cou
     shown, table = made(count, open_=count)
     assert sum(shown.counts) == count
     assert table.of == count
-    assert len(table.rows) == min(count, SHOWN)
+    assert len(table.rows) == min(count, TABLE_ROWS)
     names = [row[3] for row in table.rows]
     assert len(set(names)) == len(names)
     if count:

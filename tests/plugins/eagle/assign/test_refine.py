@@ -69,13 +69,13 @@ def test_the_best_of_the_ranking_are_what_the_kernel_chooses():
 
 def test_standardised_scores():
     candidates = ranked(planted(2))
-    scores = candidates.standardised(candidates.scores)
+    scores = candidates.standardise(candidates.scores)
     for label in range(8):
         pairs = slice(candidates.label_start[label], candidates.label_start[label + 1])
         places = slice(candidates.start[pairs.start], candidates.start[pairs.stop])
         assert np.mean(scores[places] ** 2) == pytest.approx(1)
     assert np.abs(np.add.reduceat(scores, candidates.start[:-1])).max() < 1e-9
-    assert np.all(candidates.standardised(np.ones(len(candidates.rows))) == 0)
+    assert np.all(candidates.standardise(np.ones(len(candidates.rows))) == 0)
 
 
 def test_classifiers_find_the_features_that_distinguish_rows():
@@ -128,7 +128,7 @@ def test_labels_of_one_group_keep_eagles_order():
     alone = np.repeat(candidates.single_group, np.diff(candidates.start))
     assert alone.sum() == 2
     assert np.isnan(refined.margins[alone]).all()
-    assert np.array_equal(refined.candidates.scores[alone], candidates.standardised(candidates.scores)[alone])
+    assert np.array_equal(refined.candidates.scores[alone], candidates.standardise(candidates.scores)[alone])
 
 
 @settings(max_examples=40, deadline=None)
