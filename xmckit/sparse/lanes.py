@@ -6,8 +6,9 @@ registers until it is stored.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numba.extending
@@ -39,6 +40,26 @@ class _LanesModel(models.PrimitiveModel):
         super().__init__(manager, lanes, ir.VectorType(number, lanes.count))
 
 
+def _instruction(signature: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Make an intrinsic of a function (builder, *values) that emits the instructions of a call.
+
+    `signature` maps the types of the arguments to the signature of the call.
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        @functools.wraps(emit)  # numba takes the parameters of `emit` behind the first one
+        def define(typing: Any, *arguments: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                result = emit(builder, *values)
+                return context.get_dummy_value() if result is None else result
+
+            return signature(*arguments), generate
+
+        return intrinsic(define)
+
+    return decorate
+
+
 def loader(size: int) -> Any:
     """Return a function (address, array) that loads `size` bytes as numbers of the type of the array."""
 
@@ -65,97 +86,62 @@ def store(typing: Any, address: Any, lanes: Any) -> Any:
     return types.void(types.int64, lanes), generate
 
 
-@intrinsic
-def add_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
+@_instruction(lambda lanes, factor, others: lanes(lanes, lanes.dtype, lanes))
+def add_product(builder: Any, lanes: Any, factor: Any, others: Any) -> Any:
     """Return lanes + factor · others, rounded once if the processor can fuse the operations."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        total, number, rest = arguments
-        factors = _everywhere(builder, number, total.type)
-        return builder.fadd(total, builder.fmul(factors, rest, flags=("contract",)), flags=("contract",))
-
-    return lanes(lanes, lanes.dtype, lanes), generate
+    product = builder.fmul(_everywhere(builder, factor, lanes.type), others, flags=("contract",))
+    return builder.fadd(lanes, product, flags=("contract",))
 
 
-@intrinsic
-def add_rounded_product(typing: Any, lanes: Any, factor: Any, others: Any) -> Any:
+@_instruction(lambda lanes, factor, others: lanes(lanes, lanes.dtype, lanes))
+def add_rounded_product(builder: Any, lanes: Any, factor: Any, others: Any) -> Any:
     """Return lanes + factor · others with a rounded product, the same on every processor."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        total, number, rest = arguments
-        return builder.fadd(total, builder.fmul(_everywhere(builder, number, total.type), rest))
-
-    return lanes(lanes, lanes.dtype, lanes), generate
+    return builder.fadd(lanes, builder.fmul(_everywhere(builder, factor, lanes.type), others))
 
 
-@intrinsic
-def everywhere(typing: Any, number: Any, like: Any) -> Any:
+@_instruction(lambda number, like: like(like.dtype, like))
+def everywhere(builder: Any, number: Any, like: Any) -> Any:
     """Return lanes of the type of `like` that all hold one number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _everywhere(builder, arguments[0], arguments[1].type)
-
-    return like(like.dtype, like), generate
+    return _everywhere(builder, number, like.type)
 
 
-@intrinsic
-def larger(typing: Any, lanes: Any, others: Any) -> Any:
+@_instruction(lambda lanes, others: lanes(lanes, lanes))
+def larger(builder: Any, lanes: Any, others: Any) -> Any:
     """Return the larger number of each lane; that of `others` if one is NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
-
-    return lanes(lanes, lanes), generate
+    return builder.select(builder.fcmp_ordered(">", lanes, others), lanes, others)
 
 
-@intrinsic
-def count_below(typing: Any, counts: Any, lanes: Any, number: Any) -> Any:
+@_instruction(lambda counts, lanes, number: lanes(lanes, lanes, lanes.dtype))
+def count_below(builder: Any, counts: Any, lanes: Any, number: Any) -> Any:
     """Return counts + 1 in the lanes that are below a number."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        total, vector, limit = arguments
-        below = builder.fcmp_ordered("<", vector, _everywhere(builder, limit, vector.type))
-        return builder.fadd(total, builder.select(below, _constant(1.0, total.type), _constant(0.0, total.type)))
-
-    return lanes(lanes, lanes, lanes.dtype), generate
+    below = builder.fcmp_ordered("<", lanes, _everywhere(builder, number, lanes.type))
+    return builder.fadd(counts, builder.select(below, _constant(1.0, counts.type), _constant(0.0, counts.type)))
 
 
-@intrinsic
-def least_where_below(typing: Any, lanes: Any, counts: Any, number: Any) -> Any:
+@_instruction(lambda lanes, counts, number: lanes.dtype(lanes, lanes, lanes.dtype))
+def least_where_below(builder: Any, lanes: Any, counts: Any, number: Any) -> Any:
     """Return the least of the lanes with a count below a number, ∞ if there is none."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        least, totals, limit = arguments
-        below = builder.fcmp_ordered("<", totals, _everywhere(builder, limit, totals.type))
-        least = builder.select(below, least, _constant(float("inf"), least.type))
-        while (half := least.type.count // 2) > 0:
-            low, high = (
-                builder.shuffle_vector(least, least, _indices(part)) for part in (range(half), range(half, 2 * half))
-            )
-            least = builder.select(builder.fcmp_ordered("<", low, high), low, high)
-        return builder.extract_element(least, ir.Constant(ir.IntType(32), 0))
-
-    return lanes.dtype(lanes, lanes, lanes.dtype), generate
+    below = builder.fcmp_ordered("<", counts, _everywhere(builder, number, counts.type))
+    least = builder.select(below, lanes, _constant(float("inf"), lanes.type))
+    while (half := least.type.count // 2) > 0:
+        low, high = (
+            builder.shuffle_vector(least, least, _indices(part)) for part in (range(half), range(half, 2 * half))
+        )
+        least = builder.select(builder.fcmp_ordered("<", low, high), low, high)
+    return builder.extract_element(least, ir.Constant(ir.IntType(32), 0))
 
 
-@intrinsic
-def not_below(typing: Any, lanes: Any, number: Any) -> Any:
+@_instruction(lambda lanes, number: types.uint64(lanes, lanes.dtype))
+def not_below(builder: Any, lanes: Any, number: Any) -> Any:
     """Return a bit for each of up to 64 lanes, the first one lowest: 1 if it is not below a number, or NaN."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector, limit = arguments
-        bits = builder.fcmp_unordered(">=", vector, _everywhere(builder, limit, vector.type))
-        return builder.zext(builder.bitcast(bits, ir.IntType(vector.type.count)), ir.IntType(64))
-
-    return types.uint64(lanes, lanes.dtype), generate
+    bits = builder.fcmp_unordered(">=", lanes, _everywhere(builder, number, lanes.type))
+    return builder.zext(builder.bitcast(bits, ir.IntType(lanes.type.count)), ir.IntType(64))
 
 
 def _everywhere(builder: Any, number: Any, kind: Any) -> Any:
     nothing = ir.Constant(kind, ir.Undefined)
     one = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(
-        one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)
-    )
+    return builder.shuffle_vector(one, nothing, _indices([0] * kind.count))
 
 
 def _constant(number: float, kind: Any) -> Any:
@@ -178,21 +164,14 @@ def address(typing: Any, array: Any, like: Any) -> Any:
     return types.int64(array, like), generate
 
 
-@intrinsic
-def prefetch(typing: Any, place: Any) -> Any:
+@_instruction(lambda place: types.void(types.int64))
+def prefetch(builder: Any, place: Any) -> None:
     """Tell the processor to load an address into its caches."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # flags: read, keep in all caches, data
-        builder.call(
-            function, [builder.inttoptr(arguments[0], byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))]
-        )
-        return context.get_dummy_value()
-
-    return types.void(types.int64), generate
+    byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    # flags: read, keep in all caches, data
+    builder.call(function, [builder.inttoptr(place, byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))])
 
 
 @njit(nogil=True)
@@ -203,52 +182,36 @@ def fetch(array: Any, begin: int, end: int) -> None:
         prefetch(base + place)
 
 
-@intrinsic
-def bit_count(typing: Any, word: Any) -> Any:
+@_instruction(lambda word: types.uint64(types.uint64))
+def bit_count(builder: Any, word: Any) -> Any:
     """Return the number of bits that are set."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ctpop(arguments[0])
-
-    return types.uint64(types.uint64), generate
+    return builder.ctpop(word)
 
 
-@intrinsic
-def trailing_zeros(typing: Any, word: Any) -> Any:
+@_instruction(lambda word: types.uint64(types.uint64))
+def trailing_zeros(builder: Any, word: Any) -> Any:
     """Return the number of zero bits below the lowest one; 64 for 0."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.uint64(types.uint64), generate
+    return builder.cttz(word, ir.Constant(ir.IntType(1), 0))
 
 
-@intrinsic
-def byte_at(typing: Any, place: Any) -> Any:
+@_instruction(lambda place: types.uint8(types.int64))
+def byte_at(builder: Any, place: Any) -> Any:
     """Return the byte at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(8).as_pointer()))
-
-    return types.uint8(types.int64), generate
+    return builder.load(builder.inttoptr(place, ir.IntType(8).as_pointer()))
 
 
-@intrinsic
-def uint64_at(typing: Any, place: Any) -> Any:
+def _word_at(builder: Any, place: Any) -> Any:
+    return builder.load(builder.inttoptr(place, ir.IntType(64).as_pointer()), align=1)
+
+
+@_instruction(lambda place: types.uint64(types.int64))
+def uint64_at(builder: Any, place: Any) -> Any:
     """Return the 64-bit integer at an address."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
-
-    return types.uint64(types.int64), generate
+    return _word_at(builder, place)
 
 
-@intrinsic
-def eight_bytes(typing: Any, place: Any) -> Any:
+@_instruction(lambda place: types.uint64(types.int64))
+def eight_bytes(builder: Any, place: Any) -> Any:
     """Return the eight bytes of text at an address as one integer, the first byte lowest."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = builder.load(builder.inttoptr(arguments[0], ir.IntType(64).as_pointer()), align=1)
-        return builder.bswap(word) if sys.byteorder == "big" else word
-
-    return types.uint64(types.int64), generate
+    word = _word_at(builder, place)
+    return builder.bswap(word) if sys.byteorder == "big" else word
