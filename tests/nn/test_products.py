@@ -93,6 +93,9 @@ def test_a_feature_that_the_table_does_not_have():
     X, table = batch_and_table(10, 30, 8, 0.3, 5)
     with pytest.raises(DataError, match="a table of 29 features does not have"):
         sparse_product(SparseBatch.from_csr(csr_matrix(X)), table[: X.indices.max()])
+    X.indices[0] = -1
+    with pytest.raises(DataError, match="a table of 30 features does not have"):
+        sparse_product(SparseBatch.from_csr(X), table)
 
 
 def test_a_slope_that_is_not_contiguous():

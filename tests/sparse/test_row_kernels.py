@@ -20,7 +20,11 @@ from sklearn.preprocessing import normalize
 from xmckit.errors import UsageError
 from xmckit.sparse import labels, normalise, product, shortlists, text_kernels, topk, weigh_rows
 from xmckit.sparse.csr import row_pointers
-from xmckit.sparse.product import all_below, multiply, transposed
+from xmckit.sparse.product import Entries, multiply, transpose
+
+
+def entries_of(X):
+    return Entries(X.indptr.astype(np.int64), X.indices.astype(np.int64), X.data)
 
 
 @given(
@@ -48,46 +52,37 @@ def test_products_and_transposed_products_are_scipys(rows, columns, width, seed,
     rng = np.random.default_rng(seed)
     X = random_csr(rows, columns, density=0.1, format="csr", dtype=dtype, random_state=rng)
     dense, slopes = (rng.standard_normal((size, width)).astype(dtype) for size in (columns, rows))
-    start = rng.standard_normal(width).astype(dtype)
-    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int64)
+    entries = entries_of(X)
     out = np.empty((rows, width), dtype)
     for first in range(0, rows, 7):
-        multiply(indptr, indices, X.data, dense, start, out, first, min(first + 7, rows))
-    np.testing.assert_allclose(out, X @ dense + start, rtol=1e-4, atol=1e-5)
-    entries = transposed(indptr, indices, X.data, columns)
-    np.testing.assert_array_equal(entries.columns, np.unique(X.indices))
-    sums = np.empty((len(entries.columns), width), dtype)
-    multiply(entries.pointers, entries.rows, entries.values, slopes, np.zeros(width, dtype), sums, 0, len(sums))
-    np.testing.assert_allclose(sums, (X.T @ slopes)[entries.columns], rtol=1e-4, atol=1e-5)
+        multiply(entries, dense, out, slice(first, min(first + 7, rows)))
+    np.testing.assert_allclose(out, X @ dense, rtol=1e-4, atol=1e-5)
+    used, by_column = transpose(entries, columns)
+    np.testing.assert_array_equal(used, np.unique(X.indices))
+    sums = np.empty((len(used), width), dtype)
+    multiply(by_column, slopes, sums, slice(0, len(sums)))
+    np.testing.assert_allclose(sums, (X.T @ slopes)[used], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("width", [5, 24, 200])
 def test_rows_of_any_part_and_length_have_the_same_bits(width):
     rng = np.random.default_rng(0)
     X = random_csr(60, 2000, density=0.05, format="csr", dtype=np.float32, random_state=rng)
-    dense, nothing = rng.standard_normal((2000, width), dtype=np.float32), np.zeros(width, np.float32)
-    indptr, indices = X.indptr.astype(np.int64), X.indices.astype(np.int64)
+    dense = rng.standard_normal((2000, width), dtype=np.float32)
     whole, parts = np.empty((2, 60, width), np.float32)
-    multiply(indptr, indices, X.data, dense, nothing, whole, 0, 60)
+    multiply(entries_of(X), dense, whole, slice(0, 60))
     for first, last in ((0, 1), (1, 4), (4, 60)):
-        multiply(indptr, indices, X.data, dense, nothing, parts, first, last)
+        multiply(entries_of(X), dense, parts, slice(first, last))
     np.testing.assert_array_equal(whole, parts)
     np.testing.assert_allclose(whole, X @ dense, rtol=1e-4, atol=1e-4)
 
 
 def test_a_product_reads_only_arrays_that_are_as_they_should_be():
-    pointers, indices, values = np.array([0, 1]), np.array([0]), np.ones(1, np.float32)
-    dense, nothing, out = np.ones((4, 16), np.float32), np.zeros(16, np.float32), np.empty((1, 16), np.float32)
-    for wrong in ((np.asfortranarray(dense), nothing, out), (dense, nothing, out.astype(np.float64))):
+    entries = Entries(np.array([0, 1]), np.array([0]), np.ones(1, np.float32))
+    dense, out = np.ones((4, 16), np.float32), np.empty((1, 16), np.float32)
+    for wrong in ((np.asfortranarray(dense), out), (dense, out.astype(np.float64))):
         with pytest.raises(TypingError, match="contiguous"):
-            multiply(pointers, indices, values, *wrong, 0, 1)
-
-
-def test_indices_that_a_table_does_not_have():
-    assert all_below(np.array([0, 3, 2]), 4)
-    assert all_below(np.zeros(0, np.int64), 0)
-    assert not all_below(np.array([0, 4, 2]), 4)
-    assert not all_below(np.array([0, -1, 2]), 4)
+            multiply(entries, *wrong, slice(0, 1))
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from xmckit.context import Context, map_on_threads
 from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr, check_entries, stored_values
 from xmckit.errors import DataError, UsageError, nearest
 from xmckit.params import Configured, Params
+from xmckit.sparse.csr import csr_pattern
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.text import CountedTerms, Spread, Terms, Vocabulary, count_terms, learn_terms
-from xmckit.sparse.topk import csr_pattern
 
 Normalise: TypeAlias = Literal["none", "l2"]
 

@@ -6,7 +6,7 @@ All values are shares between 0 and 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -17,9 +17,8 @@ from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError, nearest
 from xmckit.records import Evaluation, TopK
 from xmckit.sparse import scoring
-from xmckit.sparse.topk import csr_pattern, topk_csr
-
-Pattern: TypeAlias = "tuple[np.ndarray, np.ndarray]"  # indptr and indices of a CSR matrix
+from xmckit.sparse.csr import Pattern, csr_pattern
+from xmckit.sparse.topk import topk_csr
 
 # (A, B) of Jain et al. 2016 by family of data sets.
 PROPENSITY_FAMILIES: dict[str, tuple[float, float]] = {
@@ -110,7 +109,8 @@ def rank_metrics(
         raise DataError("no row of the truth has a label to score")
     # No rank lies beyond the widest row, so a huge k costs nothing.
     deepest = max(ranked.width, int(np.diff(ranked.indptr).max()))
-    sums = scoring.ranking_sums(ranked.indptr, ranked.labels, ranked.ranks, weights, np.minimum(ks, deepest), workers)
+    true = Pattern(ranked.indptr, ranked.labels)
+    sums = scoring.ranking_sums(true, ranked.ranks, weights, np.minimum(ks, deepest), workers)
     precision, recall = sums.hits / (ranked.rows * np.asarray(ks)), sums.recall / ranked.rows
     columns = {
         "P": precision,
@@ -129,10 +129,13 @@ def rank_metrics(
 def set_metrics(sets: csr_matrix, truth: csr_matrix, *, filtered: csr_matrix | None = None) -> dict[str, float]:
     """Return micro-F1 over all pairs and macro-F1 over the labels in `truth`; values other than 0 count the same."""
     _check_shape(sets, truth, "the matrix of label sets")
-    dropped, labels = _filter_pattern(filtered, truth), truth.shape[1]
+    dropped = _filter_pattern(filtered, truth)
     output, expected = _remaining(sets, dropped, "the matrix of label sets"), _remaining(truth, dropped, "the truth")
-    shared = scoring.shared_per_label(*output, *expected, labels)
-    predicted, true = (np.bincount(indices, minlength=labels) for _, indices in (output, expected))
+    predicted, true, wrong = (
+        np.bincount(pattern.indices, minlength=truth.shape[1])
+        for pattern in (output, expected, scoring.without_pairs(output, expected))
+    )
+    shared = predicted - wrong
     occurs = true > 0
     if not occurs.any():
         raise DataError("no row of the truth has a label to score")
@@ -213,15 +216,15 @@ def _rank_truth(
 ) -> _RankedTruth:
     """Find the ranks of the true labels; raise DataError if a ranking is wrong."""
     dropped = _filter_pattern(filtered, truth)
-    topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped[0]).max(initial=0)))
-    indptr, labels = _remaining(truth, dropped, "the truth")
+    topk = _as_topk(predictions, truth, deepest + int(np.diff(dropped.indptr).max(initial=0)))
+    true = _remaining(truth, dropped, "the truth")
     predicted = _label_ids(topk.indices)
     ranks, wrong, row = scoring.ranks_of_truth(
-        predicted, np.ascontiguousarray(topk.scores), indptr, labels, *dropped, truth.shape[1], workers
+        predicted, np.ascontiguousarray(topk.scores), true, dropped, truth.shape[1], workers
     )
     if wrong != scoring.SOUND:
         raise _wrong_ranking(wrong, predicted[row], topk.scores[row], row, truth.shape[1])
-    return _RankedTruth(indptr, labels, ranks, topk.k)
+    return _RankedTruth(*true, ranks, topk.k)
 
 
 def _wrong_ranking(wrong: int, predicted: np.ndarray, scores: np.ndarray, row: int, labels: int) -> DataError:
@@ -271,20 +274,20 @@ def _label_ids(indices: np.ndarray) -> np.ndarray:
 def _filter_pattern(filtered: csr_matrix | None, truth: csr_matrix) -> Pattern:
     """Return the pattern of the filter, which is empty without one."""
     if filtered is None:
-        return np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        return Pattern(np.zeros(truth.shape[0] + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
     _check_shape(filtered, truth, "the filter")
     return _sorted_pattern(filtered, "the filter")
 
 
 def _remaining(matrix: csr_matrix, dropped: Pattern, what: str) -> Pattern:
     pattern = _sorted_pattern(matrix, what)
-    return scoring.without_pairs(*pattern, *dropped) if len(dropped[1]) else pattern
+    return scoring.without_pairs(pattern, dropped) if len(dropped.indices) else pattern
 
 
 def _sorted_pattern(matrix: csr_matrix, what: str) -> Pattern:
-    indptr, labels = csr_pattern(matrix, what)  # scipy's code must not run on a broken matrix
-    if scoring.rises_in_rows(indptr, labels) and matrix.data.all():
-        return indptr, labels
+    pattern = csr_pattern(matrix, what)  # scipy's code must not run on a broken matrix
+    if scoring.rises_in_rows(pattern) and matrix.data.all():
+        return pattern
     return csr_pattern(as_csr(matrix), what)
 
 

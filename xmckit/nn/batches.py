@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import DataError
-from xmckit.sparse.topk import csr_pattern
+from xmckit.sparse.csr import csr_pattern
 
 
 @dataclass(frozen=True)

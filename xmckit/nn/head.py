@@ -39,7 +39,7 @@ from xmckit.nn.validation import Validation
 from xmckit.params import Configured, Params, Spec
 from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts
 from xmckit.records import Alternating, LinearDecision, TopK
-from xmckit.sparse.topk import csr_pattern
+from xmckit.sparse.csr import csr_pattern
 
 LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all epochs
 # Adam moves every entry of a matrix by about the learning rate, so a matrix with entries that act together on all rows,

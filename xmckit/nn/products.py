@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, embedding_bag
 from xmckit.errors import DataError
 from xmckit.nn.batches import SparseBatch
 from xmckit.nn.threads import Threads, current_threads, stripes
-from xmckit.sparse.product import Transposed, all_below, multiply, transposed
+from xmckit.sparse.product import Entries, multiply, transpose
 
 _LEAST_WORK = 1 << 20  # products per piece, about 100 µs; for fewer, waking a thread takes longer than the work
 
@@ -40,46 +40,33 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, table: torch.Tensor, batch: SparseBatch, threads: Threads) -> torch.Tensor:
         ctx.threads, ctx.shape = threads, table.shape
         dense = np.ascontiguousarray(table.detach().numpy())
-        pointers, columns, values = batch.offsets.numpy(), batch.indices.numpy(), batch.values.numpy()
-        if not all_below(columns, len(dense)):
+        entries = Entries(batch.offsets.numpy(), batch.indices.numpy(), batch.values.numpy())
+        if entries.indices.min(initial=0) < 0 or entries.indices.max(initial=-1) >= len(dense):
             raise DataError(f"a row of the batch names a feature that a table of {len(dense)} features does not have")
-        out, tasks = _product(pointers, columns, values, dense)
+        out, tasks = _product(entries, dense)
 
-        def transpose() -> None:
-            ctx.entries = transposed(pointers, columns, values, len(dense))
+        def prepare_backward() -> None:
+            ctx.columns, ctx.by_column = transpose(entries, len(dense))
 
         if ctx.needs_input_grad[0]:
-            # The backward pass needs it. It comes second, so that another thread takes it while this one multiplies.
-            tasks.insert(1, transpose)
+            # It comes second, so that another thread takes it while this one multiplies.
+            tasks.insert(1, prepare_backward)
         threads.map(lambda task: task(), tasks)
         return torch.from_numpy(out)
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        entries: Transposed = ctx.entries
-        gradient, tasks = _product(
-            entries.pointers, entries.rows, entries.values, np.ascontiguousarray(slopes[0].numpy())
-        )
+        gradient, tasks = _product(ctx.by_column, np.ascontiguousarray(slopes[0].numpy()))
         ctx.threads.map(lambda task: task(), tasks)
-        sparse = torch.sparse_coo_tensor(
-            torch.from_numpy(entries.columns)[None],
-            torch.from_numpy(gradient),
-            ctx.shape,
-            check_invariants=False,
-        )
-        return sparse, None, None
+        columns, values = torch.from_numpy(ctx.columns)[None], torch.from_numpy(gradient)
+        return torch.sparse_coo_tensor(columns, values, ctx.shape, check_invariants=False), None, None
 
 
-def _product(
-    pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray
-) -> tuple[np.ndarray, list[Callable[[], None]]]:
+def _product(entries: Entries, dense: np.ndarray) -> tuple[np.ndarray, list[Callable[[], None]]]:
     """Return an empty product and the tasks that fill it, which may run at the same time."""
-    out = np.empty((len(pointers) - 1, dense.shape[1]), dense.dtype)
-    zero = np.zeros(dense.shape[1], dense.dtype)
-    return out, [
-        partial(multiply, pointers, indices, values, dense, zero, out, part.start, part.stop)
-        for part in _pieces(len(out), len(indices) * dense.shape[1])
-    ]
+    out = np.empty((len(entries.pointers) - 1, dense.shape[1]), dense.dtype)
+    pieces = _pieces(len(out), len(entries.indices) * dense.shape[1])
+    return out, [partial(multiply, entries, dense, out, piece) for piece in pieces]
 
 
 def _pieces(length: int, work: int) -> list[slice]:

@@ -19,10 +19,7 @@ from torch.nn.functional import softplus
 
 from xmckit.errors import UsageError
 from xmckit.nn.batches import Targets
-
-# Vector instructions compare a block of this many logits with the smallest of the largest so far; only a block with a
-# larger logit is then searched entry by entry.
-_BLOCK = 64
+from xmckit.sparse.topk import keep_best
 
 
 def softmax_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
@@ -105,7 +102,7 @@ def hide_largest(logits: torch.Tensor, counts: torch.Tensor) -> None:
     if most < 1:
         return
     if _has_kernel(logits):
-        _hide_largest(logits.numpy(), counts.numpy(), np.empty(most, logits.numpy().dtype))
+        _hide_largest(logits.numpy(), counts.numpy(), most)
         return
     values, places = torch.topk(logits, most, dim=1)
     hidden = torch.arange(most, device=logits.device) < counts[:, None]
@@ -117,77 +114,11 @@ def _has_kernel(tensor: torch.Tensor) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _hide_largest(logits: np.ndarray, counts: np.ndarray, room: np.ndarray) -> None:
-    """Do the same as `hide_largest`; `room` is as long as the largest count, or as a row if that is less."""
+def _hide_largest(logits: np.ndarray, counts: np.ndarray, most: int) -> None:
+    """Do the same as `hide_largest`; no count is above `most`, or a row is not longer than that."""
+    kept, kept_labels = np.empty(most, logits.dtype), np.empty(most, np.int32)
     for row in range(len(logits)):
         if counts[row] > 0:
-            heap = room[: counts[row]]
-            _fill(heap, logits[row])
-            _hide(logits[row], heap[0], _ties(heap))
-
-
-@njit(cache=True, nogil=True)
-def _fill(heap: np.ndarray, entries: np.ndarray) -> None:
-    """Fill the heap with the largest entries; the smallest of them is at its root."""
-    for place in range(len(heap)):
-        heap[place] = -np.inf
-    for start in range(0, len(entries), _BLOCK):
-        end = min(start + _BLOCK, len(entries))
-        if _any_above(entries[start:end], heap[0]):
-            for place in range(start, end):
-                if entries[place] > heap[0]:
-                    _replace_smallest(heap, entries[place])
-
-
-@njit(cache=True, nogil=True)
-def _ties(heap: np.ndarray) -> int:
-    """Return how many entries equal the root."""
-    ties = 0
-    for place in range(len(heap)):
-        ties += heap[place] == heap[0]
-    return ties
-
-
-@njit(cache=True, nogil=True)
-def _replace_smallest(heap: np.ndarray, entry: float) -> None:
-    """Replace the root by `entry`, and restore the heap."""
-    place, child = 0, 1
-    while child < len(heap):
-        if child + 1 < len(heap) and heap[child + 1] < heap[child]:
-            child += 1
-        if entry <= heap[child]:
-            break
-        heap[place] = heap[child]
-        place, child = child, 2 * child + 1
-    heap[place] = entry
-
-
-@njit(cache=True, nogil=True)
-def _hide(entries: np.ndarray, limit: float, ties: int) -> None:
-    """Set to −inf all entries above the limit and the first `ties` that equal it."""
-    for start in range(0, len(entries), _BLOCK):
-        end = min(start + _BLOCK, len(entries))
-        if not _any_from(entries[start:end], limit):
-            continue
-        for place in range(start, end):
-            if entries[place] > limit:
-                entries[place] = -np.inf
-            elif ties > 0 and entries[place] == limit:
-                entries[place] = -np.inf
-                ties -= 1
-
-
-@njit(cache=True, nogil=True)
-def _any_above(entries: np.ndarray, limit: float) -> bool:
-    result = False
-    for place in range(len(entries)):
-        result |= entries[place] > limit
-    return result
-
-
-@njit(cache=True, nogil=True)
-def _any_from(entries: np.ndarray, limit: float) -> bool:
-    result = False
-    for place in range(len(entries)):
-        result |= entries[place] >= limit
-    return result
+            size, _ = keep_best(logits[row], kept[: counts[row]], kept_labels[: counts[row]])
+            for place in range(size):
+                logits[row, kept_labels[place]] = -np.inf

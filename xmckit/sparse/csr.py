@@ -1,14 +1,40 @@
-"""Build CSR matrices: index types, sorted rows, rows from lists."""
+"""Build and check CSR matrices: index types, sorted rows, rows from lists, blocks of rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from xmckit.context import map_on_threads
+from xmckit.errors import DataError, UsageError
+
 LARGEST_INT32 = np.iinfo(np.int32).max
+
+
+class Pattern(NamedTuple):
+    """Where a CSR matrix has entries, in the types that kernels are compiled for: int64 and int32."""
+
+    indptr: np.ndarray
+    indices: np.ndarray
+
+
+def csr_pattern(matrix: csr_matrix, what: str) -> Pattern:
+    """Return the pattern of a valid matrix; `what` names the matrix in errors."""
+    if getattr(matrix, "format", "") != "csr":
+        form = getattr(matrix, "format", type(matrix).__name__)
+        raise UsageError(f"{what} has to be a CSR matrix, not {form.upper()}")
+    columns = matrix.shape[1]
+    if columns > LARGEST_INT32:
+        raise DataError(f"{what} has {columns} columns, expected at most {LARGEST_INT32}")
+    try:
+        matrix.check_format(full_check=True)
+    except ValueError as error:
+        raise DataError(f"{what} is not a sound CSR matrix with {columns} columns: {error}") from None
+    return Pattern(matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False))
 
 
 def row_pointers(sizes: np.ndarray | list[int]) -> np.ndarray:
@@ -39,3 +65,14 @@ def canonical(matrix: csr_matrix) -> csr_matrix:
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix
+
+
+def row_blocks(rows: int, most: int = 32) -> list[slice]:
+    """Divide the rows into at most `most` blocks, independent of the workers, so that results are too."""
+    size = max(1024, -(-rows // most))
+    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def map_row_blocks(function: Callable[[slice], Any], rows: int, workers: int) -> list[Any]:
+    """Call `function` on blocks of rows, on up to `workers` threads; return the results in order."""
+    return map_on_threads(function, row_blocks(rows), workers=workers)

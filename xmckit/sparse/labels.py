@@ -8,13 +8,11 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
-from xmckit.context import map_on_threads
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.csr import canonical, row_pointers, sorted_csr
+from xmckit.sparse.csr import Pattern, canonical, csr_pattern, map_row_blocks, row_pointers, sorted_csr
 from xmckit.sparse.normalise import weigh_rows
-from xmckit.sparse.product import multiply, transposed
-from xmckit.sparse.scoring import row_blocks
-from xmckit.sparse.topk import csr_pattern, offer, pour
+from xmckit.sparse.product import Entries, multiply, transpose
+from xmckit.sparse.topk import offer, pour
 
 
 def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
@@ -24,17 +22,15 @@ def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
     """
     if k < 1:
         raise UsageError(f"co-occurrence needs k of at least 1, not {k}")
-    indptr, labels = _pairs(Y)
-    by_label = transposed(indptr, labels, np.ones(len(labels), np.bool_), Y.shape[1])
+    pairs = _pairs(Y)
+    labels, by_label = transpose(Entries(*pairs, np.ones(len(pairs.indices), np.bool_)), Y.shape[1])
 
     def count(block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return _cooccurring(
-            by_label.columns, by_label.pointers, by_label.rows, indptr, labels, Y.shape[1], k, block.start, block.stop
-        )
+        return _cooccurring(labels, by_label, pairs, Y.shape[1], k, block)
 
-    parts = map_on_threads(count, row_blocks(len(by_label.columns)), workers=workers)
+    parts = map_row_blocks(count, len(labels), workers)
     sizes = np.zeros(Y.shape[1], np.int64)
-    sizes[by_label.columns] = np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)])
+    sizes[labels] = np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)])
     indices = np.concatenate([np.zeros(0, np.int32), *(part[1] for part in parts)])
     values = np.concatenate([np.zeros(0, np.float32), *(part[2] for part in parts)])
     return csr_matrix((values, indices, row_pointers(sizes)), shape=(Y.shape[1], Y.shape[1]))
@@ -64,9 +60,9 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
         weigh_rows(centroids, workers=workers)
         return centroids
     vectors = _projected(X, projection, workers)
-    by_label = transposed(indptr, labels, shares, Y.shape[1])
+    _, by_label = transpose(Entries(indptr, labels, shares), Y.shape[1])
     pointers = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=Y.shape[1]))])
-    sums = _multiplied(pointers, by_label.rows, by_label.values, vectors, workers)
+    sums = _product(by_label._replace(pointers=pointers), vectors, workers)
     lengths = np.sqrt(np.einsum("ij,ij->i", sums, sums, dtype=np.float64))
     sums /= np.where(lengths > 0, lengths, 1)[:, None].astype(np.float32)
     return sums
@@ -88,8 +84,8 @@ def hashed_projection(features: int, width: int, rng: np.random.Generator, *, ea
     return sorted_csr(values, columns.ravel(), row_pointers(np.full(features, each)), width)
 
 
-def _pairs(Y: csr_matrix) -> tuple[np.ndarray, np.ndarray]:
-    """Return (indptr, indices) of the labels of rows, without repeats and stored zeros."""
+def _pairs(Y: csr_matrix) -> Pattern:
+    """Return the labels of rows, without repeats and stored zeros."""
     csr_pattern(Y, "the label matrix")
     return csr_pattern(canonical(Y), "the label matrix")
 
@@ -102,34 +98,23 @@ def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:
         return np.ascontiguousarray(product.toarray() if issparse(product) else product, dtype=np.float32)
     rows = csr_matrix(X, dtype=np.float32)
     table = np.ascontiguousarray(projection, dtype=np.float32)
-    return _multiplied(rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data, table, workers)
+    return _product(Entries(rows.indptr.astype(np.int64), rows.indices.astype(np.int64), rows.data), table, workers)
 
 
-def _multiplied(
-    pointers: np.ndarray, indices: np.ndarray, values: np.ndarray, dense: np.ndarray, workers: int
-) -> np.ndarray:
-    out, nothing = np.empty((len(pointers) - 1, dense.shape[1]), np.float32), np.zeros(dense.shape[1], np.float32)
-    map_on_threads(
-        lambda block: multiply(pointers, indices, values, dense, nothing, out, block.start, block.stop),
-        row_blocks(len(out)),
-        workers=workers,
-    )
+def _product(entries: Entries, dense: np.ndarray, workers: int) -> np.ndarray:
+    out = np.empty((len(entries.pointers) - 1, dense.shape[1]), np.float32)
+    map_row_blocks(lambda block: multiply(entries, dense, out, block), len(out), workers)
     return out
 
 
 @njit(cache=True, nogil=True)
 def _cooccurring(
-    columns: np.ndarray,
-    pointers: np.ndarray,
-    rows: np.ndarray,
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    label_count: int,
-    k: int,
-    start: int,
-    stop: int,
+    columns: np.ndarray, by_column: Entries, pairs: Pattern, label_count: int, k: int, block: slice
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (entries, labels, counts) of the labels columns[start] … columns[stop − 1]."""
+    """Return (entries, labels, counts) of the labels in a block of `columns`."""
+    pointers, rows, _ = by_column
+    indptr, labels = pairs
+    start, stop = block.start, block.stop
     counts, touched = np.zeros(label_count, np.int32), np.empty(label_count, np.int32)
     k = min(k, label_count)
     kept, kept_counts = np.empty(k, np.int32), np.empty(k)

@@ -6,10 +6,9 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix
 
-from xmckit.context import map_on_threads
 from xmckit.errors import UsageError
-from xmckit.sparse.scoring import row_blocks
-from xmckit.sparse.topk import csr_pattern, longest_row
+from xmckit.sparse.csr import Pattern, csr_pattern, map_row_blocks
+from xmckit.sparse.topk import longest_row
 
 
 def weigh_rows(
@@ -24,30 +23,22 @@ def weigh_rows(
 
     It computes in float64, because squares of float32 can overflow. Rows of zeros stay.
     """
-    csr_pattern(matrix, "the matrix")
+    pattern = csr_pattern(matrix, "the matrix")
     weights = np.ones(0) if column_weights is None else np.asarray(column_weights, dtype=np.float64)
     if column_weights is not None and weights.shape != (matrix.shape[1],):
         raise UsageError(f"a matrix with {matrix.shape[1]} columns needs as many weights, found {weights.shape}")
 
     def weigh(block: slice) -> None:
-        _weigh(matrix.indptr, matrix.indices, matrix.data, weights, unit, factor, block.start, block.stop)
+        _weigh(pattern, matrix.data, weights, unit, factor, block)
 
-    map_on_threads(weigh, row_blocks(matrix.shape[0]), workers=workers)
+    map_row_blocks(weigh, matrix.shape[0], workers)
 
 
 @njit(cache=True, nogil=True)
-def _weigh(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    weights: np.ndarray,
-    unit: bool,
-    factor: float,
-    start: int,
-    stop: int,
-) -> None:
-    weighted = np.empty(longest_row(indptr[start : stop + 1]))
-    for row in range(start, stop):
+def _weigh(pattern: Pattern, data: np.ndarray, weights: np.ndarray, unit: bool, factor: float, block: slice) -> None:
+    indptr, indices = pattern
+    weighted = np.empty(longest_row(indptr[block.start : block.stop + 1]))
+    for row in range(block.start, block.stop):
         values, columns = data[indptr[row] : indptr[row + 1]], indices[indptr[row] : indptr[row + 1]]
         for place in range(len(values)):
             weighted[place] = values[place]

@@ -19,27 +19,12 @@ _NEAR = 1 << 18  # bytes that fit into the cache of a core, so that prefetching 
 _TOGETHER = 64  # entries with rows of the dense matrix that stay in the cache for all parts of the columns
 
 
-class Transposed(NamedTuple):
-    """The ascending columns of a CSR matrix that have entries, and these entries by column and ascending row."""
+class Entries(NamedTuple):
+    """The entries of a CSR matrix."""
 
-    columns: np.ndarray
     pointers: np.ndarray
-    rows: np.ndarray
+    indices: np.ndarray
     values: np.ndarray
-
-
-def transposed(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int) -> Transposed:
-    """Transpose, with time and memory for the entries and one bit per column."""
-    return Transposed(*_transpose(indptr, indices, values, columns))
-
-
-@njit(cache=True, nogil=True)
-def all_below(indices: np.ndarray, columns: int) -> bool:
-    """Tell whether every index is below `columns`, and not negative."""
-    valid = True
-    for place in range(len(indices)):
-        valid &= uint64(indices[place]) < uint64(columns)
-    return valid
 
 
 def _adder(size: int) -> Any:
@@ -47,23 +32,21 @@ def _adder(size: int) -> Any:
 
     @njit(nogil=True, error_model="numpy")
     def add(
-        indptr: np.ndarray,
-        indices: np.ndarray,
-        values: np.ndarray,
+        entries: Entries,
         dense: np.ndarray,
-        start: np.ndarray,
+        zeros: np.ndarray,
         out: np.ndarray,
-        first: int,
-        last: int,
+        rows: slice,
         end_of_all: int,
         column: int,
     ) -> None:
         """Do the work of `multiply` for `size` bytes of every row from byte `column` on."""
+        indptr, indices, values = entries
         step, far = dense.shape[1] * dense.itemsize, dense.nbytes > _NEAR
-        base, target = address(dense, dense) + column, address(out, dense) + first * step + column
-        place = indptr[first]
-        for row in range(first, last):
-            total = load(address(start, dense) + column, dense)
+        base, target = address(dense, dense) + column, address(out, dense) + rows.start * step + column
+        place = indptr[rows.start]
+        for row in range(rows.start, rows.stop):
+            total = load(address(zeros, dense) + column, dense)
             while place < indptr[row + 1]:
                 if far and place + _AHEAD < end_of_all:
                     for line in range(0, size, _LINE):
@@ -80,23 +63,12 @@ _add_wide, _add_half, _add_line = _adder(_WIDE), _adder(_HALF), _adder(_LINE)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def multiply(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    values: np.ndarray,
-    dense: np.ndarray,
-    start: np.ndarray,
-    out: np.ndarray,
-    first: int,
-    last: int,
-) -> None:
-    """Set out[i] = start + Σ_j values[j] · dense[indices[j]] over the entries of row i, for rows first … last − 1.
-
-    To multiply a transpose, pass the pointers and rows of a `Transposed` as `indptr` and `indices`.
-    """
-    step, end = dense.shape[1] * dense.itemsize, indptr[last]
+def multiply(entries: Entries, dense: np.ndarray, out: np.ndarray, rows: slice) -> None:
+    """Set out[i] = Σ_j values[j] · dense[indices[j]] over the entries of row i, for some rows."""
+    indptr, first, last = entries.pointers, rows.start, rows.stop
+    step, end, zeros = dense.shape[1] * dense.itemsize, indptr[last], np.zeros(dense.shape[1], dense.dtype)
     if step < _LINE:
-        _add_few(indptr, indices, values, dense, start, out, first, last)
+        _add_few(entries, dense, out, rows)
         return
     while first < last:
         stop = first + 1
@@ -104,47 +76,42 @@ def multiply(
             stop += 1
         column = 0
         while column + _WIDE <= step:
-            _add_wide(indptr, indices, values, dense, start, out, first, stop, end, column)
+            _add_wide(entries, dense, zeros, out, slice(first, stop), end, column)
             column += _WIDE
         if column + _HALF <= step:
-            _add_half(indptr, indices, values, dense, start, out, first, stop, end, column)
+            _add_half(entries, dense, zeros, out, slice(first, stop), end, column)
             column += _HALF
         if column + _LINE <= step:
-            _add_line(indptr, indices, values, dense, start, out, first, stop, end, column)
+            _add_line(entries, dense, zeros, out, slice(first, stop), end, column)
             column += _LINE
         if column < step:
             # This repeats some columns that are done, with the same result.
-            _add_line(indptr, indices, values, dense, start, out, first, stop, end, step - _LINE)
+            _add_line(entries, dense, zeros, out, slice(first, stop), end, step - _LINE)
         first = stop
 
 
 @njit(nogil=True, error_model="numpy")
-def _add_few(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    values: np.ndarray,
-    dense: np.ndarray,
-    start: np.ndarray,
-    out: np.ndarray,
-    first: int,
-    last: int,
-) -> None:
-    for row in range(first, last):
+def _add_few(entries: Entries, dense: np.ndarray, out: np.ndarray, rows: slice) -> None:
+    indptr, indices, values = entries
+    for row in range(rows.start, rows.stop):
         for column in range(dense.shape[1]):
-            total = start[column]
+            total = dense.dtype.type(0)
             for place in range(indptr[row], indptr[row + 1]):
                 total += values[place] * dense[indices[place], column]
             out[row, column] = total
 
 
 @njit(cache=True, nogil=True)
-def _transpose(
-    indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, columns: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def transpose(entries: Entries, columns: int) -> tuple[np.ndarray, Entries]:
+    """Return the ascending columns that have entries, and the entries by column and ascending row.
+
+    It takes time and memory for the entries, and one bit per column.
+    """
+    indptr, indices, values = entries
     # Unsigned, so that numba does not check for negative indices.
-    one, low, entries = uint64(1), uint64(63), uint64(len(indices))
+    one, low, count = uint64(1), uint64(63), uint64(len(indices))
     bits = np.zeros((columns >> 6) + 1, np.uint64)
-    for place in range(entries):
+    for place in range(count):
         column = uint64(indices[place])
         bits[column >> uint64(6)] |= one << (column & low)
     # The number of columns before each word of bits.
@@ -160,7 +127,7 @@ def _transpose(
             size += one
     pointers = np.zeros(size + uint64(2), np.int64)
     nth_of = np.empty(len(indices), np.uint32)
-    for place in range(entries):
+    for place in range(count):
         column = uint64(indices[place])
         word = column >> uint64(6)
         nth = before[word] + bit_count(bits[word] & ((one << (column & low)) - one))
@@ -175,4 +142,4 @@ def _transpose(
             target = uint64(pointers[nth])
             pointers[nth] = target + one
             rows[target], ordered[target] = row, values[place]
-    return used[:size], pointers[: size + one], rows, ordered
+    return used[:size], Entries(pointers[: size + one], rows, ordered)

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 
 from xmckit.context import map_on_threads
+from xmckit.sparse.csr import Pattern, map_row_blocks, row_blocks
 
 # A scan adds _ONCE + rank for each place where it finds a true label, and subtracts _ONCE at the end, in 32 bits. This
 # gives the rank of a label that was found once, and MISSED, above any rank, for a label that was never found. Sums fit
@@ -30,36 +31,21 @@ SOUND, OUT_OF_RANGE, REPEATED, AFTER_PADDING, NOT_DESCENDING = range(5)
 _FEW = 32  # most true labels of a row for which scanning its ranking is the faster way
 
 
-def row_blocks(rows: int, most: int = 32) -> list[slice]:
-    """Divide the rows into at most `most` blocks, independent of the workers, so that results are too."""
-    size = max(1024, -(-rows // most))
-    return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-
-
 def ranks_of_truth(
-    predicted: np.ndarray,
-    scores: np.ndarray,
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    drop_indptr: np.ndarray,
-    drop_labels: np.ndarray,
-    label_count: int,
-    workers: int = 1,
+    predicted: np.ndarray, scores: np.ndarray, true: Pattern, dropped: Pattern, label_count: int, workers: int = 1
 ) -> tuple[np.ndarray, int, int]:
     """Return (rank from 0 of each true label in its row's ranking or MISSED, error code, first row with the error).
 
     A rank counts only labels that are not dropped; no true label may be dropped.
     """
-    ranks = np.full(len(labels), MISSED, np.uint32)
+    ranks = np.full(len(true.indices), MISSED, np.uint32)
     if not predicted.shape[1]:
         return ranks, SOUND, -1
 
     def rank_block(block: slice) -> tuple[int, int]:
-        return _rank_rows(
-            predicted, scores, indptr, labels, drop_indptr, drop_labels, label_count, block.start, block.stop, ranks
-        )
+        return _rank_rows(predicted, scores, true, dropped, label_count, block, ranks)
 
-    for wrong, row in map_on_threads(rank_block, row_blocks(len(predicted)), workers=workers):
+    for wrong, row in map_row_blocks(rank_block, len(predicted), workers):
         if wrong != SOUND:
             return ranks, wrong, row
     return ranks, SOUND, -1
@@ -69,16 +55,15 @@ def ranks_of_truth(
 def _rank_rows(
     predicted: np.ndarray,
     scores: np.ndarray,
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    drop_indptr: np.ndarray,
-    drop_labels: np.ndarray,
+    true: Pattern,
+    dropped: Pattern,
     label_count: int,
-    start: int,
-    stop: int,
+    block: slice,
     ranks: np.ndarray,
 ) -> tuple[int, int]:
-    """Fill `ranks`, which hold MISSED, for rows start … stop − 1. Return (error code, first row with the error)."""
+    """Fill `ranks`, which hold MISSED, for a block of rows. Return (error code, first row with the error)."""
+    indptr, labels = true
+    start, stop = block.start, block.stop
     wrong, row = SOUND, start
     while row < stop:
         if _may_be_wrong(predicted, scores, row, label_count):
@@ -97,8 +82,8 @@ def _rank_rows(
         repeated = _first_repeated(indptr, ranks, start, row)
         if repeated >= 0:
             return REPEATED, repeated
-    if drop_indptr[start] < drop_indptr[stop]:
-        _skip_dropped(predicted, indptr, drop_indptr, drop_labels, start, row, ranks)
+    if dropped.indptr[start] < dropped.indptr[stop]:
+        _skip_dropped(predicted, indptr, dropped, slice(start, row), ranks)
     return wrong, row
 
 
@@ -202,19 +187,12 @@ def _place_of(label: int, predicted: np.ndarray, row: int, filled: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _skip_dropped(
-    predicted: np.ndarray,
-    indptr: np.ndarray,
-    drop_indptr: np.ndarray,
-    drop_labels: np.ndarray,
-    start: int,
-    stop: int,
-    ranks: np.ndarray,
-) -> None:
+def _skip_dropped(predicted: np.ndarray, indptr: np.ndarray, dropped: Pattern, block: slice, ranks: np.ndarray) -> None:
     """Make ranks count only labels that are not dropped."""
-    width, offset = predicted.shape[1], drop_indptr[start]
-    drop_ranks = np.empty(drop_indptr[stop] - offset, np.int32)
-    for row in range(start, stop):
+    drop_indptr, drop_labels = dropped
+    width, offset = predicted.shape[1], drop_indptr[block.start]
+    drop_ranks = np.empty(drop_indptr[block.stop] - offset, np.int32)
+    for row in range(block.start, block.stop):
         for drop in range(drop_indptr[row], drop_indptr[row + 1]):
             drop_ranks[drop - offset] = _place_of(drop_labels[drop], predicted, row, width)
         for place in range(indptr[row], indptr[row + 1]):
@@ -242,12 +220,7 @@ class RankingSums(NamedTuple):
 
 
 def ranking_sums(
-    indptr: np.ndarray,
-    labels: np.ndarray,
-    ranks: np.ndarray,
-    weights: np.ndarray,
-    cutoffs: np.ndarray,
-    workers: int = 1,
+    true: Pattern, ranks: np.ndarray, weights: np.ndarray, cutoffs: np.ndarray, workers: int = 1
 ) -> RankingSums:
     """Return hits, recall, nDCG, gain, weighted nDCG and covered labels, for ascending cutoffs.
 
@@ -258,19 +231,17 @@ def ranking_sums(
     discount = np.append(1 / np.log2(places + 1), 0.0)
     # One further cutoff takes the misses.
     first_cut = np.append(np.searchsorted(cutoffs, places), len(cutoffs))
-    sizes, group_of_size = _groups(np.bincount(np.diff(indptr)))
+    sizes, group_of_size = _groups(np.bincount(np.diff(true.indptr)))
     shape = len(sizes), len(cutoffs) + 1
 
     def add_block(block: slice) -> tuple[np.ndarray, np.ndarray]:
         found, best = np.zeros((*shape, 4)), np.zeros((*shape, 2))
-        _add_rows(
-            indptr, labels, ranks, weights, group_of_size, first_cut, discount, block.start, block.stop, found, best
-        )
+        _add_rows(true, ranks, weights, group_of_size, first_cut, discount, block, found, best)
         return found, best
 
     # Fewer blocks limit the memory for sums by size and cutoff if there are very many of both.
-    blocks = row_blocks(len(indptr) - 1, most=max(1, min(32, (1 << 21) // (shape[0] * shape[1]))))
-    tasks: list[Callable[[], Any]] = [partial(_covered_labels, labels, ranks, first_cut, len(weights))]
+    blocks = row_blocks(len(true.indptr) - 1, most=max(1, min(32, (1 << 21) // (shape[0] * shape[1]))))
+    tasks: list[Callable[[], Any]] = [partial(_covered_labels, true.indices, ranks, first_cut, len(weights))]
     tasks += [partial(add_block, block) for block in blocks]
     covered, *parts = map_on_threads(_call, tasks, workers=workers)
     found, best = (np.cumsum(sum(part), axis=1)[:, :-1] for part in zip(*parts, strict=True))
@@ -303,22 +274,21 @@ def _groups(rows_of_size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True, nogil=True)
 def _add_rows(
-    indptr: np.ndarray,
-    labels: np.ndarray,
+    true: Pattern,
     ranks: np.ndarray,
     weights: np.ndarray,
     group_of_size: np.ndarray,
     first_cut: np.ndarray,
     discount: np.ndarray,
-    start: int,
-    stop: int,
+    block: slice,
     found: np.ndarray,
     best: np.ndarray,
 ) -> None:
     """Add to `found` (group, cutoff: hits, gain, DCG, weighted DCG) and `best` (group, cutoff: gain, weighted DCG)."""
+    indptr, labels = true
     deepest = len(discount) - 1
     heaviest = np.empty(min(deepest, len(group_of_size)))
-    for row in range(start, stop):
+    for row in range(block.start, block.stop):
         group, size = group_of_size[indptr[row + 1] - indptr[row]], 0
         for place in range(indptr[row], indptr[row + 1]):
             rank, weight = min(ranks[place], deepest), weights[labels[place]]
@@ -370,8 +340,9 @@ def _count_levels(level: np.ndarray, levels: int) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def rises_in_rows(indptr: np.ndarray, labels: np.ndarray) -> bool:
+def rises_in_rows(pattern: Pattern) -> bool:
     """Tell whether labels ascend in every row: they may only fall where a row ends."""
+    indptr, labels = pattern
     falls = np.int32(0)
     for place in range(len(labels) - 1):
         falls += np.int32(labels[place] >= labels[place + 1])
@@ -385,26 +356,10 @@ def rises_in_rows(indptr: np.ndarray, labels: np.ndarray) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def shared_per_label(
-    indptr: np.ndarray, labels: np.ndarray, other_indptr: np.ndarray, other_labels: np.ndarray, label_count: int
-) -> np.ndarray:
-    """Count the rows that have a label in both matrices, for each label. Both have sorted rows."""
-    shared = np.zeros(label_count, np.int64)
-    for row in range(len(indptr) - 1):
-        other, other_end = other_indptr[row], other_indptr[row + 1]
-        for place in range(indptr[row], indptr[row + 1]):
-            while other < other_end and other_labels[other] < labels[place]:
-                other += 1
-            if other < other_end and other_labels[other] == labels[place]:
-                shared[labels[place]] += 1
-    return shared
-
-
-@njit(cache=True, nogil=True)
-def without_pairs(
-    indptr: np.ndarray, labels: np.ndarray, drop_indptr: np.ndarray, drop_labels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def without_pairs(pattern: Pattern, dropped: Pattern) -> Pattern:
     """Return the pattern of a matrix without the pairs of another one. Both have sorted rows."""
+    indptr, labels = pattern
+    drop_indptr, drop_labels = dropped
     kept_indptr, kept = np.zeros_like(indptr), np.empty_like(labels)
     size = 0
     for row in range(len(indptr) - 1):
@@ -416,4 +371,4 @@ def without_pairs(
                 kept[size] = labels[place]
                 size += 1
         kept_indptr[row + 1] = size
-    return kept_indptr, kept[:size].copy()
+    return Pattern(kept_indptr, kept[:size].copy())

@@ -12,9 +12,8 @@ from scipy.sparse import csr_matrix
 
 from xmckit.context import map_on_threads
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.csr import LARGEST_INT32
-from xmckit.sparse.scoring import row_blocks
-from xmckit.sparse.topk import csr_pattern, first_row_with_repeats, offer, pour
+from xmckit.sparse.csr import csr_pattern, map_row_blocks, row_blocks, row_pointers
+from xmckit.sparse.topk import first_row_with_repeats, longest_row, offer, pour
 
 
 class _Lists(NamedTuple):
@@ -60,7 +59,7 @@ def merge_shortlists(
     merged = reduce(lambda left, right: _united(left, right, how == "sum", workers), lists)
     if order == "score" or k is not None:
         merged = _ranked(merged, k, order == "score", workers)
-    pointers = merged.pointers if merged.pointers[-1] > LARGEST_INT32 else merged.pointers.astype(np.int32)
+    pointers = row_pointers(np.diff(merged.pointers))
     values = merged.scores.astype(np.float32, copy=False)
     return csr_matrix((values, merged.labels, pointers), shape=shortlists[0].shape)
 
@@ -70,13 +69,11 @@ def _lists(pointers: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> _Lis
 
 
 def _by_label(matrix: csr_matrix, dtype: Any) -> _Lists:
-    pointers, labels = csr_pattern(matrix, "a shortlist")
-    row = first_row_with_repeats(pointers, labels)
+    row = first_row_with_repeats(csr_pattern(matrix, "a shortlist"))
     if row >= 0:
         raise DataError("a shortlist names a label twice", row=row)
-    if not matrix.has_sorted_indices:
-        matrix = matrix.sorted_indices()
-        pointers, labels = csr_pattern(matrix, "a shortlist")
+    matrix = matrix if matrix.has_sorted_indices else matrix.sorted_indices()
+    pointers, labels = csr_pattern(matrix, "a shortlist")
     return _lists(pointers, labels, np.ascontiguousarray(matrix.data[: pointers[-1]], dtype=dtype))
 
 
@@ -90,9 +87,7 @@ def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
     room = _lists(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1], left.scores.dtype))
     sizes = np.empty(len(starts) - 1, np.int64)
     blocks = row_blocks(len(sizes), most=max(1, workers))
-    map_on_threads(
-        lambda block: _unite(left, right, adding, block.start, block.stop, room, sizes), blocks, workers=workers
-    )
+    map_on_threads(lambda block: _unite(left, right, adding, block, room, sizes), blocks, workers=workers)
     pointers = _pointers(sizes)
     for block in blocks[1:]:
         gap = starts[block.start] - pointers[block.start]
@@ -108,9 +103,7 @@ def _ranked(lists: _Lists, k: int | None, best_first: bool, workers: int) -> _Li
     sizes = np.diff(lists.pointers)
     pointers = _pointers(sizes if k is None else np.minimum(sizes, k))
     ranked = _lists(pointers, np.empty(pointers[-1], np.int32), np.empty(pointers[-1], lists.scores.dtype))
-    map_on_threads(
-        lambda block: _rank(lists, best_first, block.start, block.stop, ranked), row_blocks(len(sizes)), workers=workers
-    )
+    map_row_blocks(lambda block: _rank(lists, best_first, block, ranked), len(sizes), workers)
     return ranked
 
 
@@ -132,13 +125,13 @@ def _first_nan(scores: np.ndarray) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _unite(left: _Lists, right: _Lists, adding: bool, start: int, stop: int, room: _Lists, sizes: np.ndarray) -> None:
-    """Write the union of rows start … stop − 1 to `room`, without gaps, from where it has the first of them."""
+def _unite(left: _Lists, right: _Lists, adding: bool, block: slice, room: _Lists, sizes: np.ndarray) -> None:
+    """Write the union of a block of rows to `room`, without gaps, from where it has the first of them."""
     one, nothing = uint64(1), -left.scores.dtype.type(np.inf)
     nothing_bits = np.full(1, nothing, left.scores.dtype).view(left.bits.dtype)[0]
     # Unsigned, so that numba does not check for negative indices.
-    at = uint64(room.pointers[start])
-    for row in range(start, stop):
+    at = uint64(room.pointers[block.start])
+    for row in range(block.start, block.stop):
         first = at
         i, i_end = uint64(left.pointers[row]), uint64(left.pointers[row + 1])
         j, j_end = uint64(right.pointers[row]), uint64(right.pointers[row + 1])
@@ -168,13 +161,11 @@ def _unite(left: _Lists, right: _Lists, adding: bool, start: int, stop: int, roo
 
 
 @njit(cache=True, nogil=True)
-def _rank(lists: _Lists, best_first: bool, start: int, stop: int, ranked: _Lists) -> None:
-    """Fill `ranked` with the best labels of rows start … stop − 1, as many as it has room for."""
-    longest = 0
-    for row in range(start, stop):
-        longest = max(longest, ranked.pointers[row + 1] - ranked.pointers[row])
+def _rank(lists: _Lists, best_first: bool, block: slice, ranked: _Lists) -> None:
+    """Fill `ranked` with the best labels of a block of rows, as many as it has room for."""
+    longest = longest_row(ranked.pointers[block.start : block.stop + 1])
     kept, kept_scores = np.empty(longest, np.int32), np.empty(longest, lists.scores.dtype)
-    for row in range(start, stop):
+    for row in range(block.start, block.stop):
         here = slice(ranked.pointers[row], ranked.pointers[row + 1])
         labels, scores = ranked.labels[here], ranked.scores[here]
         count, room = 0, len(labels)

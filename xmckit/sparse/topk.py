@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.errors import DataError, UsageError
 from xmckit.records import TopK
+from xmckit.sparse.csr import Pattern, csr_pattern
 from xmckit.sparse.lanes import (
     address,
     count_below,
@@ -46,30 +47,15 @@ def topk_dense(scores: np.ndarray, k: int) -> TopK:
 
 def topk_csr(scores: csr_matrix, k: int) -> TopK:
     """Return the best `k` stored scores of each row, padded with −1; a stored zero is a score."""
-    indptr, labels = csr_pattern(scores, "the score matrix")
+    pattern = csr_pattern(scores, "the score matrix")
     indices, values = _empty(scores.shape[0], k)
-    row = first_row_with_repeats(indptr, labels)
+    row = first_row_with_repeats(pattern)
     if row >= 0:
         raise DataError("a label has two scores", row=row)
-    row = _select_csr(indptr, labels, np.ascontiguousarray(_ordered_floats(scores.data)), indices, values)
+    row = _select_csr(pattern, np.ascontiguousarray(_ordered_floats(scores.data)), indices, values)
     if row >= 0:
         raise DataError("a score is not a number (NaN)", row=row)
     return TopK(indices, values)
-
-
-def csr_pattern(matrix: csr_matrix, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (indptr int64, indices int32) of a valid matrix, the types that kernels are compiled for."""
-    if getattr(matrix, "format", "") != "csr":
-        form = getattr(matrix, "format", type(matrix).__name__)
-        raise UsageError(f"{what} has to be a CSR matrix, not {form.upper()}")
-    columns, most = matrix.shape[1], np.iinfo(np.int32).max
-    if columns > most:
-        raise DataError(f"{what} has {columns} columns, expected at most {most}")
-    try:
-        matrix.check_format(full_check=True)
-    except ValueError as error:
-        raise DataError(f"{what} is not a sound CSR matrix with {columns} columns: {error}") from None
-    return matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False)
 
 
 def _ordered_floats(scores: np.ndarray) -> np.ndarray:
@@ -141,36 +127,44 @@ def _any_above(scores: np.ndarray, limit: float) -> bool:
 
 
 @njit(cache=True, nogil=True)
+def keep_best(scores: np.ndarray, kept: np.ndarray, kept_labels: np.ndarray) -> tuple[int, bool]:
+    """Fill a heap with the best scores of a row and their labels. Return (its size, whether a score is NaN)."""
+    size, has_nan, limit = 0, False, scores.dtype.type(-np.inf)
+    for start in range(0, len(scores), _BLOCK):
+        end = min(start + _BLOCK, len(scores))
+        if not _any_above(scores[start:end], limit):
+            continue
+        for label in range(start, end):
+            score = scores[label]
+            if score <= limit:
+                continue
+            if np.isnan(score):
+                has_nan = True
+                continue
+            size = offer(kept, kept_labels, size, score, label)
+            if size == len(kept):
+                limit = kept[0]
+    return size, has_nan
+
+
+@njit(cache=True, nogil=True)
 def _select_dense(scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray) -> int:
     """Fill the result. Return the first row with a NaN, or −1."""
     rows, width = scores.shape
     k = min(out_labels.shape[1], width)
     kept, kept_labels = np.empty(k, scores.dtype), np.empty(k, np.int32)
     for row in range(rows):
-        size = 0
-        limit = scores.dtype.type(-np.inf)
-        for start in range(0, width, _BLOCK):
-            end = min(start + _BLOCK, width)
-            if not _any_above(scores[row, start:end], limit):
-                continue
-            for label in range(start, end):
-                score = scores[row, label]
-                if score <= limit:
-                    continue
-                if np.isnan(score):
-                    return row
-                size = offer(kept, kept_labels, size, score, label)
-                if size == k:
-                    limit = kept[0]
+        size, has_nan = keep_best(scores[row], kept, kept_labels)
+        if has_nan:
+            return row
         pour(kept, kept_labels, size, out_labels[row], out_scores[row])
     return -1
 
 
 @njit(cache=True, nogil=True)
-def _select_csr(
-    indptr: np.ndarray, labels: np.ndarray, scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray
-) -> int:
+def _select_csr(pattern: Pattern, scores: np.ndarray, out_labels: np.ndarray, out_scores: np.ndarray) -> int:
     """Fill the result. Return the first row with a NaN, or −1."""
+    indptr, labels = pattern
     k, groups = out_labels.shape[1], _GROUPS // scores.itemsize
     longest = longest_row(indptr)
     near, near_labels = np.empty(longest, scores.dtype), np.empty(longest, np.int32)
@@ -290,8 +284,9 @@ def has_repeats(labels: np.ndarray, row: int, table: np.ndarray) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def first_row_with_repeats(indptr: np.ndarray, labels: np.ndarray) -> int:
+def first_row_with_repeats(pattern: Pattern) -> int:
     """Return the first row that names a label twice, or −1."""
+    indptr, labels = pattern
     table = np.zeros(slots_for(longest_row(indptr)), np.int64)
     for row in range(len(indptr) - 1):
         here = labels[indptr[row] : indptr[row + 1]]
