@@ -69,7 +69,9 @@ def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> 
     if suffix in (".jsonl", ".ndjson"):
         return LabelledRows(path.name, *JsonLines().read_file(path, context=context))
     if suffix in (".svm", ".svmlight"):
-        grammar = Grammar(features=features.width if features else None, first_feature=1, annotated=True)
+        grammar = Grammar(first_feature=1, annotated=True)
+        if features:
+            grammar = grammar._replace(features=features.width)
         expected = f"the model takes {features.width} features, numbered from 1" if features else ""
         parsed = reading.read_rows(path, reading.read_bytes(path), 0, grammar, context=context, expected=expected)
         X = parsed.features(features.width if features else parsed.features_seen)

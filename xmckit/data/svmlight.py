@@ -64,8 +64,8 @@ class Svmlight(reading.FileReader):
         text = reading.read_bytes(path)
         first_label, first_feature = self._first_numbers
         grammar = Grammar(
-            labels=self.params.labels,
-            features=self.params.features,
+            labels=self.params.labels or LARGEST_INDEX + 1,
+            features=self.params.features or LARGEST_INDEX + 1,
             first_label=first_label,
             first_feature=first_feature,
             annotated=True,

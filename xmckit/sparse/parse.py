@@ -22,9 +22,10 @@ from scipy.sparse import csr_matrix
 
 from xmckit.sparse import parse_kernels as kernels
 from xmckit.sparse.csr import sorted_csr
+from xmckit.sparse.parse_kernels import LARGEST_INDEX as LARGEST_INDEX
+from xmckit.sparse.parse_kernels import Grammar
 
 CHUNK_BYTES = 8 << 20
-LARGEST_INDEX = 2**31 - 2
 
 Advance = Callable[[float], None]
 Spread = Callable[[Callable[[Any], Any], list], list]
@@ -47,22 +48,6 @@ class WrongRows(Exception):
     def __init__(self, rows: int):
         super().__init__(rows)
         self.rows = rows
-
-
-@dataclass(frozen=True)
-class Grammar:
-    """What a line holds. `labels` and `features` are numbers of columns; None allows every number that fits an index.
-
-    `first_label` and `first_feature` are the numbers of column 0. With `annotated`, `#` starts a comment, and a line
-    without labels and features is no row; otherwise an empty line is an empty row.
-    """
-
-    has_labels: bool = True
-    labels: int | None = None
-    features: int | None = None
-    first_label: int = 0
-    first_feature: int = 0
-    annotated: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,10 +121,10 @@ class _Chunk:
 
 
 def _chunks(text: np.ndarray, start: int, chunk_bytes: int) -> list[_Chunk]:
-    complete = _after_last_line(text[: max(start, len(text) - kernels.PADDING)], start)
+    complete = kernels.after_last_line(text, start, max(start, len(text) - kernels.PADDING))
     chunks = []
     while start < complete:
-        end = _after_line(text, min(start + chunk_bytes, complete) - 1)
+        end = kernels.after_line(text, min(start + chunk_bytes, complete) - 1)
         chunks.append(_Chunk(text[start : end + kernels.PADDING], end - start, start))
         start = end
     if start < len(text):
@@ -156,28 +141,6 @@ def _last_chunk(text: np.ndarray, start: int) -> _Chunk:
     padded[length - 1] = _LINE_FEED
     padded.flags.writeable = False  # like a mapped file, so that kernels compile once
     return _Chunk(padded, length, start)
-
-
-def _after_line(text: np.ndarray, position: int, window: int = 1 << 16) -> int:
-    """Return the position behind the first line feed at or after `position`, or the length of the text."""
-    while position < len(text):
-        line_feeds = np.flatnonzero(text[position : position + window] == _LINE_FEED)
-        if len(line_feeds):
-            return position + int(line_feeds[0]) + 1
-        position += window
-    return len(text)
-
-
-def _after_last_line(text: np.ndarray, start: int, window: int = 1 << 16) -> int:
-    """Return the position behind the last line feed at or after `start`, or `start` if there is none."""
-    end = len(text)
-    while end > start:
-        begin = max(start, end - window)
-        line_feeds = np.flatnonzero(text[begin:end] == _LINE_FEED)
-        if len(line_feeds):
-            return begin + int(line_feeds[-1]) + 1
-        end = begin
-    return start
 
 
 class _SecondPass:
@@ -220,7 +183,7 @@ class _SecondPass:
             unsorted_features=np.empty((rows_end - rows, 2), dtype=np.int64),
             report=np.zeros(8, dtype=np.int64),
         )
-        kernels.parse(chunk.padded, chunk.length, _line_format(self.grammar), arrays)
+        kernels.parse(chunk.padded, chunk.length, self.grammar, arrays)
         error = _finish(chunk.text, arrays)
         if error is not None:
             error = TextError(error.code, error.position + chunk.position)
@@ -233,13 +196,12 @@ class _SecondPass:
         rows, labels, features = (int(n) for n in starts[-1])
         for number in range(len(self.chunks)):
             old, new, size = self.bounds[number], starts[number], used[number]
-            _move(self.label_ends, int(old[0]) + 1, int(new[0]) + 1, int(size[0]))
-            _move(self.feature_ends, int(old[0]) + 1, int(new[0]) + 1, int(size[0]))
-            self.label_ends[new[0] + 1 : new[0] + 1 + size[0]] += new[1]
-            self.feature_ends[new[0] + 1 : new[0] + 1 + size[0]] += new[2]
-            _move(self.label_indices, int(old[1]), int(new[1]), int(size[1]))
-            _move(self.feature_indices, int(old[2]), int(new[2]), int(size[2]))
-            _move(self.values, int(old[2]), int(new[2]), int(size[2]))
+            for ends, before in ((self.label_ends, new[1]), (self.feature_ends, new[2])):
+                _move(ends, old[0] + 1, new[0] + 1, size[0])
+                ends[new[0] + 1 : new[0] + 1 + size[0]] += before
+            _move(self.label_indices, old[1], new[1], size[1])
+            _move(self.feature_indices, old[2], new[2], size[2])
+            _move(self.values, old[2], new[2], size[2])
         return SparseRows(
             rows,
             _cut(self.label_ends, rows + 1),
@@ -248,14 +210,6 @@ class _SecondPass:
             _cut(self.feature_indices, features),
             _cut(self.values, features),
         )
-
-
-def _line_format(grammar: Grammar) -> kernels.LineFormat:
-    labels = LARGEST_INDEX + 1 if grammar.labels is None else grammar.labels
-    features = LARGEST_INDEX + 1 if grammar.features is None else grammar.features
-    return kernels.LineFormat(
-        grammar.has_labels, grammar.annotated, grammar.first_label, labels, grammar.first_feature, features
-    )
 
 
 def _finish(text: np.ndarray, arrays: kernels.RowArrays) -> TextError | None:

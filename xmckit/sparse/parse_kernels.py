@@ -28,6 +28,7 @@ _LARGEST_POWER = 280
 _POWERS_OF_TEN = np.array([float(f"1e{power}") for power in range(_LARGEST_POWER + 1)])
 _POWERS_UP_TO_EIGHT = 10 ** np.arange(9)
 _EXPONENT_LIMIT = 10**17
+LARGEST_INDEX = 2**31 - 2
 # Larger integers are cut to this one, which is beyond every index.
 LARGEST_INTEGER = 2**40
 
@@ -59,17 +60,19 @@ _inlined = njit(nogil=True, inline="always")
 CODE, POSITION, ROWS, LABELS, FEATURES, UNDECIDED_VALUES, UNSORTED_LABELS, UNSORTED_FEATURES = range(8)
 
 
-class LineFormat(NamedTuple):
-    """What a line holds: `first_label` and `first_feature` are the numbers of column 0, `labels` and `features` the
-    numbers of columns. With `annotated`, `#` starts a comment and a line without labels and features is no row.
+class Grammar(NamedTuple):
+    """What a line holds. `labels` and `features` are numbers of columns, by default all that fit an index.
+
+    `first_label` and `first_feature` are the numbers of column 0. With `annotated`, `#` starts a comment, and a line
+    without labels and features is no row; otherwise an empty line is an empty row.
     """
 
-    has_labels: bool
-    annotated: bool
-    first_label: int
-    labels: int
-    first_feature: int
-    features: int
+    has_labels: bool = True
+    labels: int = LARGEST_INDEX + 1
+    features: int = LARGEST_INDEX + 1
+    first_label: int = 0
+    first_feature: int = 0
+    annotated: bool = False
 
 
 class RowArrays(NamedTuple):
@@ -108,6 +111,22 @@ def count(text: np.ndarray) -> tuple[int, int, int]:
         commas += few_commas
         colons += few_colons
     return lines, commas, colons
+
+
+@_kernel
+def after_line(text: np.ndarray, position: int) -> int:
+    """Return the position behind the first line feed at or after `position`, or the length of the text."""
+    while position < len(text) and text[position] != _LINE_FEED:
+        position += 1
+    return min(position + 1, len(text))
+
+
+@_kernel
+def after_last_line(text: np.ndarray, start: int, end: int) -> int:
+    """Return the position behind the last line feed of text[start:end], or `start` if there is none."""
+    while end > start and text[end - 1] != _LINE_FEED:
+        end -= 1
+    return end
 
 
 @_inlined
@@ -265,7 +284,7 @@ def _value_error(at: int, code: int) -> int:
 
 
 @_inlined
-def _labels(line: int, form: LineFormat, indices: np.ndarray, size: int) -> tuple[int, int, bool, int]:
+def _labels(line: int, grammar: Grammar, indices: np.ndarray, size: int) -> tuple[int, int, bool, int]:
     """Append the labels at the start of a line to `indices`, which holds `size` labels.
 
     Return (position behind the labels or of the error, new size, whether the labels ascend, error code).
@@ -276,12 +295,12 @@ def _labels(line: int, form: LineFormat, indices: np.ndarray, size: int) -> tupl
         at, number = _integer(at)
         stop = byte_at(at)
         if at == start:
-            return start, size, ascending, _label_error(stop, start > line, form.annotated)
+            return start, size, ascending, _label_error(stop, start > line, grammar.annotated)
         if stop == _COLON:
             # The line has no labels and starts with its first feature.
             return (line, size, ascending, OK) if start == line else (start, size, ascending, LABEL_END)
-        number -= form.first_label
-        if number < 0 or number >= form.labels:
+        number -= grammar.first_label
+        if number < 0 or number >= grammar.labels:
             return start, size, ascending, LABEL_RANGE
         ascending &= number > previous
         previous = number
@@ -303,7 +322,7 @@ def _label_error(stop: int, after_comma: bool, annotated: bool) -> int:
 @_inlined
 def _features(
     at: int,
-    form: LineFormat,
+    grammar: Grammar,
     indices: np.ndarray,
     values: np.ndarray,
     size: int,
@@ -319,7 +338,7 @@ def _features(
     while True:
         while _is_blank(byte_at(at)):
             at += 1
-        end = _line_end(at, form.annotated)
+        end = _line_end(at, grammar.annotated)
         if end >= 0:
             return end, size, ascending, OK
         start = at
@@ -328,8 +347,8 @@ def _features(
             return start, size, ascending, _index_error(byte_at(at))
         if byte_at(at) != _COLON:
             return start, size, ascending, NO_COLON
-        number -= form.first_feature
-        if number < 0 or number >= form.features:
+        number -= grammar.first_feature
+        if number < 0 or number >= grammar.features:
             return start, size, ascending, INDEX_RANGE
         start = at + 1
         at, value, outcome = _value(start)
@@ -376,7 +395,7 @@ def _note_row(rows: np.ndarray, report: np.ndarray, counter: int, row: int, line
 
 
 @_kernel
-def parse(text: np.ndarray, length: int, form: LineFormat, out: RowArrays) -> None:
+def parse(text: np.ndarray, length: int, grammar: Grammar, out: RowArrays) -> None:
     """Fill `out` from `length` bytes of complete lines, up to the first error.
 
     The last of these bytes is a line feed, at which every loop stops.
@@ -389,16 +408,16 @@ def parse(text: np.ndarray, length: int, form: LineFormat, out: RowArrays) -> No
     while at < origin + length and code == OK:
         line, first_label, first_feature = at, label, feature
         sorted_labels = sorted_features = True
-        if form.has_labels and not _is_blank(byte_at(at)):
-            at, label, sorted_labels, code = _labels(at, form, label_indices, label)
+        if grammar.has_labels and not _is_blank(byte_at(at)):
+            at, label, sorted_labels, code = _labels(at, grammar, label_indices, label)
         if code == OK:
             at, feature, sorted_features, code = _features(
-                at, form, feature_indices, values, feature, undecided, report, origin
+                at, grammar, feature_indices, values, feature, undecided, report, origin
             )
         if code != OK:
             error = at
         at += 1
-        if form.annotated and label == first_label and feature == first_feature:
+        if grammar.annotated and label == first_label and feature == first_feature:
             continue
         if not sorted_labels:
             _note_row(out.unsorted_labels, report, UNSORTED_LABELS, row, line - origin)

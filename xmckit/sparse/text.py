@@ -119,9 +119,13 @@ class CountedTerms:
         """
         numbers = list(range(len(self.parts)))
         weights = np.asarray(weights, dtype=np.float64)
-        sizes = self.spread(
-            lambda nth: kernels.kept_sizes(self.parts[nth][0], self.parts[nth][1], self.column_of[nth]), numbers
-        )
+
+        def count_known(nth: int) -> np.ndarray:
+            sizes, entries, _ = self.parts[nth]
+            document_of = np.repeat(np.arange(len(sizes)), sizes)
+            return np.bincount(document_of[self.column_of[nth][entries] >= 0], minlength=len(sizes))
+
+        sizes = self.spread(count_known, numbers)
         pointers = row_pointers(np.concatenate([np.zeros(0, np.int64), *sizes]))
         indices, values = np.empty(pointers[-1], np.int32), np.empty(pointers[-1], np.float32)
         bounds = np.cumsum([0, *map(len, sizes)])
@@ -208,7 +212,7 @@ class _TermCounter:
         rules = kernels.ItemRules(
             kinds, self.cases, self.plain, terms.characters, terms.shortest, terms.longest, self.stop_words
         )
-        buffer = np.zeros(3 * kernels.longest_document(bounds) + 4 + kernels.PADDING, np.uint8)
+        buffer = np.zeros(3 * np.diff(bounds).max(initial=0) + 4 + kernels.PADDING, np.uint8)
         buckets = known if isinstance(known, int) else 0
         if isinstance(known, Vocabulary):
             table, utf8, offsets = known.table
@@ -236,12 +240,8 @@ class _TermCounter:
         return sizes, entries[:size].copy(), counts[:size].copy(), utf8[: offsets[learnt]], offsets[: learnt + 1]
 
 
-def _doubled(array: np.ndarray, filler: int | None = None) -> np.ndarray:
-    larger = np.empty(2 * len(array), array.dtype)
-    larger[: len(array)] = array
-    if filler is not None:
-        larger[len(array) :] = filler
-    return larger
+def _doubled(array: np.ndarray, filler: int = 0) -> np.ndarray:
+    return np.pad(array, (0, len(array)), constant_values=filler)
 
 
 def _term_table(utf8: np.ndarray, offsets: np.ndarray) -> kernels.TermTable:

@@ -309,15 +309,6 @@ def _cut_characters(text: np.ndarray, start: int, end: int, rules: ItemRules, it
     return count
 
 
-@_kernel
-def longest_document(bounds: np.ndarray) -> int:
-    """Return the largest difference between two neighbouring bounds."""
-    longest = 0
-    for document in range(len(bounds) - 1):
-        longest = max(longest, bounds[document + 1] - bounds[document])
-    return longest
-
-
 @_inlined
 def _last_item(lasts: np.ndarray, item: int, length: int, short_stretches: bool) -> int:
     """Return the last item of the term of `length` items that starts with `item`, or −1 if no term does.
@@ -428,18 +419,6 @@ def totals(entries: np.ndarray, counts: np.ndarray, terms: int) -> tuple[np.ndar
         documents[entries[place]] += 1
         occurrences[entries[place]] += counts[place]
     return documents, occurrences
-
-
-@_kernel
-def kept_sizes(sizes: np.ndarray, entries: np.ndarray, column_of: np.ndarray) -> np.ndarray:
-    """Return the number of entries of each document that have a column."""
-    kept = np.zeros(len(sizes), np.int64)
-    place = 0
-    for document in range(len(sizes)):
-        for _ in range(sizes[document]):
-            kept[document] += column_of[entries[place]] >= 0
-            place += 1
-    return kept
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
