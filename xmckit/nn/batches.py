@@ -59,6 +59,12 @@ class Targets:
             (int(Y.shape[0]), int(Y.shape[1])),
         )
 
+    def by_label(self) -> Targets:
+        """Return the pairs with rows and labels swapped, in the order of the labels."""
+        order = torch.argsort(self.labels, stable=True)
+        weights = None if self.weights is None else self.weights[order]
+        return Targets(self.labels[order], self.rows[order], weights, self.shape[::-1])
+
     def of_rows(self, part: slice) -> Targets:
         """Return the pairs of the rows from `part.start` to `part.stop`, numbered from 0."""
         bounds = torch.tensor([part.start, part.stop], device=self.rows.device)

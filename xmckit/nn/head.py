@@ -29,7 +29,7 @@ from xmckit.nn.batches import Targets, as_inputs
 from xmckit.nn.encoders import WIDTH, initialised_linear
 from xmckit.nn.head_params import LinearParams, LinearThresholdParams, RankingParams
 from xmckit.nn.head_storage import load_indexes, load_network, read_state, save_head
-from xmckit.nn.network import Classifier, Network, choose_device, drop_out, with_new_labels
+from xmckit.nn.network import Classifier, Network, SupportsRows, choose_device, drop_out, with_new_labels
 from xmckit.nn.new_labels import new_label_rows
 from xmckit.nn.prediction import Predictor
 from xmckit.nn.shortlist import Chosen, Indexes, Shortlisted, ShortlistedRows
@@ -70,8 +70,8 @@ class TorchHead(Configured, ABC):
         self._refit_plan: _RefitPlan | None = None
         self._network: Network | None = None
         self._indexes: Indexes | None = None
-        self._workers = 1
-        self._device = torch.device("cpu")
+        self.workers = 1
+        self.device = torch.device("cpu")
 
     # What a subclass may override
 
@@ -105,7 +105,7 @@ class TorchHead(Configured, ABC):
     def make_classifier(self, sizes: dict[str, int]) -> Any:
         """Return a module like `Classifier`: `width`, `start`, `forward(x, threads)` and, if it is linear, `matrix()`.
 
-        Training with an index also needs `rows(labels)`, which returns some rows of `matrix()`.
+        See `SupportsMatrix`. Training with an index also needs `rows(labels)`: see `SupportsRows`.
         """
         return Classifier(sizes["labels"], sizes["width"])
 
@@ -147,7 +147,7 @@ class TorchHead(Configured, ABC):
 
     def validation_scores(self, validation: Split, threads: Threads) -> Iterator[tuple[np.ndarray, csr_matrix]]:
         """Yield blocks of logits and true labels; early stopping and the choice of the threshold use them."""
-        for rows, scores in self._predictor.all_logits(self._checked(validation.matrix), threads):
+        for rows, scores in self._predictor.all_logits(self.check_inputs(validation.matrix), threads):
             yield scores, validation.Y[rows]
 
     def structure(self, classifier: Any) -> Alternating | None:
@@ -157,6 +157,23 @@ class TorchHead(Configured, ABC):
     def check_stored(self, classifier: Any) -> None:
         """Raise DataError if loaded weights, finite and in the right shapes, do not fit this head."""
 
+    # For subclasses, besides `sizes`, `threshold`, `history`, `workers` (threads of prediction) and `device`
+
+    @property
+    def network(self) -> Network:
+        """The network; UsageError before `fit` or `load`."""
+        if self._network is None:
+            raise UsageError(f"this {type(self).__name__} has not been fitted: call fit or load first")
+        return self._network
+
+    def check_inputs(self, X: Matrix) -> Matrix:
+        """Return rows in the form of `as_inputs`; DataError unless they have the features that `fit` saw."""
+        _ = self.network  # raises an error before `fit`
+        X = as_inputs(X)
+        if X.shape[1] != self.sizes["inputs"]:
+            raise DataError(f"the rows have {X.shape[1]} features, this head was fitted on {self.sizes['inputs']}")
+        return X
+
     # The contract of a head
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
@@ -164,7 +181,7 @@ class TorchHead(Configured, ABC):
         train = without_stored_zeros(train)
         examples = self.examples(train)
         self._indexes = Indexes(indexes, train.labels) if indexes else None
-        self._device, self._workers = choose_device(self.params.device), context.workers
+        self.device, self.workers = choose_device(self.params.device), context.workers
         generator = torch.Generator().manual_seed(context.seed_for("weights"))
         self.sizes = self.plan(train, context)
         try:
@@ -175,7 +192,7 @@ class TorchHead(Configured, ABC):
                 f"{self.encoder_width(self.sizes)}: {store.reasons(error)}"
             ) from None
         self.start(network, train, generator)
-        network.to(self._device)
+        network.to(self.device)
         self._network, self.threshold = network, 0.0
         try:
             with use_threads(context.workers) as pool:
@@ -223,17 +240,17 @@ class TorchHead(Configured, ABC):
         """Return rows × labels with a 1 for each label that the indexes list for a row; None without an index."""
         if self._indexes is None:
             return None
-        with use_threads(self._workers):
-            return self._predictor.listed(self._checked(X), self.params.candidates)
+        with use_threads(self.workers):
+            return self._predictor.listed(self.check_inputs(X), self.params.candidates)
 
     def features(self, X: Matrix) -> np.ndarray | None:
-        if not self._fitted().linear:
+        if not self.network.linear:
             return None
-        with use_threads(self._workers):
-            return self._predictor.vectors(self._checked(X))
+        with use_threads(self.workers):
+            return self._predictor.vectors(self.check_inputs(X))
 
     def decision(self) -> LinearDecision | None:
-        network = self._fitted()
+        network = self.network
         if not network.linear:
             return None
         W, b = self._predictor.layer()
@@ -256,7 +273,7 @@ class TorchHead(Configured, ABC):
         The trained weights do not change. Indexes that can take new labels list them too; if none can, `listed_by`
         builds one more index of all labels. Raise UsageError if the classifier is not linear.
         """
-        network, indexes = self._fitted(), self._indexes
+        network, indexes = self.network, self._indexes
         if not network.linear:
             raise UsageError(
                 f"a {type(self).__name__} has no weights of single labels to which a label could be added: "
@@ -268,9 +285,11 @@ class TorchHead(Configured, ABC):
                 "the new ones: train it again"
             )
         W, b = (part.detach().cpu().numpy() for part in network.classifier.matrix())
-        with use_threads(self._workers):
-            rows, examples = (self._predictor.projected(self._checked(matrix)) for matrix in (train.matrix, X))
-        more = [torch.from_numpy(part).to(self._device) for part in new_label_rows(W, b, rows, train.Y, examples, Y)]
+        with use_threads(self.workers):
+            rows, examples = (
+                self._predictor.vectors(self.check_inputs(matrix), projected=True) for matrix in (train.matrix, X)
+            )
+        more = [torch.from_numpy(part).to(self.device) for part in new_label_rows(W, b, rows, train.Y, examples, Y)]
         if indexes is not None:
             can_add, indexes = indexes.can_add, indexes.with_labels(X, Y)
             if not can_add and listed_by is not None:
@@ -298,7 +317,7 @@ class TorchHead(Configured, ABC):
 
         Texts under "warnings" are also shown when a run ends.
         """
-        network = self._fitted()
+        network = self.network
         return {
             "trainable parameters": sum(p.numel() for p in network.parameters() if p.requires_grad),
             "of these in the output layer": sum(p.numel() for p in network.classifier.parameters() if p.requires_grad),
@@ -318,22 +337,22 @@ class TorchHead(Configured, ABC):
         return [f"nothing was learned: {reason}"]
 
     def save(self, folder: Path) -> None:
-        network = self._fitted()
+        network = self.network
         super().save(folder)
         save_head(folder, network, self._indexes, self.sizes, self.threshold, self.history)
 
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> TorchHead:
         head = super().load(folder, context=context)
-        head._workers = context.workers
-        head._device = choose_device(head.params.device)
+        head.workers = context.workers
+        head.device = choose_device(head.params.device)
         state = read_state(folder, head.size_names())
         head.sizes, head.threshold, head.history = state.sizes, state.threshold, state.history
 
         def new_network() -> Network:
             return head._new_network(torch.Generator().manual_seed(0), context)
 
-        head._network = load_network(folder, new_network, state.sizes, head.check_stored).to(head._device)
+        head._network = load_network(folder, new_network, state.sizes, head.check_stored).to(head.device)
         head._indexes = load_indexes(state, folder, context)
         return head
 
@@ -342,7 +361,7 @@ class TorchHead(Configured, ABC):
     def _train(
         self, network: Network, examples: Examples[Any], validation: Validation | None, context: Context, pool: Threads
     ) -> None:
-        noise = torch.Generator(self._device).manual_seed(context.seed_for("dropout"))
+        noise = torch.Generator(self.device).manual_seed(context.seed_for("dropout"))
         drop = partial(drop_out, share=self.params.dropout, noise=noise)
         plan = self._refit_plan
         history = train(
@@ -361,7 +380,7 @@ class TorchHead(Configured, ABC):
             validate=None if validation is None else validation.ndcg,
             context=context,
             threads=pool,
-            device=self._device,
+            device=self.device,
         )
         self.history = plan.history if plan else history
         best = history[best_epoch(history) - 1]
@@ -370,9 +389,9 @@ class TorchHead(Configured, ABC):
 
     def _shortlisted(self, rows: Any, context: Context) -> ShortlistedRows:
         """Return training rows that come in batches with candidates."""
-        network, indexes = self._fitted(), self._indexes
+        network, indexes = self.network, self._indexes
         assert indexes is not None
-        if not hasattr(network.classifier, "rows"):
+        if not isinstance(network.classifier, SupportsRows):
             raise UsageError(f"{type(self).__name__} learns from all labels: write index = [] in its section")
 
         def find_hard_labels() -> csr_matrix:
@@ -392,7 +411,7 @@ class TorchHead(Configured, ABC):
         known = self._lasting_candidates(rows)
 
         def candidate_blocks() -> Iterator[tuple[csr_matrix, csr_matrix]]:
-            for part, logits in self._predictor.candidate_logits(self._checked(rows.matrix), pool, known):
+            for part, logits in self._predictor.candidate_logits(self.check_inputs(rows.matrix), pool, known):
                 yield logits, rows.Y[part]
 
         blocks = (lambda: self.validation_scores(rows, pool)) if self._indexes is None else candidate_blocks
@@ -404,7 +423,7 @@ class TorchHead(Configured, ABC):
             return None
         if rows.rows * self.params.candidates * len(self._indexes.all) > LISTED_AT_ONCE:
             return None
-        return self._predictor.listed(self._checked(rows.matrix), self.params.candidates)
+        return self._predictor.listed(self.check_inputs(rows.matrix), self.params.candidates)
 
     def _chosen_threshold(self, validation: Validation | None, context: Context) -> float:
         if self._refit_plan is not None:
@@ -422,13 +441,13 @@ class TorchHead(Configured, ABC):
 
     @property
     def _predictor(self) -> Predictor:
-        network, labels, candidates = self._fitted(), self.sizes["labels"], self.params.candidates
-        return Predictor(network, self._indexes, labels, candidates, self._device, self.logits)
+        network, labels, candidates = self.network, self.sizes["labels"], self.params.candidates
+        return Predictor(network, self._indexes, labels, candidates, self.device, self.logits)
 
     def _map_logits(self, X: Matrix, function: Callable[[Any], Any]) -> list[Any]:
         """Call `function` on the logits of each block of rows, and return its results."""
-        X = self._checked(X)
-        with use_threads(self._workers) as pool:
+        X = self.check_inputs(X)
+        with use_threads(self.workers) as pool:
             return [function(scores) for _, scores in self._predictor.logits(X, pool)]
 
     def _label_sets(self, scores: Any, counts: np.ndarray | None = None) -> csr_matrix:
@@ -445,7 +464,7 @@ class TorchHead(Configured, ABC):
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if vectors.ndim != 2 or vectors.shape[1] != predictor.width:
             raise DataError(f"expected rows of {predictor.width} numbers, found an array of {vectors.shape}")
-        with use_threads(self._workers) as pool:
+        with use_threads(self.workers) as pool:
             sets = [
                 self._label_sets(scores, None if counts is None else np.asarray(counts)[rows])
                 for rows, scores in predictor.replayed(vectors, pool)
@@ -465,18 +484,6 @@ class TorchHead(Configured, ABC):
         return facts
 
     # The network
-
-    def _fitted(self) -> Network:
-        if self._network is None:
-            raise UsageError(f"this {type(self).__name__} has not been fitted: call fit or load first")
-        return self._network
-
-    def _checked(self, X: Matrix) -> Matrix:
-        self._fitted()
-        X = as_inputs(X)
-        if X.shape[1] != self.sizes["inputs"]:
-            raise DataError(f"the rows have {X.shape[1]} features, this head was fitted on {self.sizes['inputs']}")
-        return X
 
     def _new_network(self, generator: torch.Generator, context: Context) -> Network:
         encoder = self._new_encoder(context)

@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.functional import softplus
 
@@ -59,14 +58,14 @@ def linear_binary_cross_entropy(
     """Return `binary_cross_entropy(linear(x, W, b), targets)`; forward and backward together, a tile at a time."""
     scale = 1.0 / max(1, targets.shape[0])
     weight_gradient, bias_gradient = torch.empty_like(weight), torch.empty_like(bias)
-    pairs = _PairsByLabel(targets)
+    by_label = targets.by_label()
 
     def stripe(part: slice) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
             x_gradient, loss = torch.zeros_like(x), x.new_zeros((), dtype=torch.float64)
             for tile in slices(part.start, part.stop, TILE):
-                logits = torch.addmm(bias[tile], x, weight[tile].T)
-                loss += _loss_and_slope(logits, *pairs.within(tile))
+                logits, true = torch.addmm(bias[tile], x, weight[tile].T), by_label.of_rows(tile)
+                loss += _loss_and_slope(logits, true.labels, true.rows, true.weights)
                 slope = logits.mul_(scale)
                 x_gradient.addmm_(slope, weight[tile])
                 torch.mm(slope.T, x, out=weight_gradient[tile])
@@ -216,21 +215,6 @@ class _PrecomputedGradients(torch.autograd.Function):
         if slope.item() != 1.0:
             gradients = [gradient.mul_(slope) for gradient in gradients]
         return (None, None, *gradients)
-
-
-class _PairsByLabel:
-    """The true pairs sorted by label, to look up those of a tile of labels."""
-
-    def __init__(self, targets: Targets):
-        order = torch.argsort(targets.labels, stable=True)
-        self.rows, self.labels = targets.rows[order], targets.labels[order]
-        self.weights = None if targets.weights is None else targets.weights[order]
-        self._labels_on_cpu = self.labels.cpu().numpy()
-
-    def within(self, tile: slice) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        first, last = (int(position) for position in np.searchsorted(self._labels_on_cpu, (tile.start, tile.stop)))
-        weights = None if self.weights is None else self.weights[first:last]
-        return self.rows[first:last], self.labels[first:last] - tile.start, weights
 
 
 def _loss_and_slope(

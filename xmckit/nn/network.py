@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,6 +12,22 @@ from xmckit.errors import UsageError
 from xmckit.nn.losses import linear
 from xmckit.nn.shortlist import rows_of
 from xmckit.nn.threads import Threads
+
+
+@runtime_checkable
+class SupportsMatrix(Protocol):
+    """A linear classifier. A classifier without `matrix` is not linear: nothing is folded, and no label is added."""
+
+    def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return (W, b): a dense matrix with rows in label-id order, and a bias."""
+
+
+@runtime_checkable
+class SupportsRows(Protocol):
+    """A linear classifier that can learn from the labels of a shortlist alone."""
+
+    def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return W and b of some labels, with sparse gradients for what is learned."""
 
 
 class Classifier(torch.nn.Module):
@@ -38,11 +54,9 @@ class Classifier(torch.nn.Module):
         return linear(x, self.W, self.b, threads)
 
     def rows(self, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return W and b of some labels; their gradients are sparse."""
         return rows_of(self.W, labels), rows_of(self.b, labels)
 
     def matrix(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return (W, b): a dense matrix with rows in label-id order, and a bias."""
         return self.W, self.b
 
 
@@ -88,10 +102,7 @@ def with_new_labels(classifier: Any, known: int, W: torch.Tensor, b: torch.Tenso
 
 
 class Network(torch.nn.Module):
-    """The three parts in order, and the folded layer (W·P, W·b_P + b) if the encoder is narrower than W.
-
-    A classifier without `matrix` is not linear: nothing is folded.
-    """
+    """The three parts in order, and the folded layer (W·P, W·b_P + b) if the encoder is narrower than W."""
 
     folded_W: torch.Tensor | None
     folded_b: torch.Tensor | None
@@ -104,7 +115,7 @@ class Network(torch.nn.Module):
 
     @property
     def linear(self) -> bool:
-        return hasattr(self.classifier, "matrix")
+        return isinstance(self.classifier, SupportsMatrix)
 
     @property
     def narrow(self) -> bool:
@@ -133,13 +144,10 @@ class Network(torch.nn.Module):
 
 def choose_device(name: str) -> torch.device:
     """Return the device for the parameter `device`: "cpu", "cuda" or "auto"."""
-    if name == "cpu":
-        return torch.device("cpu")
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    if name == "cuda":
+    on_gpu = name != "cpu" and torch.cuda.is_available()
+    if name == "cuda" and not on_gpu:
         raise UsageError('device is "cuda" but torch finds none here: use "cpu" or "auto"')
-    return torch.device("cpu")
+    return torch.device("cuda" if on_gpu else "cpu")
 
 
 def drop_out(vectors: torch.Tensor, share: float, noise: torch.Generator) -> torch.Tensor:

@@ -42,20 +42,11 @@ class Predictor:
         """Entries of a vector."""
         return int(self.network.encoder.width if self.network.folded else self.network.classifier.width)
 
-    def vectors(self, X: Matrix) -> np.ndarray:
-        """Return the vectors of rows."""
-        blocks = [block.cpu().numpy() for _, block in self._vector_blocks(X, self.width)]
-        return np.concatenate(blocks) if blocks else np.empty((0, self.width), dtype=np.float32)
-
-    def projected(self, X: Matrix) -> np.ndarray:
-        """Return the outputs of the projection, even if it is folded."""
-        network = self.network
-        with torch.no_grad():
-            blocks = [
-                network.projection(network.encoder(as_batch(X[rows], self.device))).cpu().numpy()
-                for rows in self._blocks(X.shape[0], network.classifier.width)
-            ]
-        return np.concatenate(blocks)
+    def vectors(self, X: Matrix, *, projected: bool = False) -> np.ndarray:
+        """Return the vectors of rows; with `projected` the outputs of the projection, even if it is folded."""
+        width = int(self.network.classifier.width) if projected else self.width
+        blocks = [block.cpu().numpy() for _, block in self._vector_blocks(X, width, projected)]
+        return np.concatenate(blocks) if blocks else np.empty((0, width), dtype=np.float32)
 
     def logits(self, X: Matrix, threads: Threads) -> Iterator[tuple[slice, Any]]:
         """Yield blocks of rows with the logits that decide the output: dense, or CSR over the candidates."""
@@ -113,11 +104,11 @@ class Predictor:
         W, b = self.layer()
         return np.concatenate([W, b[:, None]], axis=1)
 
-    def _vector_blocks(self, X: Matrix, numbers: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    def _vector_blocks(self, X: Matrix, numbers: int, projected: bool = False) -> Iterator[tuple[slice, torch.Tensor]]:
         for rows in self._blocks(X.shape[0], numbers):
             with torch.no_grad():
                 vectors = self.network.encoder(as_batch(X[rows], self.device))
-                if not self.network.folded:
+                if projected or not self.network.folded:
                     vectors = self.network.projection(vectors)
             yield rows, vectors
 

@@ -87,7 +87,7 @@ class Indexes:
         for index, known in zip(self.all, self.known, strict=True) if k else ():
             Q = vectors() if index.query_space == "head" else X
             with _errors_of(index):
-                listed = _checked(index.shortlist(Q, min(k, known)), (X.shape[0], known), type(index).__name__)
+                listed = _listed_labels(index.shortlist(Q, min(k, known)), (X.shape[0], known), type(index).__name__)
             listed.resize(union.shape)
             union = _ones(union + listed if union.nnz else listed)
         return union
@@ -134,8 +134,8 @@ class ShortlistedRows:
             self._hard = self.find()
         self._epoch += 1
         X, Y, weights = self.rows.X, self.rows.Y, self.rows.weights
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
+        for part in slices(0, len(order), size):
+            chosen = order[part]
             true = Y[chosen]
             labels, shift = batch_candidates(true, self._hard[chosen], self.uniform, self.rng)
             places = np.searchsorted(labels, true.indices)
@@ -233,7 +233,7 @@ def all_labels(rows: int, labels: int) -> csr_matrix:
     return csr_matrix((np.ones(rows * labels, np.float32), indices, np.arange(rows + 1) * labels), (rows, labels))
 
 
-def _checked(shortlists: Any, shape: tuple[int, int], index: str) -> csr_matrix:
+def _listed_labels(shortlists: Any, shape: tuple[int, int], index: str) -> csr_matrix:
     """Return the labels that an index listed, each once, with values above 0; PluginError if the matrix is wrong.
 
     A label with a score of −inf is no candidate, as in `topk_csr`.

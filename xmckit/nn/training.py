@@ -18,7 +18,7 @@ from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.errors import DataError, XmckitError
 from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
 from xmckit.nn.optimiser import Adam
-from xmckit.nn.threads import Threads
+from xmckit.nn.threads import Threads, slices
 
 Drawn = TypeVar("Drawn")
 DrawnOut = TypeVar("DrawnOut", covariant=True)
@@ -45,8 +45,8 @@ class RowExamples:
         return int(self.X.shape[0])
 
     def batches(self, order: np.ndarray, size: int, device: torch.device) -> Iterator[tuple[Batch, Targets]]:
-        for start in range(0, len(order), size):
-            rows = order[start : start + size]
+        for part in slices(0, len(order), size):
+            rows = order[part]
             weights = None if self.weights is None else self.weights[rows]
             yield as_batch(self.X[rows], device), Targets.from_csr(self.Y[rows], weights, device)
 

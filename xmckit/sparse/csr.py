@@ -57,16 +57,6 @@ def csr_from_lists(rows: Sequence[Sequence[int]], columns: int) -> csr_matrix:
     return csr_matrix((np.ones(len(indices), dtype=np.float32), indices, pointers), shape=(len(rows), columns))
 
 
-def canonical(matrix: csr_matrix) -> csr_matrix:
-    """Return the matrix with sorted indices, without duplicates and stored zeros; the input does not change."""
-    if matrix.has_canonical_format and matrix.data.all():
-        return matrix
-    matrix = matrix.copy()
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    return matrix
-
-
 def row_blocks(rows: int, most: int = 32) -> list[slice]:
     """Divide the rows into at most `most` blocks, independent of the workers, so that results are too."""
     size = max(1024, -(-rows // most))

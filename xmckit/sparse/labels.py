@@ -8,8 +8,9 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.csr import Pattern, canonical, csr_pattern, map_row_blocks, row_pointers, sorted_csr
+from xmckit.sparse.csr import Pattern, csr_pattern, map_row_blocks, row_pointers, sorted_csr
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.product import Entries, multiply, transpose
 from xmckit.sparse.topk import offer, pour
@@ -86,8 +87,8 @@ def hashed_projection(features: int, width: int, rng: np.random.Generator, *, ea
 
 def _pairs(Y: csr_matrix) -> Pattern:
     """Return the labels of rows, without repeats and stored zeros."""
-    csr_pattern(Y, "the label matrix")
-    return csr_pattern(canonical(Y), "the label matrix")
+    csr_pattern(Y, "the label matrix")  # scipy's code must not run on a broken matrix
+    return csr_pattern(as_csr(Y), "the label matrix")
 
 
 def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:

@@ -243,7 +243,7 @@ def ranking_sums(
     blocks = row_blocks(len(true.indptr) - 1, most=max(1, min(32, (1 << 21) // (shape[0] * shape[1]))))
     tasks: list[Callable[[], Any]] = [partial(_covered_labels, true.indices, ranks, first_cut, len(weights))]
     tasks += [partial(add_block, block) for block in blocks]
-    covered, *parts = map_on_threads(_call, tasks, workers=workers)
+    covered, *parts = map_on_threads(lambda task: task(), tasks, workers=workers)
     found, best = (np.cumsum(sum(part), axis=1)[:, :-1] for part in zip(*parts, strict=True))
 
     norm = np.cumsum(discount)[np.minimum(sizes[:, None], cutoffs) - 1]
@@ -258,10 +258,6 @@ def ranking_sums(
         covered=np.cumsum(covered)[:-1],
         occurring=int(covered.sum()),
     )
-
-
-def _call(task: Callable[[], Any]) -> Any:
-    return task()
 
 
 def _groups(rows_of_size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -100,7 +100,7 @@ class MIMLHead(TorchHead):
 
     def embeddings(self) -> Matrix | None:
         """Return the embeddings that rows are compared with, labels × features; None if the head uses none."""
-        embeddings = self._fitted().classifier.embeddings
+        embeddings = self.network.classifier.embeddings
         return None if embeddings is None else embeddings.matrix()
 
     # Overrides of TorchHead
@@ -183,7 +183,7 @@ class MIMLHead(TorchHead):
         else:
             bags, kept = Bags.from_membership(validation.groups.membership)
             truth = as_csr(validation.groups.labels)[kept]
-        for block, scores in self._bag_scores(self._checked(validation.matrix), bags, threads):
+        for block, scores in self._bag_scores(self.check_inputs(validation.matrix), bags, threads):
             yield scores, truth[block]
 
     def check_stored(self, classifier: ConceptLayer) -> None:
@@ -194,7 +194,7 @@ class MIMLHead(TorchHead):
         """Return the best labels of each group, or of each row without `groups`; a group without rows gets none."""
         if k < 1:
             raise UsageError(f"predict needs k of at least 1, not {k}")
-        X = self._checked(X)
+        X = self.check_inputs(X)
         if groups is None:
             bags, kept, count = Bags.single(X.shape[0]), np.arange(X.shape[0]), X.shape[0]
         else:
@@ -203,15 +203,15 @@ class MIMLHead(TorchHead):
                 raise DataError(f"the groups are about {rows} rows, but there are {X.shape[0]} rows of features")
             bags, kept = Bags.from_membership(groups.membership)
         indices, values = np.full((count, k), -1, dtype=np.int32), np.full((count, k), -np.inf, dtype=np.float32)
-        with use_threads(self._workers) as pool:
+        with use_threads(self.workers) as pool:
             for block, scores in self._bag_scores(X, bags, pool):
                 best = topk_dense(scores, k)
                 indices[kept[block]], values[kept[block]] = best.indices, best.scores
         return TopK(indices, values)
 
     def labels(self, X: Matrix) -> csr_matrix:
-        X = self._checked(X)
-        with use_threads(self._workers) as pool:
+        X = self.check_inputs(X)
+        with use_threads(self.workers) as pool:
             blocks = [
                 as_csr(scores > np.float32(self.threshold))
                 for _, scores in self._bag_scores(X, Bags.single(X.shape[0]), pool)
@@ -230,11 +230,11 @@ class MIMLHead(TorchHead):
 
     def _bag_scores(self, X: Matrix, bags: Bags, pool: Threads) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield blocks of bags with their logits."""
-        network = self._fitted()
+        network = self.network
         layer: ConceptLayer = network.classifier
         most = max(1, SCORES_AT_ONCE // max(self.sizes["labels"], self.sizes["width"]))
         for block in bags.blocks(most):
-            batch = BagBatch.from_rows(X, bags.take(np.arange(block.start, block.stop)), self._device)
+            batch = BagBatch.from_rows(X, bags.take(np.arange(block.start, block.stop)), self.device)
             with torch.no_grad():
                 x = network.projection(network.encoder(batch.features))
                 yield block, layer(x, layer.affinity(batch), batch.sizes, pool).cpu().numpy()

@@ -246,7 +246,7 @@ class DFTHead(TorchHead):
     @property
     def _trained_order(self) -> np.ndarray:
         """Return the position of each trained label on the circle."""
-        classifier = self._fitted().classifier
+        classifier = self.network.classifier
         position: torch.Tensor = (classifier.trained if self.added else classifier).place_of_label
         return position.cpu().numpy()
 
@@ -257,8 +257,8 @@ class DFTHead(TorchHead):
                 f"{self.added} labels were added outside the DFT layer, so its guarantee is lost; train with them to "
                 "restore it"
             ]
-        encoder, inputs, width = self._fitted().encoder, self.sizes["inputs"], self.sizes["width"]
-        if self._fitted().narrow:
+        encoder, inputs, width = self.network.encoder, self.sizes["inputs"], self.sizes["width"]
+        if self.network.narrow:
             wider = "width and head.encoder.hidden" if "hidden" in self.params.encoder.options else "width"
             return [
                 f"the encoder is {encoder.width} wide, narrower than the layer's {width} columns, so the DFT layer's "
