@@ -9,10 +9,10 @@ from scipy.sparse import csr_matrix
 
 import xmckit
 from xmckit import store
-from xmckit.nn import FeatureTable, Targets, binary_cross_entropy
+from xmckit.nn import FeatureTable, Targets, TorchHeadParams, binary_cross_entropy
 from xmckit.nn.batches import as_batch, as_inputs
 from xmckit.nn.threads import Threads
-from xmckit.nn.training import RowExamples, Schedule, best_epoch, train
+from xmckit.nn.training import RowExamples, best_epoch, train
 from xmckit.testing.problems import small_problem
 
 
@@ -47,9 +47,11 @@ def trained(context, *, X=None, scores=None, loss_factor=always_one, before_step
         epochs.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
         return next(scored)
 
-    schedule = Schedule(**{"epochs": 4, "batch": 30, "learning_rate": 0.1, "weight_decay": 0, "patience": 9} | changes)
+    params = TorchHeadParams.model_construct(
+        **{"epochs": 4, "batch": 30, "learning_rate": 0.1, "weight_decay": 0, "patience": 9} | changes
+    )
     history = train(
-        network, RowExamples(X, small_problem().Y), loss, schedule=schedule, validate=validate if scores else None,
+        network, RowExamples(X, small_problem().Y), loss, params=params, validate=validate if scores else None,
         context=context, threads=Threads(), device=torch.device("cpu"),
     )  # fmt: skip
     return network, epochs, history

@@ -34,7 +34,7 @@ from xmckit.nn.new_labels import new_label_rows
 from xmckit.nn.prediction import Predictor
 from xmckit.nn.shortlist import Chosen, Indexes, Shortlisted, ShortlistedRows
 from xmckit.nn.threads import Threads, use_threads
-from xmckit.nn.training import Epoch, Examples, Schedule, best_epoch, train, training_rows, without_stored_zeros
+from xmckit.nn.training import Epoch, Examples, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.nn.validation import Validation
 from xmckit.params import Configured, Params, Spec
 from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts
@@ -42,9 +42,6 @@ from xmckit.records import Alternating, LinearDecision, TopK
 from xmckit.sparse.csr import csr_pattern
 
 LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all epochs
-# Adam moves every entry of a matrix by about the learning rate, so a matrix with entries that act together on all rows,
-# such as the projection's, moves its output far more per step than the table of features or one label's row.
-PROJECTION_RATE = 0.03
 
 
 class _RefitPlan(NamedTuple):
@@ -368,15 +365,8 @@ class TorchHead(Configured, ABC):
             network,
             examples,
             lambda batch, targets: self.batch_loss(network, batch, targets, drop, pool),
-            schedule=Schedule(
-                plan.epochs if plan else self.params.epochs,
-                self.params.batch,
-                self.params.learning_rate,
-                self.params.weight_decay,
-                self.params.patience,
-                slower=list(network.projection.parameters()),
-                slowness=PROJECTION_RATE,
-            ),
+            params=self.params.model_copy(update={"epochs": plan.epochs}) if plan else self.params,
+            slower=list(network.projection.parameters()),
             validate=None if validation is None else validation.ndcg,
             context=context,
             threads=pool,

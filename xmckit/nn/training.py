@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -17,8 +17,13 @@ from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.errors import DataError, XmckitError
 from xmckit.nn.batches import Batch, Targets, as_batch, as_inputs
+from xmckit.nn.head_params import TorchHeadParams
 from xmckit.nn.optimiser import Adam
 from xmckit.nn.threads import Threads, slices
+
+# Adam moves every entry of a matrix by about the learning rate, so a matrix with entries that act together on all rows,
+# such as the projection's, moves its output far more per step than the table of features or one label's row.
+SLOWNESS = 0.03
 
 Drawn = TypeVar("Drawn")
 DrawnOut = TypeVar("DrawnOut", covariant=True)
@@ -79,19 +84,6 @@ def training_rows(train: Split) -> RowExamples:
     return RowExamples(X, train.Y, train.weights)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast to train. `slower` parameters learn at the learning rate times `slowness`."""
-
-    epochs: int
-    batch: int
-    learning_rate: float
-    weight_decay: float
-    patience: int
-    slower: Sequence[torch.nn.Parameter] = ()
-    slowness: float = 1.0
-
-
 class Epoch(NamedTuple):
     """One pass over the examples: `number` counts from 1, `seconds` from the start, `score` is for validation."""
 
@@ -112,7 +104,8 @@ def train(
     examples: Examples[Drawn],
     loss: Callable[[Drawn, Targets], torch.Tensor],
     *,
-    schedule: Schedule,
+    params: TorchHeadParams,
+    slower: Collection[torch.nn.Parameter] = (),
     validate: Callable[[], float] | None,
     context: Context,
     threads: Threads,
@@ -120,40 +113,37 @@ def train(
 ) -> tuple[Epoch, ...]:
     """Minimise `loss` over `examples` and return the epochs; `network` gets the weights of the best epoch.
 
-    Without `validate`, all epochs run and the last weights stay.
+    `slower` parameters learn at the learning rate times `SLOWNESS`. Without `validate`, all epochs run and the last
+    weights stay.
     """
     optimiser = Adam(
-        network.parameters(),
-        weight_decay=schedule.weight_decay,
-        threads=threads,
-        slower=schedule.slower,
-        slowness=schedule.slowness,
+        network.parameters(), weight_decay=params.weight_decay, threads=threads, slower=slower, slowness=SLOWNESS
     )
     rng = context.rng("training order")
     best, history, began = _Best(), list[Epoch](), time.perf_counter()
     count = len(examples)
-    steps = -(-count // schedule.batch)
-    with context.progress("training", total=schedule.epochs * steps) as bar:
-        for epoch in range(1, schedule.epochs + 1):
+    steps = -(-count // params.batch)
+    with context.progress("training", total=params.epochs * steps) as bar:
+        for epoch in range(1, params.epochs + 1):
             losses = []
-            for batch, targets in examples.batches(rng.permutation(count), schedule.batch, device):
+            for batch, targets in examples.batches(rng.permutation(count), params.batch, device):
                 optimiser.zero_grad()
                 value = loss(batch, targets)
                 losses.append(value.item())
                 if not math.isfinite(losses[-1]):
-                    raise _diverged(epoch, f"the loss became {losses[-1]}", schedule, best, context)
+                    raise _diverged(epoch, f"the loss became {losses[-1]}", params, best, context)
                 value.backward()
-                optimiser.step(schedule.learning_rate)
+                optimiser.step(params.learning_rate)
                 bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.latest_score())
             if not all(math.isfinite(parameter.detach().sum()) for parameter in network.parameters()):
                 what = f"a weight is no longer finite, at a loss of {np.mean(losses):.5g}"
-                raise _diverged(epoch, what, schedule, best, context)
+                raise _diverged(epoch, what, params, best, context)
             score = None if validate is None else validate()
             best.consider(epoch, score, network)
             history.append(Epoch(epoch, float(np.mean(losses)), score, time.perf_counter() - began))
             if score is not None:
                 context.log(f"epoch {epoch}: loss {np.mean(losses):.5g}, validation nDCG@5 {score:.4f}")
-            if epoch - best.epoch >= schedule.patience:
+            if epoch - best.epoch >= params.patience:
                 break
         if best.epoch != epoch:
             network.load_state_dict(best.weights)
@@ -185,9 +175,9 @@ class _Best:
         return {} if self.score is None else {"nDCG@5": f"{self.latest:.4f}"}
 
 
-def _diverged(epoch: int, what: str, schedule: Schedule, best: _Best, context: Context) -> XmckitError:
+def _diverged(epoch: int, what: str, params: TorchHeadParams, best: _Best, context: Context) -> XmckitError:
     return XmckitError(
-        f"training diverged in epoch {epoch}: {what}. Try a learning_rate below {schedule.learning_rate:g}, and check "
+        f"training diverged in epoch {epoch}: {what}. Try a learning_rate below {params.learning_rate:g}, and check "
         f"that no feature is far larger than the others. {_save_last_good(best, context)}"
     )
 

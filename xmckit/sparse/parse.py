@@ -167,7 +167,7 @@ class _SecondPass:
             raise min(errors, key=lambda error: error.position)
         return self.close_gaps(np.array([used for used, _ in results], dtype=np.int64).reshape(-1, 3))
 
-    def fill(self, number: int) -> tuple[tuple[int, int, int], TextError | None]:
+    def fill(self, number: int) -> tuple[np.ndarray, TextError | None]:
         """Parse one chunk. Return its numbers of rows, labels and features, and its error."""
         chunk = self.chunks[number]
         (rows, labels, features), (rows_end, labels_end, features_end) = self.bounds[number : number + 2].tolist()
@@ -188,8 +188,7 @@ class _SecondPass:
         if error is not None:
             error = TextError(error.code, error.position + chunk.position)
         self.advance(chunk.length)
-        report = arrays.report
-        return (int(report[kernels.ROWS]), int(report[kernels.LABELS]), int(report[kernels.FEATURES])), error
+        return arrays.report[[kernels.ROWS, kernels.LABELS, kernels.FEATURES]], error
 
     def close_gaps(self, used: np.ndarray) -> SparseRows:
         starts = np.vstack([np.zeros((1, 3), np.int64), np.cumsum(used, axis=0)])

@@ -87,18 +87,15 @@ class Vocabulary:
 
     @functools.cached_property
     def table(self) -> kernels.TermTable:
-        return _term_table(self.utf8, self.offsets)
+        slots = kernels.build_table(self.utf8, self.offsets, np.empty(len(self), np.int64))
+        return kernels.TermTable(slots, self.utf8, self.offsets)
 
 
 @dataclass(frozen=True)
 class CountedTerms:
-    """The terms of documents, chunk by chunk.
+    """The terms of documents, chunk by chunk. `column_of` holds the column of each term of a part, or −1."""
 
-    A part is (number of entries of each document, their terms, their counts). `column_of` holds the column of each term
-    of a part, or −1.
-    """
-
-    parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    parts: Sequence[kernels.TermCounts]
     column_of: Sequence[np.ndarray]
     columns: int
     spread: Spread
@@ -106,9 +103,9 @@ class CountedTerms:
     def documents(self) -> np.ndarray:
         """Return the number of documents that have each column."""
         sums = np.zeros(self.columns, np.int64)
-        for (_, entries, counts), column_of in zip(self.parts, self.column_of, strict=True):
+        for part, column_of in zip(self.parts, self.column_of, strict=True):
             known = column_of >= 0
-            sums[column_of[known]] += kernels.totals(entries, counts, len(column_of))[0][known]
+            sums[column_of[known]] += kernels.totals(part, len(column_of))[0][known]
         return sums
 
     def weighted(self, weights: np.ndarray, *, sublinear: bool, unit: bool = True) -> csr_matrix:
@@ -121,9 +118,9 @@ class CountedTerms:
         weights = np.asarray(weights, dtype=np.float64)
 
         def count_known(nth: int) -> np.ndarray:
-            sizes, entries, _ = self.parts[nth]
+            sizes, terms, _ = self.parts[nth]
             document_of = np.repeat(np.arange(len(sizes)), sizes)
-            return np.bincount(document_of[self.column_of[nth][entries] >= 0], minlength=len(sizes))
+            return np.bincount(document_of[self.column_of[nth][terms] >= 0], minlength=len(sizes))
 
         sizes = self.spread(count_known, numbers)
         pointers = row_pointers(np.concatenate([np.zeros(0, np.int64), *sizes]))
@@ -134,7 +131,7 @@ class CountedTerms:
             here = pointers[bounds[nth] : bounds[nth + 1] + 1].astype(np.int64)
             part = slice(here[0], here[-1])
             kernels.weigh(
-                *self.parts[nth], self.column_of[nth], weights, sublinear, unit, here, indices[part], values[part]
+                self.parts[nth], self.column_of[nth], weights, sublinear, unit, here, indices[part], values[part]
             )
 
         self.spread(fill, numbers)
@@ -157,12 +154,12 @@ def learn_terms(
     """
     counter = _TermCounter(terms)
 
-    def count(chunk: slice) -> tuple[np.ndarray, ...]:
-        sizes, entries, counts, utf8, offsets = counter.count(texts[chunk], None)
-        return sizes, entries, counts, utf8, offsets, *kernels.totals(entries, counts, len(offsets) - 1)
+    def count(chunk: slice) -> tuple[kernels.TermCounts, tuple[np.ndarray, ...]]:
+        part, utf8, offsets = counter.count(texts[chunk], None)
+        return part, (utf8, offsets, *kernels.totals(part, len(offsets) - 1))
 
     results = spread(count, text_chunks(texts))
-    utf8, offsets, documents, occurrences = _side_by_side([result[3:] for result in results])
+    utf8, offsets, documents, occurrences = _side_by_side([terms for _, terms in results])
     firsts = np.empty(len(offsets) - 1, np.int64)
     kernels.build_table(utf8, offsets, firsts)
     documents, occurrences = (np.bincount(firsts, numbers).astype(np.int64) for numbers in (documents, occurrences))
@@ -172,10 +169,10 @@ def learn_terms(
         kept = kept[np.sort(np.argsort(-occurrences[kept], kind="stable")[:max_terms])]
     column_of = np.full(len(firsts), -1, dtype=np.int32)
     column_of[kept] = np.arange(len(kept))
-    ends = np.cumsum([len(result[4]) - 1 for result in results])
+    ends = np.cumsum([len(terms[1]) - 1 for _, terms in results])
     columns = np.split(column_of[firsts], ends[:-1])[: len(results)]  # without texts, numpy gives one empty part
     vocabulary = Vocabulary(*kernels.take_terms(utf8, offsets, kept))
-    return vocabulary, CountedTerms([result[:3] for result in results], columns, len(kept), spread)
+    return vocabulary, CountedTerms([part for part, _ in results], columns, len(kept), spread)
 
 
 def count_terms(
@@ -187,7 +184,7 @@ def count_terms(
     """
     counter = _TermCounter(terms)
     columns = known if isinstance(known, int) else len(known)
-    parts = spread(lambda chunk: counter.count(texts[chunk], known)[:3], text_chunks(texts))
+    parts = spread(lambda chunk: counter.count(texts[chunk], known)[0], text_chunks(texts))
     return CountedTerms(parts, [np.arange(columns, dtype=np.int32)] * len(parts), columns, spread)
 
 
@@ -202,10 +199,12 @@ class _TermCounter:
         self.plain = np.zeros(256, dtype=np.uint8)
         self.plain[:128] = np.where(_ascii_kinds() == kernels.WORD, self.cases[:128], 0)
         stop = [_encoded(word, terms.lowercase).translate(self.cases.tobytes()) for word in terms.stop_words]
-        self.stop_words = _term_table(*_as_arrays(stop))
+        self.stop_words = Vocabulary(*_as_arrays(stop)).table
 
-    def count(self, texts: Sequence[str], known: Vocabulary | int | None) -> tuple[np.ndarray, ...]:
-        """Return (entries of each document, their terms, their counts, utf8 and offsets of the learnt terms)."""
+    def count(
+        self, texts: Sequence[str], known: Vocabulary | int | None
+    ) -> tuple[kernels.TermCounts, np.ndarray, np.ndarray]:
+        """Return the counts, and utf8 and offsets of the learnt terms."""
         text, bounds = _as_arrays([_encoded(text, self.terms.lowercase) for text in texts])
         kinds = _ascii_kinds() if all(map(str.isascii, texts)) else character_kinds()
         terms = self.terms
@@ -226,8 +225,8 @@ class _TermCounter:
         state[kernels.LENGTH] = terms.shortest
         while True:
             vocabulary = kernels.TermTable(table, utf8, offsets)
-            out = kernels.TermCounts(sizes, entries, counts, place_of)
-            kernels.count(text, bounds, rules, buffer, state, vocabulary, known is None, buckets, out)
+            out = kernels.TermCounts(sizes, entries, counts)
+            kernels.count(text, bounds, rules, buffer, state, vocabulary, known is None, buckets, out, place_of)
             if state[kernels.LACKING] == kernels.ENTRIES:
                 entries, counts = _doubled(entries), _doubled(counts)
             elif state[kernels.LACKING] == kernels.NEW_TERMS:
@@ -237,16 +236,12 @@ class _TermCounter:
             else:
                 break
         size, learnt = state[kernels.SIZE], state[kernels.TERMS]
-        return sizes, entries[:size].copy(), counts[:size].copy(), utf8[: offsets[learnt]], offsets[: learnt + 1]
+        part = kernels.TermCounts(sizes, entries[:size].copy(), counts[:size].copy())
+        return part, utf8[: offsets[learnt]], offsets[: learnt + 1]
 
 
 def _doubled(array: np.ndarray, filler: int = 0) -> np.ndarray:
     return np.pad(array, (0, len(array)), constant_values=filler)
-
-
-def _term_table(utf8: np.ndarray, offsets: np.ndarray) -> kernels.TermTable:
-    slots = kernels.build_table(utf8, offsets, np.empty(len(offsets) - 1, np.int64))
-    return kernels.TermTable(slots, utf8, offsets)
 
 
 def text_chunks(texts: Sequence[str]) -> list[slice]:

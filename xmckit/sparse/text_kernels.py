@@ -77,15 +77,11 @@ class Items(NamedTuple):
 
 
 class TermCounts(NamedTuple):
-    """The entries of documents: `sizes` says how many a document has, `terms` and `counts` hold them.
-
-    `place_of` is the latest entry of each term, −1 before the first one.
-    """
+    """The entries of documents: `sizes` says how many a document has, `terms` and `counts` hold them."""
 
     sizes: np.ndarray
     terms: np.ndarray
     counts: np.ndarray
-    place_of: np.ndarray
 
 
 @_inlined
@@ -342,11 +338,13 @@ def count(
     learning: bool,
     buckets: int,
     out: TermCounts,
+    place_of: np.ndarray,
 ) -> None:
     """Count the terms of the documents text[bounds[i]:bounds[i + 1]] and fill `out`.
 
     Terms are those of the table `known` and, with `learning`, every other one too, numbered in the order in which they
-    come. With `buckets`, the number of a term is |hash| mod `buckets` instead. The kernel stops before a new term, or
+    come. With `buckets`, the number of a term is |hash| mod `buckets` instead. `place_of` is the latest entry of each
+    term, −1 before the first one. The kernel stops before a new term, or
     before a document, for which it has no room; a call with larger arrays continues there.
 
     This kernel stays whole: the state of a call is in local variables, and passing arrays to a function once per term
@@ -356,7 +354,7 @@ def count(
     starts, ends = np.empty(len(buffer), np.int64), np.empty(len(buffer), np.int64)
     lasts = np.empty(len(buffer), np.int64)
     cut_items = Items(buffer, starts, ends, lasts)
-    sizes, entries, counts, place_of = out
+    sizes, entries, counts = out
     slots, utf8, offsets = known
     shortest = rules.shortest
     mask, origin, terms = uint64(len(slots) - 1), _address(buffer), state[TERMS]
@@ -412,8 +410,9 @@ def count(
 
 
 @_kernel
-def totals(entries: np.ndarray, counts: np.ndarray, terms: int) -> tuple[np.ndarray, np.ndarray]:
+def totals(part: TermCounts, terms: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of documents and the number of occurrences of each term."""
+    _, entries, counts = part
     documents, occurrences = np.zeros(terms, np.int64), np.zeros(terms, np.int64)
     for place in range(len(entries)):
         documents[entries[place]] += 1
@@ -423,9 +422,7 @@ def totals(entries: np.ndarray, counts: np.ndarray, terms: int) -> tuple[np.ndar
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def weigh(
-    sizes: np.ndarray,
-    entries: np.ndarray,
-    counts: np.ndarray,
+    part: TermCounts,
     column_of: np.ndarray,
     weights: np.ndarray,
     sublinear: bool,
@@ -439,6 +436,7 @@ def weigh(
     The kernel sets a bit for each column of a row, and a second level of bits for words that are not 0, and reads the
     columns from them in order.
     """
+    sizes, entries, counts = part
     first = pointers[0]
     amounts = np.zeros(len(weights), np.int32)
     bits = np.zeros((len(weights) >> 6) + 1, np.uint64)
