@@ -1,6 +1,6 @@
 """Numba kernels over CSR matrices and texts.
 
-May import xmckit.context, records, errors and `data.model`. Public are the names in `__all__`; `text` and `parse` serve
+May import xmckit.context, records and errors. Public are the names in `__all__`; `text` and `parse` serve
 featurizers and readers, the other modules are internal.
 """
 

@@ -37,6 +37,17 @@ def csr_pattern(matrix: csr_matrix, what: str) -> Pattern:
     return Pattern(matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False))
 
 
+def canonical_pattern(matrix: csr_matrix, what: str) -> Pattern:
+    """Return the pattern with sorted indices, without duplicates and stored zeros; the matrix does not change."""
+    pattern = csr_pattern(matrix, what)  # scipy's code must not run on a broken matrix
+    if matrix.has_canonical_format and matrix.data.all():
+        return pattern
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return csr_pattern(matrix, what)
+
+
 def row_pointers(sizes: np.ndarray | list[int]) -> np.ndarray:
     """Return the index pointer of rows of these sizes: int32 if it is large enough, otherwise int64."""
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])

@@ -8,9 +8,8 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
-from xmckit.data.model import as_csr
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.csr import Pattern, csr_pattern, map_row_blocks, row_pointers, sorted_csr
+from xmckit.sparse.csr import Pattern, canonical_pattern, csr_pattern, map_row_blocks, row_pointers, sorted_csr
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.product import Entries, multiply, transpose
 from xmckit.sparse.topk import offer, pour
@@ -23,7 +22,7 @@ def cooccurrence(Y: csr_matrix, k: int, *, workers: int = 1) -> csr_matrix:
     """
     if k < 1:
         raise UsageError(f"co-occurrence needs k of at least 1, not {k}")
-    pairs = _pairs(Y)
+    pairs = canonical_pattern(Y, "the label matrix")
     labels, by_label = transpose(Entries(*pairs, np.ones(len(pairs.indices), np.bool_)), Y.shape[1])
 
     def count(block: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -46,7 +45,7 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
     give a dense labels × d; rows are projected before the sum, so that no labels × features matrix is built. Sparse
     rows without projection give a sparse matrix.
     """
-    indptr, labels = _pairs(Y)
+    indptr, labels = canonical_pattern(Y, "the label matrix")
     if issparse(X):
         X = csr_matrix(X)
         csr_pattern(X, "the feature matrix")
@@ -83,12 +82,6 @@ def hashed_projection(features: int, width: int, rng: np.random.Generator, *, ea
     columns = (rng.integers(0, step, (features, each)) + step * np.arange(each)).astype(np.int32)
     values = (rng.integers(0, 2, features * each) * 2 - 1).astype(np.float32) / np.float32(np.sqrt(each))
     return sorted_csr(values, columns.ravel(), row_pointers(np.full(features, each)), width)
-
-
-def _pairs(Y: csr_matrix) -> Pattern:
-    """Return the labels of rows, without repeats and stored zeros."""
-    csr_pattern(Y, "the label matrix")  # scipy's code must not run on a broken matrix
-    return csr_pattern(as_csr(Y), "the label matrix")
 
 
 def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:
