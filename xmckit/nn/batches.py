@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import DataError
-from xmckit.sparse.csr import csr_pattern
+from xmckit.sparse.csr import csr_pattern, first_row_not_finite
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,8 @@ def as_inputs(X: Matrix) -> Matrix:
         inputs: Any = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
     if inputs.ndim != 2:
         raise DataError(f"features must have two dimensions, rows × features, found {inputs.ndim}")
-    finite = np.isfinite(inputs.data if issparse(inputs) else inputs)
-    if not finite.all():
-        first = int(np.argmin(finite))
-        ends = inputs.indptr[1:] if issparse(inputs) else np.arange(1, len(inputs) + 1) * inputs.shape[1]
-        row = int(np.searchsorted(ends, first, "right"))
+    row = first_row_not_finite(inputs)
+    if row >= 0:
         raise DataError("a feature is not a finite number of 32 bits", row=row)
     return inputs
 

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 
 from xmckit.context import map_on_threads
 from xmckit.errors import DataError, UsageError
@@ -46,6 +46,17 @@ def canonical_pattern(matrix: csr_matrix, what: str) -> Pattern:
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return csr_pattern(matrix, what)
+
+
+def first_row_not_finite(matrix: csr_matrix | np.ndarray) -> int:
+    """Return the first row with a value that is not a finite number, or −1."""
+    finite = np.isfinite(matrix.data if issparse(matrix) else matrix)
+    if finite.all():
+        return -1
+    first = finite.argmin()
+    if issparse(matrix):
+        return int(np.searchsorted(matrix.indptr, first, side="right")) - 1
+    return int(np.unravel_index(first, finite.shape)[0])
 
 
 def row_pointers(sizes: np.ndarray | list[int]) -> np.ndarray:

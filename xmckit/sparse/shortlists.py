@@ -78,8 +78,9 @@ def _by_label(matrix: csr_matrix, dtype: Any) -> _Lists:
 
 
 def _first_row_with_nan(lists: _Lists) -> int:
-    place = _first_nan(lists.scores)
-    return -1 if place < 0 else int(np.searchsorted(lists.pointers, place, side="right")) - 1
+    if not np.isnan(lists.scores.min(initial=0)):  # the minimum of numbers and NaN is NaN
+        return -1
+    return int(np.searchsorted(lists.pointers, np.isnan(lists.scores).argmax(), side="right")) - 1
 
 
 def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
@@ -109,19 +110,6 @@ def _ranked(lists: _Lists, k: int | None, best_first: bool, workers: int) -> _Li
 
 def _pointers(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
-
-
-@njit(cache=True, nogil=True)
-def _first_nan(scores: np.ndarray) -> int:
-    """Return the position of the first NaN, or −1."""
-    has_nan = False
-    for place in range(len(scores)):
-        has_nan |= scores[place] != scores[place]
-    if has_nan:
-        for place in range(len(scores)):
-            if scores[place] != scores[place]:
-                return place
-    return -1
 
 
 @njit(cache=True, nogil=True)
