@@ -194,13 +194,13 @@ class TorchHead(Configured, ABC):
         try:
             with use_threads(context.workers) as pool:
                 if self._indexes is not None:
-                    examples = self._shortlisted(examples, context)
+                    examples = self._shortlist_examples(examples, context)
                 validation = self._validation(context, pool)
                 self._train(network, examples, validation, context, pool)
                 network.fold()
                 if self._indexes is not None:
                     self._indexes.rebuild(self._predictor.label_vectors)
-                self.threshold = 0.0 if self.ranking else self._chosen_threshold(validation, context)
+                self.threshold = 0.0 if self.ranking else self._choose_threshold(validation, context)
         except BaseException:
             self._network = None
             raise
@@ -238,7 +238,7 @@ class TorchHead(Configured, ABC):
         if self._indexes is None:
             return None
         with use_threads(self.workers):
-            return self._predictor.listed(self.check_inputs(X), self.params.candidates)
+            return self._predictor.list_candidates(self.check_inputs(X), self.params.candidates)
 
     def features(self, X: Matrix) -> np.ndarray | None:
         if not self.network.linear:
@@ -377,7 +377,7 @@ class TorchHead(Configured, ABC):
         score = "" if best.score is None else f", best nDCG@5 {best.score:.4f} in epoch {best.number}"
         context.log(f"trained for {len(history)} epochs{score}")
 
-    def _shortlisted(self, rows: Any, context: Context) -> ShortlistedRows:
+    def _shortlist_examples(self, rows: Any, context: Context) -> ShortlistedRows:
         """Return training rows that come in batches with candidates."""
         network, indexes = self.network, self._indexes
         assert indexes is not None
@@ -387,7 +387,7 @@ class TorchHead(Configured, ABC):
         def find_hard_labels() -> csr_matrix:
             with context.progress("looking for hard labels"):
                 indexes.rebuild(self._predictor.label_vectors)
-                return self._predictor.listed(rows.X, self.params.hard)
+                return self._predictor.list_candidates(rows.X, self.params.hard)
 
         refresh = self.params.refresh if indexes.in_head_space else None
         return ShortlistedRows(rows, find_hard_labels, self.params.uniform, refresh, context.rng("shortlists"))
@@ -413,9 +413,9 @@ class TorchHead(Configured, ABC):
             return None
         if rows.rows * self.params.candidates * len(self._indexes.all) > LISTED_AT_ONCE:
             return None
-        return self._predictor.listed(self.check_inputs(rows.matrix), self.params.candidates)
+        return self._predictor.list_candidates(self.check_inputs(rows.matrix), self.params.candidates)
 
-    def _chosen_threshold(self, validation: Validation | None, context: Context) -> float:
+    def _choose_threshold(self, validation: Validation | None, context: Context) -> float:
         if self._refit_plan is not None:
             return self._refit_plan.threshold
         if self.params.threshold != "validation":
@@ -457,7 +457,7 @@ class TorchHead(Configured, ABC):
         with use_threads(self.workers) as pool:
             sets = [
                 self._label_sets(scores, None if counts is None else np.asarray(counts)[rows])
-                for rows, scores in predictor.replayed(vectors, pool)
+                for rows, scores in predictor.replay_logits(vectors, pool)
             ]
         return outputs.stack_rows(sets, self.sizes["labels"])
 

@@ -55,7 +55,7 @@ class Predictor:
     def all_logits(self, X: Matrix, threads: Threads) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield blocks of rows with the logits of all labels."""
         for rows, vectors in self._vector_blocks(X, self.labels):
-            yield rows, self._classified(vectors, threads)
+            yield rows, self._classify_vectors(vectors, threads)
 
     def candidate_logits(
         self, X: Matrix, threads: Threads, known: csr_matrix | None = None
@@ -75,17 +75,17 @@ class Predictor:
                 layer = layer or self.layer()
                 yield rows, pair_logits(x, *layer, candidates, threads)
 
-    def replayed(self, vectors: np.ndarray, threads: Threads) -> Iterator[tuple[slice, np.ndarray]]:
+    def replay_logits(self, vectors: np.ndarray, threads: Threads) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield the logits of all labels for vectors, computed as `logits` does; with indexes, all are candidates."""
         for rows in self._blocks(len(vectors), self.labels):
             block = vectors[rows]
             if self.indexes is None:
-                yield rows, self._classified(torch.from_numpy(block).to(self.device), threads)
+                yield rows, self._classify_vectors(torch.from_numpy(block).to(self.device), threads)
             else:
                 candidates = all_labels(len(block), self.labels)
                 yield rows, pair_logits(block, *self.layer(), candidates, threads).toarray()
 
-    def listed(self, X: Matrix, k: int) -> csr_matrix:
+    def list_candidates(self, X: Matrix, k: int) -> csr_matrix:
         """Return rows × labels with a 1 for each label that an index has among its best `k`."""
         assert self.indexes is not None
         blocks = []
@@ -116,7 +116,7 @@ class Predictor:
         """Cut rows into blocks that fit in memory with `numbers` entries per row, and with the rows' vectors."""
         return slices(0, rows, min(ROWS_AT_ONCE, max(1, LOGITS_AT_ONCE // max(1, numbers, self.width))))
 
-    def _classified(self, vectors: torch.Tensor, threads: Threads) -> np.ndarray:
+    def _classify_vectors(self, vectors: torch.Tensor, threads: Threads) -> np.ndarray:
         with torch.no_grad():
             if self.network.folded:
                 scores = linear(vectors, *self.network.layer(), threads)

@@ -25,7 +25,7 @@ from xmckit.sparse.topk import keep_best
 def softmax_cross_entropy(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
     """Return the mean over rows of −Σ_{true} log softmax(x)_p; a pair's weight multiplies its term."""
     terms = -torch.log_softmax(logits, 1)[targets.rows, targets.labels]
-    return _weighted(terms, targets).sum() / max(1, targets.shape[0])
+    return _weigh(terms, targets).sum() / max(1, targets.shape[0])
 
 
 def truncated_topk_entropy(logits: torch.Tensor, targets: Targets, k: int) -> torch.Tensor:
@@ -38,7 +38,7 @@ def truncated_topk_entropy(logits: torch.Tensor, targets: Targets, k: int) -> to
     log_sum = torch.where(rest.isneginf().all(1), -torch.inf, (others - largest).exp().sum(1).log())
     positive = logits[targets.rows, targets.labels]
     gaps = log_sum[targets.rows] + (largest[targets.rows, 0] - positive)
-    return _weighted(softplus(gaps), targets).sum() / max(1, targets.shape[0])
+    return _weigh(softplus(gaps), targets).sum() / max(1, targets.shape[0])
 
 
 def softmax_cross_entropy_and_slope(logits: torch.Tensor, targets: Targets) -> torch.Tensor:
@@ -46,7 +46,7 @@ def softmax_cross_entropy_and_slope(logits: torch.Tensor, targets: Targets) -> t
     positive = logits[targets.rows, targets.labels]
     largest, sums = _exponentials(logits)
     terms = sums.log()[targets.rows] + (largest[targets.rows] - positive)
-    weights = _weighted(torch.ones_like(positive), targets)
+    weights = _weigh(torch.ones_like(positive), targets)
     logits.mul_((_by_row(weights, targets) / sums)[:, None])
     logits.index_put_((targets.rows, targets.labels), -weights, accumulate=True)
     return (weights * terms).sum(dtype=torch.float64)
@@ -58,14 +58,14 @@ def truncated_topk_entropy_and_slope(logits: torch.Tensor, targets: Targets, k: 
     _leave_out(logits, targets, k)
     largest, sums = _exponentials(logits)
     gaps = sums.log()[targets.rows] + (largest[targets.rows] - positive)
-    slopes = _weighted(torch.sigmoid(gaps), targets)
+    slopes = _weigh(torch.sigmoid(gaps), targets)
     # If J is empty, the sum is 0 and so are the slopes.
     logits.mul_((_by_row(slopes, targets) / sums.clamp(min=1))[:, None])
     logits[targets.rows, targets.labels] = -slopes
-    return _weighted(softplus(gaps), targets).sum(dtype=torch.float64)
+    return _weigh(softplus(gaps), targets).sum(dtype=torch.float64)
 
 
-def _weighted(terms: torch.Tensor, targets: Targets) -> torch.Tensor:
+def _weigh(terms: torch.Tensor, targets: Targets) -> torch.Tensor:
     return terms if targets.weights is None else terms * targets.weights.to(terms.dtype)
 
 

@@ -59,7 +59,7 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
         centroids.sort_indices()
         weigh_rows(centroids, workers=workers)
         return centroids
-    vectors = _projected(X, projection, workers)
+    vectors = _project(X, projection, workers)
     _, by_label = transpose(Entries(indptr, labels, shares), Y.shape[1])
     pointers = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=Y.shape[1]))])
     sums = _product(by_label._replace(pointers=pointers), vectors, workers)
@@ -84,7 +84,7 @@ def hashed_projection(features: int, width: int, rng: np.random.Generator, *, ea
     return sorted_csr(values, columns.ravel(), row_pointers(np.full(features, each)), width)
 
 
-def _projected(X: Any, projection: Any, workers: int) -> np.ndarray:
+def _project(X: Any, projection: Any, workers: int) -> np.ndarray:
     if projection is None:
         return np.ascontiguousarray(X, dtype=np.float32)
     if not issparse(X) or issparse(projection):

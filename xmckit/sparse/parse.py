@@ -4,7 +4,7 @@ The bytes of a mapped or decompressed file are cut into chunks at line ends. A f
 hold, so that the arrays are allocated once; a second pass fills them. Chunks do not depend on the number of workers, so
 the result does not either.
 
-A number becomes the float32 that `np.float32(float(text))` gives: see `parse_kernels._rounded`.
+A number becomes the float32 that `np.float32(float(text))` gives: see `parse_kernels._round`.
 
 The grammar: spaces or tabs separate fields. A line ends with a line feed; a carriage return before it is ignored, and
 the last line may lack both. The first field holds labels, separated by commas. A line without labels starts with a

@@ -40,7 +40,7 @@ _EVERY_FOURTH = np.uint64(0x000000FF000000FF)
 _HUNDREDS = np.uint64(100 + (1_000_000 << 32))
 _UNITS = np.uint64(1 + (10_000 << 32))
 
-# Wider than the three roundings (2^-53 each) between the digits and the product in `_rounded`.
+# Wider than the three roundings (2^-53 each) between the digits and the product in `_round`.
 _BELOW, _ABOVE = 1 - 2.0**-50, 1 + 2.0**-50
 
 OK = 0
@@ -225,7 +225,7 @@ def _value(at: int) -> tuple[int, np.float32, int]:
         if not valid:
             return at, np.float32(0), BAD_VALUE
         exponent += power
-    value, outcome = _rounded(mantissa, exponent, negative)
+    value, outcome = _round(mantissa, exponent, negative)
     return at, value, outcome
 
 
@@ -247,7 +247,7 @@ def _exponent(at: int) -> tuple[int, int, bool]:
 
 
 @_inlined
-def _rounded(mantissa: int, exponent: int, negative: bool) -> tuple[np.float32, int]:
+def _round(mantissa: int, exponent: int, negative: bool) -> tuple[np.float32, int]:
     """Return ±mantissa · 10^exponent as float32, and OK, NOT_FINITE or _UNDECIDED.
 
     An integer below 2^53 times or over a power of ten up to 10^22 is one correctly rounded operation (Clinger). For

@@ -56,9 +56,9 @@ def merge_shortlists(
         raise DataError("a score is not a number (NaN)", row=min(wrong))
     if len(lists) == 1:
         lists.append(_lists(np.zeros_like(lists[0].pointers), lists[0].labels[:0], lists[0].scores[:0]))
-    merged = reduce(lambda left, right: _united(left, right, how == "sum", workers), lists)
+    merged = reduce(lambda left, right: _unite_lists(left, right, how == "sum", workers), lists)
     if order == "score" or k is not None:
-        merged = _ranked(merged, k, order == "score", workers)
+        merged = _rank_lists(merged, k, order == "score", workers)
     pointers = row_pointers(np.diff(merged.pointers))
     values = merged.scores.astype(np.float32, copy=False)
     return csr_matrix((values, merged.labels, pointers), shape=shortlists[0].shape)
@@ -83,7 +83,7 @@ def _first_row_with_nan(lists: _Lists) -> int:
     return int(np.searchsorted(lists.pointers, np.isnan(lists.scores).argmax(), side="right")) - 1
 
 
-def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
+def _unite_lists(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
     starts = left.pointers + right.pointers  # as if no label were repeated
     room = _lists(starts, np.empty(starts[-1], np.int32), np.empty(starts[-1], left.scores.dtype))
     sizes = np.empty(len(starts) - 1, np.int64)
@@ -100,7 +100,7 @@ def _united(left: _Lists, right: _Lists, adding: bool, workers: int) -> _Lists:
     return _lists(pointers, labels.copy(), scores.copy()) if much else _lists(pointers, labels, scores)
 
 
-def _ranked(lists: _Lists, k: int | None, best_first: bool, workers: int) -> _Lists:
+def _rank_lists(lists: _Lists, k: int | None, best_first: bool, workers: int) -> _Lists:
     sizes = np.diff(lists.pointers)
     pointers = _pointers(sizes if k is None else np.minimum(sizes, k))
     ranked = _lists(pointers, np.empty(pointers[-1], np.int32), np.empty(pointers[-1], lists.scores.dtype))

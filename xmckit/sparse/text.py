@@ -198,14 +198,14 @@ class _TermCounter:
             self.cases[ord("A") : ord("Z") + 1] += ord("a") - ord("A")
         self.plain = np.zeros(256, dtype=np.uint8)
         self.plain[:128] = np.where(_ascii_kinds() == kernels.WORD, self.cases[:128], 0)
-        stop = [_encoded(word, terms.lowercase).translate(self.cases.tobytes()) for word in terms.stop_words]
+        stop = [_encode(word, terms.lowercase).translate(self.cases.tobytes()) for word in terms.stop_words]
         self.stop_words = Vocabulary(*_as_arrays(stop)).table
 
     def count(
         self, texts: Sequence[str], known: Vocabulary | int | None
     ) -> tuple[kernels.TermCounts, np.ndarray, np.ndarray]:
         """Return the counts, and utf8 and offsets of the learnt terms."""
-        text, bounds = _as_arrays([_encoded(text, self.terms.lowercase) for text in texts])
+        text, bounds = _as_arrays([_encode(text, self.terms.lowercase) for text in texts])
         kinds = _ascii_kinds() if all(map(str.isascii, texts)) else character_kinds()
         terms = self.terms
         rules = kernels.ItemRules(
@@ -228,11 +228,11 @@ class _TermCounter:
             out = kernels.TermCounts(sizes, entries, counts)
             kernels.count(text, bounds, rules, buffer, state, vocabulary, known is None, buckets, out, place_of)
             if state[kernels.LACKING] == kernels.ENTRIES:
-                entries, counts = _doubled(entries), _doubled(counts)
+                entries, counts = _double(entries), _double(counts)
             elif state[kernels.LACKING] == kernels.NEW_TERMS:
-                table, offsets, place_of = kernels.doubled_table(table), _doubled(offsets), _doubled(place_of, -1)
+                table, offsets, place_of = kernels.double_table(table), _double(offsets), _double(place_of, -1)
             elif state[kernels.LACKING] == kernels.NEW_BYTES:
-                utf8 = _doubled(utf8)
+                utf8 = _double(utf8)
             else:
                 break
         size, learnt = state[kernels.SIZE], state[kernels.TERMS]
@@ -240,7 +240,7 @@ class _TermCounter:
         return part, utf8[: offsets[learnt]], offsets[: learnt + 1]
 
 
-def _doubled(array: np.ndarray, filler: int = 0) -> np.ndarray:
+def _double(array: np.ndarray, filler: int = 0) -> np.ndarray:
     return np.pad(array, (0, len(array)), constant_values=filler)
 
 
@@ -256,7 +256,7 @@ def text_chunks(texts: Sequence[str]) -> list[slice]:
     return chunks
 
 
-def _encoded(text: str, lowercase: bool) -> bytes:
+def _encode(text: str, lowercase: bool) -> bytes:
     """Return normalised UTF-8; the kernels lower ASCII themselves."""
     if not text.isascii():
         text = unicodedata.normalize("NFC", text.lower() if lowercase else text)

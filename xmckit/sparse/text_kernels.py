@@ -182,7 +182,7 @@ def build_table(utf8: np.ndarray, offsets: np.ndarray, firsts: np.ndarray) -> np
 
 
 @_kernel
-def doubled_table(table: np.ndarray) -> np.ndarray:
+def double_table(table: np.ndarray) -> np.ndarray:
     """Return the table with twice as many slots."""
     larger = np.zeros((2 * len(table), 2), np.uint64)
     mask = uint64(len(larger) - 1)
