@@ -48,8 +48,8 @@ def canonical_pattern(matrix: csr_matrix, what: str) -> Pattern:
     return csr_pattern(matrix, what)
 
 
-def first_row_not_finite(matrix: csr_matrix | np.ndarray) -> int:
-    """Return the first row with a value that is not a finite number, or −1."""
+def first_row_not_finite(matrix: Any) -> int:
+    """Return the first row of a CSR matrix or an array with a value that is not a finite number, or −1."""
     finite = np.isfinite(matrix.data if issparse(matrix) else matrix)
     if finite.all():
         return -1

@@ -23,7 +23,7 @@ from scipy.sparse import csr_matrix
 from xmckit.sparse import parse_kernels as kernels
 from xmckit.sparse.csr import sorted_csr
 from xmckit.sparse.parse_kernels import LARGEST_INDEX as LARGEST_INDEX
-from xmckit.sparse.parse_kernels import Grammar
+from xmckit.sparse.parse_kernels import Grammar as Grammar
 
 CHUNK_BYTES = 8 << 20
 
