@@ -40,12 +40,18 @@ def csr_pattern(matrix: csr_matrix, what: str) -> Pattern:
 def canonical_pattern(matrix: csr_matrix, what: str) -> Pattern:
     """Return the pattern with sorted indices, without duplicates and stored zeros; the matrix does not change."""
     pattern = csr_pattern(matrix, what)  # scipy's code must not run on a broken matrix
+    in_order = canonical(matrix)
+    return pattern if in_order is matrix else csr_pattern(in_order, what)
+
+
+def canonical(matrix: csr_matrix) -> csr_matrix:
+    """Return the matrix with sorted indices, without duplicates and stored zeros; the input does not change."""
     if matrix.has_canonical_format and matrix.data.all():
-        return pattern
+        return matrix
     matrix = matrix.copy()
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
-    return csr_pattern(matrix, what)
+    return matrix
 
 
 def first_row_not_finite(matrix: Any) -> int:
