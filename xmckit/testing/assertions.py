@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from xmckit.data.model import Dataset
+from xmckit.errors import XmckitError, one_line
 from xmckit.records import TopK
 
 PICKLE_NAMES = (".pkl", ".pickle", ".pt", ".pth", ".joblib")
@@ -30,8 +31,29 @@ def require(holds: bool | np.bool_, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def skip_unless(holds: bool, otherwise: str) -> None:
+    """Raise NotApplicable unless `holds`."""
+    if not holds:
+        raise NotApplicable(otherwise)
+
+
+@contextmanager
+def expect_error(
+    cause: str, name: str = "", errors: type[Exception] | tuple[type[Exception], ...] = XmckitError
+) -> Iterator[None]:
+    """Check that the block, because of `cause`, raises one of `errors`, whose message contains `name`."""
+    try:
+        yield
+    except errors as error:
+        require(name in str(error), f"{cause}: the error does not name {name}: {error}")
+    except Exception as error:
+        raise AssertionError(f"{cause}: {one_line(error)}, expected an XmckitError") from error
+    else:
+        raise AssertionError(f"{cause}: expected an error, there was none")
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def flat(value: Any, name: str = "answer") -> dict[str, np.ndarray]:

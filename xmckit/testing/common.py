@@ -1,14 +1,14 @@
 """The checks of components of all kinds.
 
-A check takes a `Subject` and returns a detail for the result. It raises AssertionError if the contract is broken and
-`NotApplicable` if there is nothing to check.
+The module of a kind defines the checks of that kind and lists all of them in `CHECKS`, with `checks_in`.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -18,12 +18,12 @@ from pydantic import BaseModel, ValidationError
 from xmckit import exhibits
 from xmckit.errors import XmckitError
 from xmckit.kinds import KINDS, load_protocol
-from xmckit.protocols import SupportsExhibits, SupportsSave
+from xmckit.protocols import HeadWithFacts, SupportsExhibits, SupportsFacts, SupportsSave
 from xmckit.registry.promises import missing_promises, promised_methods
-from xmckit.testing.assertions import NotApplicable, assert_no_pickle, counted, differing, require
+from xmckit.testing.assertions import assert_no_pickle, counted, differing, expect_error, require, skip_unless
 from xmckit.testing.fresh_process import SAVED, fresh_answers
 from xmckit.testing.monitoring import monitor
-from xmckit.testing.subjects import Subject, covers
+from xmckit.testing.subjects import CheckFunction, Subject, covers, files_below
 
 
 def methods_match_protocol(subject: Subject) -> str:
@@ -45,20 +45,15 @@ def parameters_are_documented(subject: Subject) -> str:
     return counted(len(params.model_fields), "parameter")
 
 
-def unknown_parameters_are_rejected(subject: Subject) -> str:
+def unknown_parameters_are_rejected(subject: Subject) -> None:
     unknown = "no_such_parameter"
-    try:
+    with expect_error(f"the unknown parameter {unknown}", unknown, (ValidationError, XmckitError)):
         subject.cls(**{**subject.params, unknown: 1})
-    except (ValidationError, XmckitError) as error:
-        require(unknown in str(error), f"the error does not name the parameter: {error}")
-        return ""
-    raise AssertionError(f"accepted the unknown parameter {unknown}")
 
 
 def wrong_types_are_rejected(subject: Subject) -> str:
     names = list(_params(subject).model_fields)
-    if not names:
-        raise NotApplicable("it has no parameters")
+    skip_unless(bool(names), "it has no parameters")
     accepted = []
     for name in names:
         try:
@@ -70,16 +65,14 @@ def wrong_types_are_rejected(subject: Subject) -> str:
     return counted(len(names), "parameter")
 
 
-def same_seed_same_results(subject: Subject) -> str:
+def same_seed_same_results(subject: Subject) -> None:
     _assert_same(subject, subject.answers(subject.ready, subject.context), "called again, it")
     _assert_same(subject, subject.results(), "made again with the same seed, it")
-    return ""
 
 
-def workers_do_not_change_results(subject: Subject) -> str:
+def workers_do_not_change_results(subject: Subject) -> None:
     for workers in (1, 3):
         _assert_same(subject, subject.results(subject.context.using(workers=workers)), f"with {workers} workers it")
-    return ""
 
 
 def results_have_no_nan(subject: Subject) -> str:
@@ -90,16 +83,14 @@ def results_have_no_nan(subject: Subject) -> str:
     return counted(sum(array.size for array in arrays.values()), "value")
 
 
-def inputs_are_unchanged(subject: Subject) -> str:
+def inputs_are_unchanged(subject: Subject) -> None:
     changed = subject.observed.inputs
     require(not changed, f"changed {', '.join(changed)}")
-    return ""
 
 
-def process_state_is_unchanged(subject: Subject) -> str:
+def process_state_is_unchanged(subject: Subject) -> None:
     changed = subject.observed.state
     require(not changed, f"changed {' and '.join(changed)}")
-    return ""
 
 
 def no_network_access(subject: Subject) -> str:
@@ -117,12 +108,13 @@ def no_writes_outside_folder(subject: Subject) -> str:
 def fresh_process_same_results(subject: Subject) -> str:
     with subject.saved() as folder:
         answers = fresh_answers(subject, folder)
-        kept = sum(path.is_file() for path in (folder / SAVED).rglob("*"))
+        kept = len(files_below(folder / SAVED))
     differ = differing(subject.known, answers)
     require(not differ, f"in a fresh process, from what was saved, other {', '.join(differ)}")
     return f"from {counted(kept, 'file')}" if kept and subject.loads else "constructed again: it loads nothing"
 
 
+@covers(SupportsFacts, HeadWithFacts)
 def facts_are_json(subject: Subject) -> str:
     facts = subject.facts()
     require(isinstance(facts, dict), f"facts() is a {type(facts).__name__}, expected values by name")
@@ -138,7 +130,7 @@ def exhibits_can_be_stored(subject: Subject) -> str:
 @covers(SupportsSave)
 def saved_without_pickle(subject: Subject) -> str:
     with subject.saved() as folder:
-        files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
+        files = files_below(folder / SAVED)
         require(bool(files), "save wrote no file")
         for path in files:
             assert_no_pickle(path)
@@ -150,30 +142,24 @@ def saved_without_pickle(subject: Subject) -> str:
 
 def damaged_file_is_named(subject: Subject) -> str:
     with subject.saved() as folder:
-        files = sorted(path for path in (folder / SAVED).rglob("*") if path.is_file())
-        if not files:
-            raise NotApplicable("it saves nothing")
+        files = files_below(folder / SAVED)
+        skip_unless(bool(files), "it saves nothing")
         for path in files:
             content = path.read_bytes()
             path.write_bytes(content[: len(content) // 2])
-            try:
+            with expect_error(f"{path.name} cut in half", path.name):
                 subject.restore(folder / SAVED)
-            except XmckitError as error:
-                named = path.name in str(error)
-                require(named, f"{path.name} was cut in half, but the error does not name it: {error}")
-            else:
-                raise AssertionError(f"{path.name} was cut in half and loaded without an error")
             path.write_bytes(content)
     return counted(len(files), "file")
 
 
-FIRST: tuple[Callable[[Any], str], ...] = (
+FIRST: tuple[CheckFunction, ...] = (
     methods_match_protocol,
     parameters_are_documented,
     unknown_parameters_are_rejected,
     wrong_types_are_rejected,
 )
-ALWAYS: tuple[Callable[[Any], str], ...] = (
+ALWAYS: tuple[CheckFunction, ...] = (
     results_have_no_nan,
     same_seed_same_results,
     workers_do_not_change_results,
@@ -183,7 +169,19 @@ ALWAYS: tuple[Callable[[Any], str], ...] = (
     no_writes_outside_folder,
     fresh_process_same_results,
 )
-STORED: tuple[Callable[[Any], str], ...] = (saved_without_pickle, damaged_file_is_named)
+REPORTED: tuple[CheckFunction, ...] = (facts_are_json, exhibits_can_be_stored)
+STORED: tuple[CheckFunction, ...] = (saved_without_pickle, damaged_file_is_named)
+
+
+def checks_in(module: Mapping[str, Any], *shared: CheckFunction) -> tuple[CheckFunction, ...]:
+    """Return the checks of the kind whose module has these globals: the common ones, its own, and `shared` ones.
+
+    The checks of a module are its public functions whose only parameter is `subject`, in the order of the file.
+    """
+    functions = [value for value in module.values() if inspect.isfunction(value)]
+    own = [one for one in functions if one.__module__ == module["__name__"] and not one.__name__.startswith("_")]
+    checks = [one for one in own if list(inspect.signature(one).parameters) == ["subject"]]
+    return (*FIRST, *checks, *shared, *ALWAYS)
 
 
 def assert_json(value: Any, what: str) -> None:

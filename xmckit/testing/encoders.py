@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,18 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
+from xmckit.data.model import Matrix
 from xmckit.nn.batches import Batch, as_batch
 from xmckit.testing import common
-from xmckit.testing.assertions import as_dense, assert_close, require
+from xmckit.testing.assertions import assert_close, require
 from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
 from xmckit.testing.problems import small_problem
-from xmckit.testing.subjects import Subject
+from xmckit.testing.rows import BY_ROW, RowSubject
 
 WEIGHTS = "weights.safetensors"
 
 
-class EncoderSubject(Subject):
+class EncoderSubject(RowSubject):
     """An encoder with weights. They are saved as a head saves them: by the module's state."""
 
     kind = "encoder"
@@ -54,6 +55,19 @@ class EncoderSubject(Subject):
         encoder.load_state_dict(store.read_tensors(folder / WEIGHTS))
         return encoder
 
+    def assert_well_formed(self, ready: Any, X: Matrix) -> str:
+        vectors = encoded(ready, as_batch(X))
+        require(isinstance(ready.width, int) and ready.width > 0, f"width is {ready.width!r}, expected a number")
+        expected = (X.shape[0], ready.width)
+        require(vectors.shape == expected, f"{vectors.shape}, expected rows × width = {expected}")
+        require(vectors.dtype == np.float32, f"{vectors.dtype}, expected float32")
+        require(np.isfinite(vectors).all(), "an entry is not finite")
+        return f"{expected[0]} × {expected[1]}"
+
+    def assert_same_answers(self, parts: Sequence[Matrix], what: str) -> None:
+        vectors = [encoded(self.ready, as_batch(part)) for part in parts]
+        assert_close(encoded(self.ready, as_batch(self.X)), np.vstack(vectors), what)
+
 
 def encoded(encoder: Any, batch: Batch) -> np.ndarray:
     with torch.no_grad():
@@ -62,51 +76,29 @@ def encoded(encoder: Any, batch: Batch) -> np.ndarray:
 
 
 def vectors_are_well_formed(subject: EncoderSubject) -> str:
-    encoder = subject.ready
-    require(isinstance(encoder, torch.nn.Module), "it is no torch module")
-    return _assert_sound(encoder, subject.X)
+    require(isinstance(subject.ready, torch.nn.Module), "it is no torch module")
+    return subject.assert_well_formed(subject.ready, subject.X)
 
 
-def weights_follow_generator(subject: EncoderSubject) -> str:
+def weights_follow_generator(subject: EncoderSubject) -> None:
     inputs, batch = subject.X.shape[1], as_batch(subject.X)
     first, again, other = (encoded(subject.prepare_encoder(inputs, seed), batch) for seed in (0, 0, 1))
     require(np.array_equal(first, again), "the same generator gives other weights")
     require(not np.array_equal(first, other), "another generator gives the same weights")
-    return ""
-
-
-def dense_matches_sparse(subject: EncoderSubject) -> str:
-    with as_dense(subject.X) as rows:
-        dense = encoded(subject.ready, as_batch(rows))
-    assert_close(encoded(subject.ready, as_batch(subject.X)), dense, "dense rows")
-    return ""
-
-
-def batches_do_not_change_results(subject: EncoderSubject) -> str:
-    whole = encoded(subject.ready, as_batch(subject.X))
-    for size in (1, 7):
-        starts = range(0, subject.X.shape[0], size)
-        parts = [encoded(subject.ready, as_batch(subject.X[start : start + size])) for start in starts]
-        assert_close(whole, np.vstack(parts), f"{size} rows at a time")
-    return ""
-
-
-def accepts_no_rows(subject: EncoderSubject) -> str:
-    return _assert_sound(subject.ready, subject.X[:0])
 
 
 def accepts_single_feature(subject: EncoderSubject) -> str:
-    return _assert_sound(subject.prepare_encoder(1, seed=0), csr_matrix(np.array([[1.0], [0.0]], dtype=np.float32)))
+    rows = csr_matrix(np.array([[1.0], [0.0]], dtype=np.float32))
+    return subject.assert_well_formed(subject.prepare_encoder(1, seed=0), rows)
 
 
-def no_final_activation(subject: EncoderSubject) -> str:
+def no_final_activation(subject: EncoderSubject) -> None:
     """Its vectors have entries of both signs, and grow with the features."""
     vectors = encoded(subject.ready, as_batch(subject.X))
     require(bool((vectors < 0).any() and (vectors > 0).any()), "all its entries have one sign")
     larger = encoded(subject.ready, as_batch((subject.X * np.float32(1e4)).tocsr()))
     grown = np.abs(larger).max() > 10 * np.abs(vectors).max()
     require(grown, "its entries stay small for features that are ten thousand times as large")
-    return ""
 
 
 def gradient_is_correct(subject: EncoderSubject) -> str:
@@ -125,25 +117,4 @@ def gradient_is_correct(subject: EncoderSubject) -> str:
     return assert_gradient(partial(total, dense), parameters)
 
 
-CHECKS: tuple[Callable[[EncoderSubject], str], ...] = (
-    *common.FIRST,
-    vectors_are_well_formed,
-    weights_follow_generator,
-    dense_matches_sparse,
-    batches_do_not_change_results,
-    accepts_no_rows,
-    accepts_single_feature,
-    no_final_activation,
-    gradient_is_correct,
-    *common.ALWAYS,
-)
-
-
-def _assert_sound(encoder: Any, X: csr_matrix) -> str:
-    vectors = encoded(encoder, as_batch(X))
-    require(isinstance(encoder.width, int) and encoder.width > 0, f"width is {encoder.width!r}, expected a number")
-    expected = (X.shape[0], encoder.width)
-    require(vectors.shape == expected, f"{vectors.shape}, expected rows × width = {expected}")
-    require(vectors.dtype == np.float32, f"{vectors.dtype}, expected float32")
-    require(np.isfinite(vectors).all(), "an entry is not finite")
-    return f"{expected[0]} × {expected[1]}"
+CHECKS = common.checks_in(globals(), *BY_ROW)

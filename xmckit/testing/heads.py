@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, issparse, vstack
 
+from xmckit import protocols
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
 from xmckit.errors import UsageError
-from xmckit.protocols import (
-    ExtensibleHead,
-    HeadWithFacts,
-    HeadWithHistory,
-    IndexedHead,
-    IndexOptionalHead,
-    OnePassHead,
-    ProbabilisticHead,
-    RefittableHead,
-    ShortlistHead,
-    TrainingEpoch,
-)
 from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
     NotApplicable,
-    as_dense,
     assert_arrays,
     assert_close,
     assert_csr,
@@ -38,17 +27,20 @@ from xmckit.testing.assertions import (
     counted,
     require,
     same_bits,
+    skip_unless,
 )
 from xmckit.testing.brute_force import can_output
-from xmckit.testing.decisions import assert_among, assert_order, assert_signs, margins_of, refuse_thresholds
+from xmckit.testing.decisions import assert_outputs, margins_of, refuse_thresholds
 from xmckit.testing.problems import small_problem, with_weights
-from xmckit.testing.subjects import Subject, covers
+from xmckit.testing.rows import BY_ROW, LEARNING, LearningSubject, RowSubject
+from xmckit.testing.subjects import covers
 
 K = 5
 HALVINGS = 20
+FLAGS = (*protocols.IndexOptionalHead.__annotations__, *protocols.ProbabilisticHead.__annotations__)
 
 
-class HeadSubject(Subject):
+class HeadSubject(RowSubject, LearningSubject):
     """A head, fitted on rows with weights. It ranks rows like those of training, and rows of noise."""
 
     kind = "head"
@@ -102,16 +94,33 @@ class HeadSubject(Subject):
         }
         return answers if features is None else {**answers, "features": features}
 
+    def assert_well_formed(self, ready: Any, X: Matrix) -> None:
+        _assert_usable(ready, X, self.train.labels)
 
-def ranking_is_well_formed(subject: HeadSubject) -> str:
+    def assert_accepts(self, train: Split) -> None:
+        head = self.fit(train, self.context)
+        _assert_usable(head, train.matrix, train.labels)
+        _assert_usable(head, csr_matrix(train.matrix.shape, dtype=np.float32), train.labels)
+
+    def assert_same_answers(self, parts: Sequence[Matrix], what: str) -> None:
+        head, X = self.ready, self.X
+        assert_same_ranking(_ranked(head, X), TopK.of_blocks([_ranked(head, part) for part in parts]), what)
+        others = _labelled(head, X) != csr_matrix(vstack([_labelled(head, part) for part in parts]))
+        few = others.shape[0] * others.shape[1] // 100  # labels that rounding decides
+        require(others.nnz <= few, f"{what}: labels() differs in {others.nnz} places")
+        vectors = head.features(X)
+        if vectors is not None:
+            assert_close(vectors, np.concatenate([head.features(part) for part in parts]), f"{what}: features()")
+
+
+def ranking_is_well_formed(subject: HeadSubject) -> None:
     topk = subject.ready.predict(subject.X, K)
     assert_ranking(topk, rows=subject.X.shape[0], k=K, labels=subject.train.labels)
     require((topk.indices >= 0).any(), "no row has any label")
-    return ""
 
 
-@covers(OnePassHead)
-def one_pass_matches_two(subject: HeadSubject) -> str:
+@covers(protocols.OnePassHead)
+def one_pass_matches_two(subject: HeadSubject) -> None:
     for k in (1, K, subject.train.labels + 4):
         ranking, sets = subject.ready.rank_and_label(subject.X, k)
         expected = subject.ready.predict(subject.X, k)
@@ -119,11 +128,10 @@ def one_pass_matches_two(subject: HeadSubject) -> str:
             same = same_bits(getattr(ranking, name), getattr(expected, name))
             require(same, f"rank_and_label() gives other {name} than predict(), k = {k}")
         require((sets != subject.ready.labels(subject.X)).nnz == 0, "rank_and_label() gives other sets than labels()")
-    return ""
 
 
-@covers(RefittableHead)
-def refit_uses_all_rows(subject: HeadSubject) -> str:
+@covers(protocols.RefittableHead)
+def refit_uses_all_rows(subject: HeadSubject) -> None:
     """`refit` learns from the rows that it gets, not only from those of `fit`."""
     train = subject.train
     head = subject.fit(train.take(np.arange(0, train.rows, 2)), subject.context)
@@ -131,15 +139,13 @@ def refit_uses_all_rows(subject: HeadSubject) -> str:
     head.refit(train, indexes=subject.indexes(train, subject.context), context=subject.context)
     _assert_usable(head, subject.X, train.labels)
     require(not same_bits(before.scores, _ranked(head, subject.X).scores), "refit() on twice the rows changed no score")
-    return ""
 
 
-@covers(ShortlistHead)
+@covers(protocols.ShortlistHead)
 def outputs_are_candidates(subject: HeadSubject) -> str:
     head, X = subject.ready, subject.X
     candidates = head.candidates(X)
-    if candidates is None:
-        raise NotApplicable("candidates() is None: a row can get any label")
+    skip_unless(candidates is not None, "candidates() is None: a row can get any label")
     assert_csr(candidates, (X.shape[0], subject.train.labels), "candidates()")
     listed = _entries(candidates)
     topk = _ranked(head, X)
@@ -150,13 +156,13 @@ def outputs_are_candidates(subject: HeadSubject) -> str:
     return counted(int(listed.sum()), "candidate")
 
 
-@covers(ExtensibleHead)
+@covers(protocols.ExtensibleHead)
 def added_labels_are_ranked(subject: HeadSubject) -> str:
     """A head with two more labels knows all labels; one that cannot take them says so by a UsageError."""
     train, new = subject.train, small_problem(rows=6, labels=2, seed=4).Y
     X = subject.X[: new.shape[0]]
     head = subject.fit(train, subject.context)
-    indexed = isinstance(head, IndexedHead) and len(head.index_labels()) > 0
+    indexed = isinstance(head, protocols.IndexedHead) and len(head.index_labels()) > 0
     try:
         head.add_labels(X, new, train)
     except UsageError as error:
@@ -169,7 +175,7 @@ def added_labels_are_ranked(subject: HeadSubject) -> str:
     return counted(labels, "label")
 
 
-@covers(IndexedHead)
+@covers(protocols.IndexedHead)
 def index_labels_counts_labels(subject: HeadSubject) -> str:
     """One (name, number of labels) for each index that the head was given."""
     pairs = list(subject.ready.index_labels())
@@ -177,75 +183,35 @@ def index_labels_counts_labels(subject: HeadSubject) -> str:
     for name, known in pairs:
         sound = isinstance(name, str) and isinstance(known, int) and 0 <= known <= subject.train.labels
         require(sound, f"({name!r}, {known!r}), expected a name and a number of labels up to {subject.train.labels}")
-    return counted(len(pairs), "index")
+    return counted(len(pairs), "index", "indexes")
 
 
-@covers(HeadWithHistory)
+@covers(protocols.HeadWithHistory)
 def history_is_json(subject: HeadSubject) -> str:
     """The report plots the fields of `protocols.TrainingEpoch`."""
     epochs = [epoch._asdict() for epoch in subject.ready.history]
-    fields = list(TrainingEpoch.__annotations__)
+    fields = list(protocols.TrainingEpoch.__annotations__)
     for epoch in epochs:
         require(list(epoch) == fields, f"an epoch has {', '.join(epoch)}, expected {', '.join(fields)}")
     common.assert_json(epochs, "history")
     return counted(len(epochs), "epoch")
 
 
-@covers(IndexOptionalHead, ProbabilisticHead)
+@covers(protocols.IndexOptionalHead, protocols.ProbabilisticHead)
 def flags_are_booleans(subject: HeadSubject) -> str:
-    names = [name for protocol in (IndexOptionalHead, ProbabilisticHead) for name in protocol.__annotations__]
-    flags = {name: getattr(subject.ready, name) for name in names if hasattr(subject.ready, name)}
+    flags = {name: getattr(subject.ready, name) for name in FLAGS if hasattr(subject.ready, name)}
     for name, value in flags.items():
         require(isinstance(value, bool), f"`{name}` is {value!r}, expected True or False")
     return ", ".join(flags)
 
 
-def large_k_is_padded(subject: HeadSubject) -> str:
+def large_k_is_padded(subject: HeadSubject) -> None:
     labels = subject.train.labels
     topk = subject.ready.predict(subject.X, labels + 4)
     assert_ranking(topk, rows=subject.X.shape[0], k=labels + 4, labels=labels)
     require((topk.indices[:, labels:] == -1).all(), "more labels than there are")
     best = TopK(topk.indices[:, :K], topk.scores[:, :K])
     assert_same_ranking(subject.ready.predict(subject.X, K), best, "with k above the number of labels")
-    return ""
-
-
-def dense_matches_sparse(subject: HeadSubject) -> str:
-    with as_dense(subject.X) as rows:
-        _assert_same_answers(subject, [rows], "dense rows")
-    return ""
-
-
-def batches_do_not_change_results(subject: HeadSubject) -> str:
-    for size in (1, 7):
-        parts = [subject.X[start : start + size] for start in range(0, subject.X.shape[0], size)]
-        _assert_same_answers(subject, parts, f"{size} rows at a time")
-    return ""
-
-
-def accepts_no_rows(subject: HeadSubject) -> str:
-    _assert_usable(subject.ready, subject.X[:0], subject.train.labels)
-    return ""
-
-
-def accepts_empty_rows(subject: HeadSubject) -> str:
-    train = small_problem(empty=True)
-    head = subject.fit(train, subject.context)
-    _assert_usable(head, train.matrix, train.labels)
-    _assert_usable(head, csr_matrix(train.matrix.shape, dtype=np.float32), train.labels)
-    return ""
-
-
-def accepts_single_label(subject: HeadSubject) -> str:
-    train = small_problem(labels=1)
-    _assert_usable(subject.fit(train, subject.context), train.matrix, 1)
-    return ""
-
-
-def accepts_single_row(subject: HeadSubject) -> str:
-    train = small_problem(rows=1)
-    _assert_usable(subject.fit(train, subject.context), train.matrix, train.labels)
-    return ""
 
 
 def decision_matches_labels(subject: HeadSubject) -> str:
@@ -255,12 +221,9 @@ def decision_matches_labels(subject: HeadSubject) -> str:
     X = csr_matrix(vstack([subject.X, _edges(head, subject.X)]))
     vectors, said = head.features(X), _labelled(head, X).toarray() != 0
     among = _candidates(head, X)
-    if among is not None:
-        return assert_among(decision, vectors, said, among)
-    if decision.rule == "topk":
+    if among is None and decision.rule == "topk":
         refuse_thresholds(decision, vectors, said)
-        return assert_order(decision, vectors, said, "labels()")
-    return assert_signs(decision, vectors, said, "labels()")
+    return assert_outputs(decision, vectors, said, "labels()", among)
 
 
 def decision_matches_ranking(subject: HeadSubject) -> str:
@@ -286,23 +249,22 @@ def decision_matches_ranking(subject: HeadSubject) -> str:
 
 def replay_matches_decision(subject: HeadSubject) -> str:
     decision = subject.ready.decision()
-    if decision is None or decision.replay is None:
-        raise NotApplicable("there is no replay")
+    skip_unless(decision is not None and decision.replay is not None, "there is no replay")
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((25, decision.W.shape[1])).astype(np.float32)
     if decision.rule == "topk":
         counts = rng.integers(0, len(decision.W) + 1, len(vectors))
         sets = decision.replay(vectors, counts).toarray() != 0
         require(np.array_equal(sets.sum(axis=1), counts), "replay gives other numbers of labels than requested")
-        return assert_order(decision, vectors, sets, "replay")
-    return assert_signs(decision, vectors, decision.replay(vectors).toarray() != 0, "replay")
+    else:
+        sets = decision.replay(vectors).toarray() != 0
+    return assert_outputs(decision, vectors, sets, "replay")
 
 
 def structure_matches_decision(subject: HeadSubject) -> str:
     """Sets of few arcs can be output for any bias; without slack columns, sets of more arcs cannot."""
     decision = subject.ready.decision()
-    if decision is None or decision.structure is None:
-        raise NotApplicable("there is no structure")
+    skip_unless(decision is not None and decision.structure is not None, "there is no structure")
     structure, labels = decision.structure, len(decision.W)
     order = np.asarray(structure.order)
     require(sorted(order.tolist()) == list(range(labels)), "its order does not name every position once")
@@ -325,17 +287,15 @@ def structure_matches_decision(subject: HeadSubject) -> str:
     return counted(4 * most, "label set")
 
 
-facts_are_json = covers(HeadWithFacts)(common.facts_are_json)
-
-
 class _FirstBatchSeen(Exception):
     """Stops training after its first batch."""
 
 
 def loss_gradient_is_correct(subject: HeadSubject) -> str:
     """Training follows the gradient of the loss that it reports (heads on `xmckit.nn.TorchHead`)."""
-    if not _on_torch(subject.cls):
-        raise NotApplicable("it is no xmckit.nn.TorchHead")
+    # the module's name is compared, because torch may not be installed
+    on_torch = any(base.__module__ == "xmckit.nn.head" for base in subject.cls.__mro__)
+    skip_unless(on_torch, "it is no xmckit.nn.TorchHead")
     from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
 
     found: list[str] = []
@@ -350,46 +310,14 @@ def loss_gradient_is_correct(subject: HeadSubject) -> str:
             found.append(assert_gradient(loss, dict(network.named_parameters())))
             raise _FirstBatchSeen
 
-    watched = HeadSubject(Watched, subject.params, subject.context, indexers=subject.indexers)
     try:
-        watched.fit(with_weights(small_problem(rows=12)), subject.context)
+        replace(subject, cls=Watched).fit(with_weights(small_problem(rows=12)), subject.context)
     except _FirstBatchSeen:
         return found[0]
     raise AssertionError("fit never computed the loss of a batch")
 
 
-def _on_torch(cls: type) -> bool:
-    """Return whether it is a `TorchHead`, without importing torch."""
-    return any(base.__module__ == "xmckit.nn.head" for base in cls.__mro__)
-
-
-CHECKS: tuple[Callable[[HeadSubject], str], ...] = (
-    *common.FIRST,
-    ranking_is_well_formed,
-    one_pass_matches_two,
-    refit_uses_all_rows,
-    outputs_are_candidates,
-    added_labels_are_ranked,
-    index_labels_counts_labels,
-    history_is_json,
-    flags_are_booleans,
-    facts_are_json,
-    common.exhibits_can_be_stored,
-    large_k_is_padded,
-    dense_matches_sparse,
-    batches_do_not_change_results,
-    accepts_no_rows,
-    accepts_empty_rows,
-    accepts_single_label,
-    accepts_single_row,
-    decision_matches_labels,
-    decision_matches_ranking,
-    replay_matches_decision,
-    structure_matches_decision,
-    loss_gradient_is_correct,
-    *common.ALWAYS,
-    *common.STORED,
-)
+CHECKS = common.checks_in(globals(), *common.REPORTED, *BY_ROW, *LEARNING) + common.STORED
 
 
 def _assert_usable(head: Any, X: Matrix, labels: int) -> None:
@@ -407,18 +335,6 @@ def _labelled(head: Any, X: Matrix) -> csr_matrix:
     sets: csr_matrix = head.labels(X)
     require(issparse(sets), f"labels() is a {type(sets).__name__}, expected a CSR matrix")
     return sets
-
-
-def _assert_same_answers(subject: HeadSubject, parts: Sequence[Matrix], what: str) -> None:
-    """Check that the rows in `parts` get the same answers as all rows together, up to rounding."""
-    head, X = subject.ready, subject.X
-    assert_same_ranking(_ranked(head, X), TopK.of_blocks([_ranked(head, part) for part in parts]), what)
-    others = _labelled(head, X) != csr_matrix(vstack([_labelled(head, part) for part in parts]))
-    few = others.shape[0] * others.shape[1] // 100  # labels that rounding decides
-    require(others.nnz <= few, f"{what}: labels() differs in {others.nnz} places")
-    vectors = head.features(X)
-    if vectors is not None:
-        assert_close(vectors, np.concatenate([head.features(part) for part in parts]), f"{what}: features()")
 
 
 def _edges(head: Any, X: csr_matrix) -> csr_matrix:
@@ -449,7 +365,7 @@ def _decided(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
 
 def _candidates(head: Any, X: csr_matrix) -> np.ndarray | None:
     """Return the labels that a head behind an index may output; None for any."""
-    candidates = head.candidates(X) if isinstance(head, ShortlistHead) else None
+    candidates = head.candidates(X) if isinstance(head, protocols.ShortlistHead) else None
     return None if candidates is None else candidates.toarray() != 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,19 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
-from xmckit.protocols import ClusteredIndex, ExtensibleIndex, RebuildableIndex, SupportsFacts
+from xmckit.protocols import ClusteredIndex, ExtensibleIndex, RebuildableIndex
 from xmckit.testing import common
-from xmckit.testing.assertions import ABSOLUTE, RELATIVE, NotApplicable, as_dense, assert_csr, counted, flat, require
+from xmckit.testing.assertions import ABSOLUTE, RELATIVE, assert_csr, counted, flat, require, skip_unless
 from xmckit.testing.problems import small_problem
-from xmckit.testing.subjects import Subject, covers
+from xmckit.testing.rows import BY_ROW, LEARNING, LearningSubject, RowSubject
+from xmckit.testing.subjects import covers
 
 K = 4
 WIDTH = 8  # of the vectors that a head would hand to an index in its space
 PROMISES = {"shortlist": ("shortlist",), "clusters": ("clusters", "label_of"), "rebuild": ("rebuild",)}
 
 
-class IndexerSubject(Subject):
+class IndexerSubject(RowSubject, LearningSubject):
     """An indexer. Queries of its index are rows, or vectors of a head if it is in head space."""
 
     kind = "indexer"
@@ -57,14 +58,41 @@ class IndexerSubject(Subject):
     def make(self, context: Context) -> Any:
         return self.build(self.train, context)
 
-    def queries(self, index: Any, rows: csr_matrix | None = None) -> Matrix:
-        return self.vectors if index.query_space == "head" else self.rows if rows is None else rows
+    @property
+    def X(self) -> Matrix:
+        return self.queries(self.ready, self.rows)
+
+    def queries(self, index: Any, rows: csr_matrix) -> Matrix:
+        """Return what the index takes: these rows, or vectors of a head."""
+        return self.vectors if index.query_space == "head" else rows
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        return flat(ready.shortlist(self.queries(ready), K), "shortlist")
+        return flat(ready.shortlist(self.queries(ready, self.rows), K), "shortlist")
 
     def restore(self, folder: Path) -> Any:
         return self.cls.load(folder, context=self.context)
+
+    def assert_well_formed(self, ready: Any, X: Matrix) -> str:
+        return _assert_lists(ready, X, K, self.train.labels)
+
+    def assert_accepts(self, train: Split) -> str:
+        index = self.build(train, self.context)
+        return _assert_lists(index, self.queries(index, train.matrix), K, train.labels)
+
+    def assert_same_answers(self, parts: Sequence[Matrix], what: str) -> None:
+        """Compare up to rounding: a candidate may be exchanged only for one of the same score."""
+        one = self.ready.shortlist(self.X, K)
+        other = csr_matrix(vstack([self.ready.shortlist(part, K) for part in parts]))
+        require(one.shape == other.shape, f"{what}: {other.shape} instead of {one.shape}")
+        for row in range(one.shape[0]):
+            left, right = (dict(zip(m[row].indices.tolist(), m[row].data.tolist(), strict=True)) for m in (one, other))
+            ranked = [np.sort(list(scores.values())) for scores in (left, right)]
+            same = len(left) == len(right) and np.allclose(ranked[0], ranked[1], RELATIVE, ABSOLUTE)
+            require(same, f"{what}: other scores in row {row}")
+            last = ranked[0][0] if len(ranked[0]) else 0.0
+            edge = last + RELATIVE * max(1.0, abs(last))
+            moved = [label for label in left.keys() ^ right.keys() if left.get(label, right.get(label, 0.0)) > edge]
+            require(not moved, f"{what}: other candidates in row {row}: {sorted(moved)}")
 
 
 def index_matches_provides(subject: IndexerSubject) -> str:
@@ -93,8 +121,7 @@ def clusters_hold_every_label(subject: IndexerSubject) -> str:
 @covers(RebuildableIndex)
 def rebuild_uses_new_vectors(subject: IndexerSubject) -> str:
     """Other vectors give other scores."""
-    if subject.ready.query_space != "head":
-        raise NotApplicable("its queries are no vectors of a head")
+    skip_unless(subject.ready.query_space == "head", "its queries are no vectors of a head")
     index, labels = subject.build(subject.train, subject.context), subject.train.labels
     before = index.shortlist(subject.vectors, K)
     index.rebuild(np.random.default_rng(3).standard_normal((labels, WIDTH)).astype(np.float32))
@@ -106,108 +133,32 @@ def rebuild_uses_new_vectors(subject: IndexerSubject) -> str:
 
 @covers(ExtensibleIndex)
 def added_labels_are_listed(subject: IndexerSubject) -> str:
-    if subject.ready.query_space == "head":
-        raise NotApplicable("it takes new labels by rebuild()")
+    skip_unless(subject.ready.query_space != "head", "it takes new labels by rebuild()")
     train, new = subject.train, small_problem(rows=6, labels=2, seed=4).Y
     index, labels = subject.build(train, subject.context), train.labels + new.shape[1]
     index.add_labels(subject.rows[: new.shape[0]], new)
-    _assert_list(subject, index, K, labels)
+    _assert_lists(index, subject.rows, K, labels)
     listed = np.unique(index.shortlist(subject.rows, labels).indices)
     missing = sorted({train.labels, train.labels + 1} - set(listed.tolist()))
     require(not missing, f"never lists {', '.join(map(str, missing))}, which add_labels() gave it")
     return counted(labels, "label")
 
 
-facts_are_json = covers(SupportsFacts)(common.facts_are_json)
-
-
 def shortlist_is_well_formed(subject: IndexerSubject) -> str:
-    require(subject.ready.shortlist(subject.queries(subject.ready), K).nnz > 0, "no candidate for any row")
-    return _assert_list(subject, subject.ready, K, subject.train.labels)
+    require(subject.ready.shortlist(subject.X, K).nnz > 0, "no candidate for any row")
+    return subject.assert_well_formed(subject.ready, subject.X)
 
 
 def large_k_is_bounded(subject: IndexerSubject) -> str:
-    return _assert_list(subject, subject.ready, subject.train.labels + 4, subject.train.labels)
+    return _assert_lists(subject.ready, subject.X, subject.train.labels + 4, subject.train.labels)
 
 
-def dense_matches_sparse(subject: IndexerSubject) -> str:
-    if subject.ready.query_space == "head":
-        raise NotApplicable("its queries are dense vectors only")
-    with as_dense(subject.rows) as rows:
-        found = subject.ready.shortlist(rows, K)
-    _assert_same_lists(subject.ready.shortlist(subject.rows, K), found, "dense rows")
-    return ""
+CHECKS = common.checks_in(globals(), *common.REPORTED, *BY_ROW, *LEARNING) + common.STORED
 
 
-def batches_do_not_change_results(subject: IndexerSubject) -> str:
-    Q = subject.queries(subject.ready)
-    whole = subject.ready.shortlist(Q, K)
-    for size in (1, 7):
-        parts = [subject.ready.shortlist(Q[start : start + size], K) for start in range(0, Q.shape[0], size)]
-        _assert_same_lists(whole, csr_matrix(vstack(parts)), f"{size} rows at a time")
-    return ""
-
-
-def accepts_no_rows(subject: IndexerSubject) -> str:
-    found = subject.ready.shortlist(subject.queries(subject.ready)[:0], K)
-    assert_csr(found, (0, subject.train.labels), "shortlist()")
-    return ""
-
-
-def accepts_empty_rows(subject: IndexerSubject) -> str:
-    train = small_problem(empty=True)
-    return _assert_list(subject, subject.build(train, subject.context), K, train.labels, train.matrix)
-
-
-def accepts_single_label(subject: IndexerSubject) -> str:
-    train = small_problem(labels=1)
-    return _assert_list(subject, subject.build(train, subject.context), K, 1, train.matrix)
-
-
-def accepts_single_row(subject: IndexerSubject) -> str:
-    train = small_problem(rows=1)
-    return _assert_list(subject, subject.build(train, subject.context), K, train.labels, train.matrix)
-
-
-CHECKS: tuple[Callable[[IndexerSubject], str], ...] = (
-    *common.FIRST,
-    index_matches_provides,
-    clusters_hold_every_label,
-    rebuild_uses_new_vectors,
-    added_labels_are_listed,
-    facts_are_json,
-    common.exhibits_can_be_stored,
-    shortlist_is_well_formed,
-    large_k_is_bounded,
-    dense_matches_sparse,
-    batches_do_not_change_results,
-    accepts_no_rows,
-    accepts_empty_rows,
-    accepts_single_label,
-    accepts_single_row,
-    *common.ALWAYS,
-    *common.STORED,
-)
-
-
-def _assert_list(subject: IndexerSubject, index: Any, k: int, labels: int, rows: csr_matrix | None = None) -> str:
-    Q = subject.queries(index, rows)
+def _assert_lists(index: Any, Q: Matrix, k: int, labels: int) -> str:
     found = index.shortlist(Q, k)
     assert_csr(found, (Q.shape[0], labels), "shortlist()")
     most = int(np.diff(found.indptr).max(initial=0))
     require(most <= k, f"{most} candidates in a row, expected at most {k}")
     return f"{found.nnz} candidates of {Q.shape[0]} rows"
-
-
-def _assert_same_lists(one: csr_matrix, other: csr_matrix, what: str) -> None:
-    """Compare up to rounding: a candidate may be exchanged only for one of the same score."""
-    require(one.shape == other.shape, f"{what}: {other.shape} instead of {one.shape}")
-    for row in range(one.shape[0]):
-        left, right = (dict(zip(m[row].indices.tolist(), m[row].data.tolist(), strict=True)) for m in (one, other))
-        ranked = [np.sort(list(scores.values())) for scores in (left, right)]
-        same = len(left) == len(right) and np.allclose(ranked[0], ranked[1], RELATIVE, ABSOLUTE)
-        require(same, f"{what}: other scores in row {row}")
-        last = ranked[0][0] if len(ranked[0]) else 0.0
-        edge = last + RELATIVE * max(1.0, abs(last))
-        moved = [label for label in left.keys() ^ right.keys() if left.get(label, right.get(label, 0.0)) > edge]
-        require(not moved, f"{what}: other candidates in row {row}: {sorted(moved)}")

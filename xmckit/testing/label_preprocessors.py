@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,17 +11,17 @@ import numpy as np
 from xmckit.context import Context
 from xmckit.data.model import Split
 from xmckit.errors import XmckitError
-from xmckit.protocols import SupportsFacts
 from xmckit.testing import common
 from xmckit.testing.assertions import as_dense, assert_csr, differing, flat, require
 from xmckit.testing.problems import small_problem, with_groups
-from xmckit.testing.subjects import Subject, covers
+from xmckit.testing.rows import LEARNING, LearningSubject
 
 
-class PreprocessorSubject(Subject):
+class PreprocessorSubject(LearningSubject):
     """A label preprocessor, given rows in groups."""
 
     kind = "label-preprocessor"
+    refusals = (XmckitError,)
     loads = False  # what it saves is for commands
 
     @cached_property
@@ -45,9 +44,17 @@ class PreprocessorSubject(Subject):
         require(isinstance(changed, Split), f"apply() gave a {type(changed).__name__}, expected a Split")
         return changed
 
+    def assert_accepts(self, train: Split) -> str:
+        train = with_groups(train)
+        changed = self.apply(self.component(), train)
+        require(not differing(flat(train.X, "X"), flat(changed.X, "X")), "the features of the rows have changed")
+        assert_csr(changed.Y, (train.rows, train.labels), "Y")
+        changed.check("after apply")
+        return f"{train.Y.nnz} labels before, {changed.Y.nnz} after"
+
 
 def rows_and_labels_are_kept(subject: PreprocessorSubject) -> str:
-    return _assert_fitting(subject, subject.train)
+    return subject.assert_accepts(small_problem())
 
 
 def dense_matches_sparse(subject: PreprocessorSubject) -> str:
@@ -59,41 +66,4 @@ def dense_matches_sparse(subject: PreprocessorSubject) -> str:
     return f"{sparse.Y.nnz} labels"
 
 
-def accepts_empty_rows(subject: PreprocessorSubject) -> str:
-    return _assert_fitting(subject, with_groups(small_problem(empty=True)))
-
-
-def accepts_single_label(subject: PreprocessorSubject) -> str:
-    return _assert_fitting(subject, with_groups(small_problem(labels=1)))
-
-
-def accepts_single_row(subject: PreprocessorSubject) -> str:
-    try:
-        return _assert_fitting(subject, with_groups(small_problem(rows=1)))
-    except XmckitError as error:
-        return f"refused: {error}"
-
-
-facts_are_json = covers(SupportsFacts)(common.facts_are_json)
-
-
-CHECKS: tuple[Callable[[PreprocessorSubject], str], ...] = (
-    *common.FIRST,
-    rows_and_labels_are_kept,
-    dense_matches_sparse,
-    accepts_empty_rows,
-    accepts_single_label,
-    accepts_single_row,
-    facts_are_json,
-    common.exhibits_can_be_stored,
-    *common.ALWAYS,
-    common.saved_without_pickle,
-)
-
-
-def _assert_fitting(subject: PreprocessorSubject, train: Split) -> str:
-    changed = subject.apply(subject.component(), train)
-    require(not differing(flat(train.X, "X"), flat(changed.X, "X")), "the features of the rows have changed")
-    assert_csr(changed.Y, (train.rows, train.labels), "Y")
-    changed.check("after apply")
-    return f"{train.Y.nnz} labels before, {changed.Y.nnz} after"
+CHECKS = (*common.checks_in(globals(), *LEARNING, *common.REPORTED), common.saved_without_pickle)

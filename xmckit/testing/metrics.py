@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -54,9 +54,6 @@ class MetricSubject(Subject):
     def inputs(self) -> dict[str, Any]:
         return {"evaluation": self.evaluation}
 
-    def make(self, context: Context) -> Any:
-        return self.component()
-
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         return flat(ready.compute(replace(self.evaluation, workers=context.workers)), "")
 
@@ -102,12 +99,12 @@ def filtered_pairs_do_not_count(subject: MetricSubject) -> str:
     truth, sets = given.truth.toarray(), given.sets.toarray()
     # a row whose last true label changes may be left out as a whole
     hidden &= ((truth != 0) & ~hidden).any(axis=1)[:, None]
-    told = ""
+    detail = ""
     for true, output in itertools.product((np.float32(0), np.float32(1)), repeat=2):
         other = csr_matrix(np.where(hidden, true, truth)), csr_matrix(np.where(hidden, output, sets))
         changed = replace(given, truth=other[0], sets=other[1])
-        told = _assert_same(subject, given, changed, "pairs that do not count")
-    return told
+        detail = _assert_same(subject, given, changed, "pairs that do not count")
+    return detail
 
 
 def accepts_missing_sets(subject: MetricSubject) -> str:
@@ -131,18 +128,7 @@ def accepts_rows_without_labels(subject: MetricSubject) -> str:
         return f"refused: {error}"
 
 
-CHECKS: tuple[Callable[[MetricSubject], str], ...] = (
-    *common.FIRST,
-    values_are_finite,
-    row_order_does_not_change_values,
-    padding_does_not_change_values,
-    filtered_pairs_do_not_count,
-    accepts_missing_sets,
-    accepts_single_row,
-    accepts_single_label,
-    accepts_rows_without_labels,
-    *common.ALWAYS,
-)
+CHECKS = common.checks_in(globals())
 
 
 def _assert_same(subject: MetricSubject, one: Evaluation, other: Evaluation, what: str) -> str:

@@ -37,7 +37,8 @@ _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 class Activity:
     """What monitored code did. Writing outside `folders` and connections to hosts were refused.
 
-    `pickles` names what was unpickled, `programs` what was started; neither was refused.
+    `pickles` names what was unpickled, `programs` what was started; neither was refused. `state` names the shared state
+    that it changed, `inputs` the inputs that `Subject.observed` found changed.
     """
 
     folders: Sequence[Path]
@@ -46,6 +47,8 @@ class Activity:
     hosts: list[str] = field(default_factory=list)
     pickles: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
+    state: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
 
 
 _current: Activity | None = None
@@ -61,12 +64,14 @@ def monitor(folder: Path, *more: Path) -> Iterator[Activity]:
         _installed = True
     scratch, before = folder / "tmp", tempfile.tempdir
     scratch.mkdir(exist_ok=True)
-    seen = Activity([one.resolve() for one in (folder, *more)])
+    seen, state = Activity([one.resolve() for one in (folder, *more)]), shared_state()
     tempfile.tempdir, _current = str(scratch), seen
     try:
         yield seen
     finally:
         tempfile.tempdir, _current = before, None
+        now = shared_state()
+        seen.state = [what for what, old in state.items() if now[what] != old]
 
 
 @contextmanager

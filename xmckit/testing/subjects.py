@@ -9,19 +9,23 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from xmckit.context import Context
 from xmckit.protocols import SupportsSave
 from xmckit.registry.promises import promised_methods
-from xmckit.testing.assertions import NotApplicable, flat, same_bits
+from xmckit.testing.assertions import flat, same_bits, skip_unless
 from xmckit.testing.fresh_process import SAVED
-from xmckit.testing.monitoring import monitor, shared_state, suspend_monitoring
+from xmckit.testing.monitoring import Activity, monitor, suspend_monitoring
+
+# A check returns a detail for the result, or nothing. It raises AssertionError if the contract is broken and
+# `NotApplicable` if there is nothing to check.
+CheckFunction: TypeAlias = Callable[[Any], "str | None"]
 
 
 def kept_folder(owner: Any) -> Path:
@@ -36,26 +40,14 @@ def _remove(folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class Observation:
-    """What a component changed, and what it tried, while it was used."""
-
-    inputs: list[str]
-    state: list[str]
-    writes: list[str]
-    hosts: list[str]
-    programs: list[str]
-
-
-def covers(*protocols: type) -> Callable[[Callable[[Any], str]], Callable[[Any], str]]:
+def covers(*protocols: type) -> Callable[[CheckFunction], CheckFunction]:
     """Mark a check of optional protocols. It does not apply to a component that offers none of them."""
-    names = ", ".join(name for protocol in protocols for name in offered_names(protocol))
+    names = ", ".join(dict.fromkeys(name for protocol in protocols for name in offered_names(protocol)))
 
-    def decorate(check: Callable[[Any], str]) -> Callable[[Any], str]:
+    def decorate(check: CheckFunction) -> CheckFunction:
         @functools.wraps(check)
-        def applicable(subject: Any) -> str:
-            if not any(map(subject.offers, protocols)):
-                raise NotApplicable(f"it does not offer {names}")
+        def applicable(subject: Any) -> str | None:
+            skip_unless(any(map(subject.offers, protocols)), f"it does not offer {names}")
             return check(subject)
 
         applicable.covered = protocols  # type: ignore[attr-defined]
@@ -70,6 +62,12 @@ def offered_names(protocol: type) -> list[str]:
     return [*methods, *getattr(protocol, "__annotations__", {})]
 
 
+def files_below(path: Path) -> list[Path]:
+    """Return a file, or all files below a folder, in order."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+@dataclass(eq=False)
 class Subject(ABC):
     """A component under test. Checks that only read share `ready`, which is fitted or built.
 
@@ -79,17 +77,11 @@ class Subject(ABC):
     kind: ClassVar[str]
     loads: ClassVar[bool] = True  # whether `load` reads what `save` wrote
 
-    def __init__(
-        self,
-        cls: type,
-        params: Mapping[str, Any],
-        context: Context,
-        *,
-        indexers: Sequence[Any] = (),
-        example: Any = None,
-    ):
-        self.cls: Any = cls
-        self.params, self.context, self.indexers, self.example = dict(params), context, indexers, example
+    cls: Any
+    params: Mapping[str, Any]
+    context: Context
+    indexers: Sequence[Any] = ()
+    example: Any = None
 
     def needs(self) -> list[str]:
         """Return what must be given before it can be checked, as the command line takes it."""
@@ -100,9 +92,9 @@ class Subject(ABC):
         """Return whether the component, or what it builds, offers an optional protocol."""
         return isinstance(self.ready, protocol)
 
-    @abstractmethod
     def make(self, context: Context) -> Any:
-        """Return a new component that is fitted or built."""
+        """Return a new component, fitted or built if its kind needs that."""
+        return self.component()
 
     @abstractmethod
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
@@ -154,19 +146,17 @@ class Subject(ABC):
             yield Path(name)
 
     @cached_property
-    def observed(self) -> Observation:
+    def observed(self) -> Activity:
         """Monitor a component while it is made, used, saved and loaded."""
-        context = self.context
-        twin = type(self)(self.cls, self.params, context, indexers=self.indexers, example=self.example)
-        given = flat(twin.inputs(), "")
-        before, state = {name: array.copy() for name, array in given.items()}, shared_state()
+        twin = replace(self)
+        before = {name: array.copy() for name, array in flat(twin.inputs(), "").items()}
         with tempfile.TemporaryDirectory() as name:
             folder, scratch = Path(name, SAVED), Path(name, "scratch")
             folder.mkdir()
             scratch.mkdir()
             with monitor(scratch, folder) as seen:
                 try:
-                    context = twin.context.using(folder=scratch)
+                    context = self.context.using(folder=scratch)
                     ready = twin.make(context)
                     twin.answers(ready, context)
                     twin.save(ready, folder)
@@ -174,11 +164,6 @@ class Subject(ABC):
                 except Exception:
                     if not seen.writes and not seen.hosts:  # otherwise it failed because it was refused something
                         raise
-        now, after = shared_state(), flat(twin.inputs(), "")
-        return Observation(
-            inputs=[name for name, old in before.items() if name not in after or not same_bits(old, after[name])],
-            state=[what for what, old in state.items() if now[what] != old],
-            writes=seen.writes,
-            hosts=seen.hosts,
-            programs=seen.programs,
-        )
+        after = flat(twin.inputs(), "")
+        seen.inputs = [name for name, old in before.items() if name not in after or not same_bits(old, after[name])]
+        return seen

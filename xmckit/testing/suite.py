@@ -22,7 +22,7 @@ from xmckit.registry.locations import Location, file_of, is_below, raised_at
 from xmckit.testing import fresh_process
 from xmckit.testing.assertions import NotApplicable
 from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult
-from xmckit.testing.subjects import kept_folder
+from xmckit.testing.subjects import CheckFunction, kept_folder
 
 if TYPE_CHECKING:
     import pytest
@@ -33,14 +33,14 @@ DECLARED = ("params", "indexers", "example", "expected_failures")
 USABLE = "can_be_constructed"
 
 
-def checks_of(kind: str) -> Sequence[Callable[[Any], str]]:
+def checks_of(kind: str) -> Sequence[CheckFunction]:
     """Return the checks of a kind, which stand beside its subject; UsageError if the kind has none."""
     if kind not in KINDS or not KINDS[kind].checks:
         known = [name for name, one in KINDS.items() if one.checks]
         raise UsageError(
             f"there are no checks for the kind '{kind}'{nearest(kind, known)}, only for {', '.join(known)}"
         )
-    checks: Sequence[Callable[[Any], str]] = load(f"{KINDS[kind].checks.partition(':')[0]}:CHECKS")
+    checks: Sequence[CheckFunction] = load(f"{KINDS[kind].checks.partition(':')[0]}:CHECKS")
     return checks
 
 
@@ -147,10 +147,11 @@ class Case:
             return f"it cannot be made with these parameters: {store.reasons(error)}"
         last = traceback.extract_tb(error.__traceback__)[-1]
         by_a_check = isinstance(error, AssertionError) and is_below(last.filename, testing.__file__)
-        if by_a_check or isinstance(error, XmckitError):
+        if (by_a_check and error.__cause__ is None) or isinstance(error, XmckitError):
             return str(error)
         home = "" if isinstance(self.component, str) and "cls" not in vars(self) else file_of(self.cls.__module__)
-        return f"{one_line(error)} ({raised_at(error, home) or Location(last.filename, last.lineno)})"
+        where = raised_at(error.__cause__ or error, home) or Location(last.filename, last.lineno)
+        return f"{error if by_a_check else one_line(error)} ({where})"
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Check:
     """One check of one case; `run` gives its result, calling it is the body of a pytest test."""
 
     case: Case
-    function: Callable[[Any], str]
+    function: CheckFunction
 
     @property
     def name(self) -> str:
@@ -173,7 +174,7 @@ class Check:
         reason = None
         try:
             reason = self.case.all_expected.get(self.name)
-            detail = self.function(self.case.subject)
+            detail = self.function(self.case.subject) or ""
         except NotApplicable as why:
             if reason is not None:
                 return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but does not apply: {why}")
@@ -182,7 +183,8 @@ class Check:
             detail = self.case.explained(error)
             if reason is not None:
                 return CheckResult(self.name, XFAILED, f"{reason} ({detail})")
-            return CheckResult(self.name, FAILED, detail, None if isinstance(error, AssertionError) else error)
+            cause = error.__cause__ if isinstance(error, AssertionError) else error
+            return CheckResult(self.name, FAILED, detail, cause)
         if reason is not None:
             return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but passed")
         return CheckResult(self.name, PASSED, detail)
