@@ -18,7 +18,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.errors import PluginError, shorten
-from xmckit.protocols import SupportsExhibits
+from xmckit.protocols import SupportsExhibits, offers
 
 MOST_ROWS = 120
 MOST_BINS = 200
@@ -85,7 +85,7 @@ Exhibit: TypeAlias = "Table | Histogram | Outline"
 
 def stored(component: Any, name: str) -> list[dict[str, Any]]:
     """Return the exhibits of a component as JSON values, cut to size; none if it has no `exhibits`."""
-    if not isinstance(component, SupportsExhibits):
+    if not offers(component, SupportsExhibits):
         return []
     exhibits = component.exhibits()
     if not isinstance(exhibits, Sequence):

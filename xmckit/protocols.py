@@ -1,7 +1,7 @@
 """The methods that a component of each kind must offer, and those that it may offer.
 
-The first protocol of each kind is required; those below it are optional. The core looks for an optional method with
-`isinstance`, so a component need not inherit from a protocol. `xmckit.testing` checks all of them.
+The first protocol of each kind is required; those below it are optional. The core asks for an optional protocol with
+`offers`, so a component need not inherit from it. `xmckit.testing` checks all of them.
 
 Every component also has a pydantic `Params` that forbids unknown keys, takes its parameters as keywords, and offers
 `save(folder)` and `load(folder, context=…)` without pickle (`xmckit.Configured` does most of it). The same seed gives
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
 
-from xmckit.kinds import KINDS, load_protocol
 from xmckit.records import (
     ARGMAXABLE,
     STATUSES,
@@ -38,11 +37,21 @@ if TYPE_CHECKING:
     from xmckit.data.model import Dataset, Groups, Matrix, Split
     from xmckit.exhibits import Exhibit
 
+P = TypeVar("P")
+
+
+def offers(component: object, protocol: Callable[..., P]) -> TypeGuard[P]:
+    """Return whether a component has all methods and attributes of a protocol.
+
+    `isinstance` does not see what a proxy forwards with `__getattr__` (Python 3.12).
+    """
+    names = [*vars(protocol), *protocol.__annotations__]
+    return all(hasattr(component, name) for name in names if not name.startswith("_"))
+
 
 # Optional for several kinds
 
 
-@runtime_checkable
 class SupportsFacts(Protocol):
     """A label preprocessor or an index that adds facts to the report."""
 
@@ -50,14 +59,12 @@ class SupportsFacts(Protocol):
         """Return JSON values by name. The texts under "warnings" are also printed when a run ends."""
 
 
-@runtime_checkable
 class SupportsExhibits(Protocol):
     """A component that adds tables and pictures to the report; see `xmckit.exhibits`."""
 
     def exhibits(self) -> Sequence[Exhibit]: ...
 
 
-@runtime_checkable
 class SupportsSave(Protocol):
     """A label preprocessor that keeps files with the run, for a command to read."""
 
@@ -65,14 +72,12 @@ class SupportsSave(Protocol):
         """Write into the existing, empty `folder`."""
 
 
-@runtime_checkable
 class SupportsParams(Protocol):
     """A component that holds its parameters, as `xmckit.Configured` does; results record them."""
 
     params: BaseModel
 
 
-@runtime_checkable
 class SupportsConformance(Protocol):
     """A component that says how `xmckit.testing` should check it; see `xmckit.testing.Case`."""
 
@@ -107,7 +112,6 @@ class Reader(Protocol):
         """Return the data exactly as stored, or raise DataError with file and line."""
 
 
-@runtime_checkable
 class Writer(Protocol):
     """A reader that can also write, for `xmckit data convert`."""
 
@@ -115,7 +119,6 @@ class Writer(Protocol):
         """Write `dataset` into the existing, empty `folder`."""
 
 
-@runtime_checkable
 class ReaderWithHint(Protocol):
     """A reader that names the files of its format, for the error about a path that no reader knows."""
 
@@ -178,14 +181,12 @@ class Indexer(Protocol):
         """Return the index that `LabelIndex.save` wrote into `folder`."""
 
 
-@runtime_checkable
 class NamedIndex(Protocol):
     """An index as the pipeline hands it to a head: `indexer` is the name of the component that can load it."""
 
     indexer: str
 
 
-@runtime_checkable
 class RebuildableIndex(Protocol):
     """An index that follows a head's vectors; `provides` names it "rebuild"."""
 
@@ -193,7 +194,6 @@ class RebuildableIndex(Protocol):
         """Use these vectors from now on: one row per label. Its product with a query is the label's logit."""
 
 
-@runtime_checkable
 class ClusteredIndex(Protocol):
     """A tree of labels; `provides` names it "clusters".
 
@@ -204,7 +204,6 @@ class ClusteredIndex(Protocol):
     label_of: np.ndarray
 
 
-@runtime_checkable
 class ExtensibleIndex(Protocol):
     """An index over input features that takes labels which it was not built with."""
 
@@ -240,14 +239,12 @@ class Head(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
-@runtime_checkable
 class IndexOptionalHead(Protocol):
     """A head that can do without the index that `needs` describes, if `index_optional` is true."""
 
     index_optional: ClassVar[bool]
 
 
-@runtime_checkable
 class RefittableHead(Protocol):
     """A head that can be used in recipes with `refit = true`."""
 
@@ -255,7 +252,6 @@ class RefittableHead(Protocol):
         """Train again on all rows, with what the validation rows of `fit` decided."""
 
 
-@runtime_checkable
 class OnePassHead(Protocol):
     """A head for which ranking and label sets share most of the work."""
 
@@ -263,7 +259,6 @@ class OnePassHead(Protocol):
         """Return the results of `predict(X, k)` and of `labels(X)`."""
 
 
-@runtime_checkable
 class ShortlistHead(Protocol):
     """A head that outputs only labels that its indexes list."""
 
@@ -271,7 +266,6 @@ class ShortlistHead(Protocol):
         """Return rows × labels with an entry for each label that a row can get; None if a row can get any label."""
 
 
-@runtime_checkable
 class ExtensibleHead(Protocol):
     """A head that takes labels which it was not trained on."""
 
@@ -285,7 +279,6 @@ class ExtensibleHead(Protocol):
         """
 
 
-@runtime_checkable
 class IndexedHead(Protocol):
     """A head that keeps its indexes."""
 
@@ -293,7 +286,6 @@ class IndexedHead(Protocol):
         """Return for each index its name and how many labels, from the first, it knows."""
 
 
-@runtime_checkable
 class HeadWithFacts(Protocol):
     """A head that adds facts to the report."""
 
@@ -315,14 +307,12 @@ class TrainingEpoch(Protocol):
     def _asdict(self) -> dict[str, Any]: ...
 
 
-@runtime_checkable
 class HeadWithHistory(Protocol):
     """A head that was trained in epochs, which the report plots."""
 
     history: Sequence[TrainingEpoch]
 
 
-@runtime_checkable
 class ProbabilisticHead(Protocol):
     """A head that says whether σ(score) is meant as the probability of a label; without this, it is.
 
@@ -334,7 +324,7 @@ class ProbabilisticHead(Protocol):
 
 def needs_index(head: Any) -> bool:
     """Return whether a head, or its class, cannot be fitted without an index."""
-    optional = isinstance(head, IndexOptionalHead) and head.index_optional
+    optional = offers(head, IndexOptionalHead) and head.index_optional
     return bool(getattr(head, "needs", ())) and not optional
 
 
@@ -386,15 +376,13 @@ class Executor(Protocol):
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]: ...
 
 
-PROTOCOLS: dict[str, type] = {name: load_protocol(kind.protocol) for name, kind in KINDS.items() if kind.protocol}
-
 # The records that the protocols mention can be imported from here too.
 __all__ = [
-    "ARGMAXABLE", "PROTOCOLS", "STATUSES", "UNARGMAXABLE", "UNRESOLVED", "Alternating", "ClusteredIndex",
+    "ARGMAXABLE", "STATUSES", "UNARGMAXABLE", "UNRESOLVED", "Alternating", "ClusteredIndex",
     "DatasetSource", "Encoder", "Evaluation", "Executor", "ExtensibleHead", "ExtensibleIndex",
     "Featurizer", "Head", "HeadWithFacts", "HeadWithHistory", "IndexOptionalHead", "IndexedHead", "Indexer",
     "LabelIndex", "LabelPreprocessor", "LinearDecision", "Metric", "NamedIndex", "OnePassHead",
     "ProbabilisticHead", "Reader", "ReaderWithHint", "RebuildableIndex", "RefittableHead", "ShortlistHead",
     "SupportsConformance", "SupportsExhibits", "SupportsFacts", "SupportsParams", "SupportsSave", "TopK",
-    "TrainingEpoch", "Verdict", "Verdicts", "Verifier", "Writer", "needs_index",
+    "TrainingEpoch", "Verdict", "Verdicts", "Verifier", "Writer", "needs_index", "offers",
 ]  # fmt: skip

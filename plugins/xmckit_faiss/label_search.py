@@ -15,7 +15,7 @@ from xmckit import Context, DataError, Matrix, Model, Split, UsageError, find_ru
 from xmckit.components.indexes import named_index
 from xmckit.data import reading
 from xmckit.errors import nearest
-from xmckit.protocols import ExtensibleHead, IndexedHead
+from xmckit.protocols import ExtensibleHead, IndexedHead, offers
 from xmckit.runs.extensions import Extension, is_extension, read_extension, write_extension
 from xmckit_faiss.index import FaissIndex, FaissIndexer
 
@@ -209,7 +209,7 @@ def add_labels_to_run(
     head_indexes = [
         {"head": target.run.head_names[position], "index": name, "labels": known, "new": known == count}
         for position, head in heads.items()
-        if isinstance(head, IndexedHead)
+        if offers(head, IndexedHead)
         for name, known in head.index_labels()
     ]
     indexes = {names[0] if names else USE: index}
@@ -251,7 +251,7 @@ def _extend_heads(
 
     for position, (stage, head) in enumerate(zip(run.head_stages, target.model.heads, strict=True)):
         name, features = stage.section, run.features_stage(stage.name)
-        if not isinstance(head, ExtensibleHead):
+        if not offers(head, ExtensibleHead):
             refusals.append(f"head {name} cannot take new labels: train it again with them")
             continue
         try:

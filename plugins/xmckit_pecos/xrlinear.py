@@ -28,7 +28,7 @@ from xmckit import (
     store,
 )  # fmt: skip
 from xmckit.exhibits import Exhibit
-from xmckit.protocols import ClusteredIndex, LabelIndex, SupportsFacts
+from xmckit.protocols import ClusteredIndex, LabelIndex, SupportsFacts, offers
 from xmckit_pecos.labels.report import leaf_size_facts, tree_exhibits
 from xmckit_pecos.labels.tree import LabelTree, tree_of_clusters
 from xmckit_pecos.linear import calibration, isolation, matrices
@@ -211,14 +211,14 @@ class XRLinearHead(Configured):
         self._model, self._tree = model, tree
         self._calibration, self.threshold = calibration.Uncalibrated(), 0.0
         self._facts = self._training_facts(rows.X, counts, context)
-        if indexes and isinstance(indexes[0], SupportsFacts) and (facts := indexes[0].facts()):
+        if indexes and offers(indexes[0], SupportsFacts) and (facts := indexes[0].facts()):
             self._facts["index"] = facts
 
     def _from_index(self, index: LabelIndex, labels: int) -> tuple[LabelTree, LinearModel | None]:
         """Return the tree of an index and, if it is an index of this plugin, its matcher."""
         if isinstance(index, TreeIndex):
             tree, matcher = index.tree, index.matcher
-        elif isinstance(index, ClusteredIndex):
+        elif offers(index, ClusteredIndex):
             tree, matcher = tree_of_clusters(index.clusters, index.label_of, labels, self.params.branching), None
         else:
             raise UsageError(f"this head needs an index with clusters, and a {type(index).__name__} has none")

@@ -163,10 +163,10 @@ def _missing_set_facts(source: str, roots: list[Path]) -> dict[str, Any] | None:
 def convert(source: str, folder: str, target: str, params: tuple[str, ...], data_folders: tuple[str, ...]) -> None:
     """Write SOURCE into FOLDER in another format. FOLDER must not exist; it appears when it is complete."""
     from xmckit import store
-    from xmckit.protocols import Writer
+    from xmckit.protocols import Writer, offers
 
     registry = invocation.get_registry()
-    writers = [name for name in registry.names("reader") if isinstance(registry.resolve("reader", name), Writer)]
+    writers = [name for name in registry.names("reader") if offers(registry.resolve("reader", name), Writer)]
     if target not in writers:
         raise UsageError(
             f"cannot write '{target}'{nearest(target, writers)} (formats that can be written: {', '.join(writers)})"

@@ -37,7 +37,7 @@ from xmckit.nn.threads import Threads, use_threads
 from xmckit.nn.training import Epoch, Examples, best_epoch, train, training_rows, without_stored_zeros
 from xmckit.nn.validation import Validation
 from xmckit.params import Configured, Params, Spec
-from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts
+from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts, offers
 from xmckit.records import Alternating, LinearDecision, TopK
 from xmckit.sparse.csr import csr_pattern
 
@@ -304,7 +304,7 @@ class TorchHead(Configured, ABC):
         if self._indexes is None:
             return []
         names = [
-            index.indexer if isinstance(index, NamedIndex) else str(number)
+            index.indexer if offers(index, NamedIndex) else str(number)
             for number, index in enumerate(self._indexes.all)
         ]
         return list(zip(names, self._indexes.known, strict=True))
@@ -469,7 +469,7 @@ class TorchHead(Configured, ABC):
         if self.added:
             facts["labels that an index knows"] = ", ".join(f"{name} {known:,}" for name, known in self.index_labels())
         for (name, _), index in zip(self.index_labels(), self._indexes.all, strict=True):
-            if isinstance(index, SupportsFacts):
+            if offers(index, SupportsFacts):
                 facts[f"index {name}"] = index.facts()
         return facts
 

@@ -28,7 +28,7 @@ from xmckit.errors import PluginError, attribute_errors_to
 from xmckit.nn.batches import Batch, Targets, as_batch
 from xmckit.nn.threads import Threads, slices
 from xmckit.nn.training import RowExamples
-from xmckit.protocols import ExtensibleIndex, LabelIndex, NamedIndex, RebuildableIndex
+from xmckit.protocols import ExtensibleIndex, LabelIndex, NamedIndex, RebuildableIndex, offers
 from xmckit.sparse.lanes import fetch
 
 AHEAD = 8  # candidates between the prefetch of a label's weights and their use
@@ -45,7 +45,7 @@ class Indexes:
         self.all, self.labels = tuple(indexes), labels
         self.known = tuple(known) if known is not None else (labels,) * len(self.all)
         for index in self.all:
-            if index.query_space == "head" and not isinstance(index, RebuildableIndex):
+            if index.query_space == "head" and not offers(index, RebuildableIndex):
                 with _errors_of(index):
                     raise PluginError(f"the index {type(index).__name__} is in head space but lacks rebuild()")
 
@@ -64,8 +64,8 @@ class Indexes:
         labels = self.labels + int(Y.shape[1])
         known = [labels if _takes_labels(index) else known for index, known in zip(self.all, self.known, strict=True)]
         for index in self.all:
-            if isinstance(index, ExtensibleIndex) and index.query_space != "head":
-                with _errors_of(index):
+            with _errors_of(index):
+                if index.query_space != "head" and offers(index, ExtensibleIndex):
                     index.add_labels(X, Y)
         return Indexes(self.all, labels, known)
 
@@ -94,12 +94,12 @@ class Indexes:
 
 
 def _takes_labels(index: LabelIndex) -> bool:
-    return index.query_space == "head" or isinstance(index, ExtensibleIndex)
+    return index.query_space == "head" or offers(index, ExtensibleIndex)
 
 
 def _errors_of(index: LabelIndex) -> contextlib.AbstractContextManager[None]:
     """Attribute errors to the component that built the index, if the index names it as `indexer`."""
-    return attribute_errors_to("indexer", index.indexer) if isinstance(index, NamedIndex) else contextlib.nullcontext()
+    return attribute_errors_to("indexer", index.indexer) if offers(index, NamedIndex) else contextlib.nullcontext()
 
 
 @dataclass(frozen=True)

@@ -381,12 +381,12 @@ class _Reader:
             return False  # the check of the section itself says what is wrong
 
     def _check_refit(self, validation: float, heads: Sections) -> None:
-        from xmckit.protocols import RefittableHead
+        from xmckit.protocols import RefittableHead, offers
 
         if validation == 0:
             self._mistakes.add(("refit",), "refit is not needed: with validation = 0 all rows are used for training")
         for position, head in enumerate(heads):
-            if head is not None and not isinstance(self._registry.resolve("head", head.use), RefittableHead):
+            if head is not None and not offers(self._registry.resolve("head", head.use), RefittableHead):
                 self._mistakes.add(
                     ("head", position, "use"),
                     f"head '{head.use}' cannot be trained again (it has no refit()); leave out refit = true",

@@ -162,7 +162,7 @@ def added_labels_are_ranked(subject: HeadSubject) -> str:
     train, new = subject.train, small_problem(rows=6, labels=2, seed=4).Y
     X = subject.X[: new.shape[0]]
     head = subject.fit(train, subject.context)
-    indexed = isinstance(head, protocols.IndexedHead) and len(head.index_labels()) > 0
+    indexed = protocols.offers(head, protocols.IndexedHead) and len(head.index_labels()) > 0
     try:
         head.add_labels(X, new, train)
     except UsageError as error:
@@ -365,7 +365,7 @@ def _decided(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
 
 def _candidates(head: Any, X: csr_matrix) -> np.ndarray | None:
     """Return the labels that a head behind an index may output; None for any."""
-    candidates = head.candidates(X) if isinstance(head, protocols.ShortlistHead) else None
+    candidates = head.candidates(X) if protocols.offers(head, protocols.ShortlistHead) else None
     return None if candidates is None else candidates.toarray() != 0
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from xmckit.context import Context
 from xmckit.data.model import Dataset
 from xmckit.errors import XmckitError, one_line
-from xmckit.protocols import ReaderWithHint, Writer
+from xmckit.protocols import ReaderWithHint, Writer, offers
 from xmckit.testing import common
 from xmckit.testing.assertions import assert_close, assert_dataset, counted, expect_error, flat, require
 from xmckit.testing.datasets import contents, copied
@@ -30,7 +30,7 @@ class ReaderSubject(Subject):
     kind = "reader"
 
     def needs(self) -> list[str]:
-        given = self.example is not None or isinstance(self.cls, Writer)
+        given = self.example is not None or offers(self.cls, Writer)
         return super().needs() + ([] if given else ["--example PATH, which is small and in its format"])
 
     @cached_property

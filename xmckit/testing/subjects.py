@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from xmckit.context import Context
-from xmckit.protocols import SupportsSave
+from xmckit.protocols import SupportsSave, offers
 from xmckit.registry.promises import promised_methods
 from xmckit.testing.assertions import flat, same_bits, skip_unless
 from xmckit.testing.fresh_process import SAVED
@@ -90,7 +90,7 @@ class Subject(ABC):
 
     def offers(self, protocol: type) -> bool:
         """Return whether the component, or what it builds, offers an optional protocol."""
-        return isinstance(self.ready, protocol)
+        return offers(self.ready, protocol)
 
     def make(self, context: Context) -> Any:
         """Return a new component, fitted or built if its kind needs that."""
@@ -125,7 +125,7 @@ class Subject(ABC):
         return self.answers(self.make(context), context)
 
     def save(self, ready: Any, folder: Path) -> None:
-        if isinstance(ready, SupportsSave):
+        if offers(ready, SupportsSave):
             ready.save(folder)
 
     def restore(self, folder: Path) -> Any:

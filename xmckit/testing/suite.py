@@ -16,7 +16,7 @@ from xmckit import store, testing
 from xmckit.context import Context
 from xmckit.errors import PluginError, UsageError, XmckitError, nearest, one_line
 from xmckit.kinds import KINDS, load
-from xmckit.protocols import SupportsConformance
+from xmckit.protocols import SupportsConformance, offers
 from xmckit.registry import make_context
 from xmckit.registry.locations import Location, file_of, is_below, raised_at
 from xmckit.testing import fresh_process
@@ -89,7 +89,7 @@ class Case:
     @cached_property
     def declared(self) -> Mapping[str, Any]:
         """What the component itself declares about its checks."""
-        declared = self.cls.conformance if isinstance(self.cls, SupportsConformance) else {}
+        declared = self.cls.conformance if offers(self.cls, SupportsConformance) else {}
         if not isinstance(declared, Mapping) or not declared.keys() <= set(DECLARED):
             raise PluginError(f"{self.name}: `conformance` is {declared!r}, expected entries {', '.join(DECLARED)}")
         self._check_expected(declared.get("expected_failures", {}))

@@ -32,7 +32,7 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.errors import PluginError, attribute_errors_to
-from xmckit.protocols import Head, ShortlistHead, SupportsParams, Verifier
+from xmckit.protocols import Head, ShortlistHead, SupportsParams, Verifier, offers
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdict, Verdicts
 from xmckit.runs import HeadVerdicts, VerdictSummary, layout
 
@@ -189,7 +189,7 @@ def _load_block(path: Path) -> list[Verdict]:
 
 
 def _params(verifier: Verifier) -> dict[str, Any] | None:
-    return dict(verifier.params.model_dump(mode="json")) if isinstance(verifier, SupportsParams) else None
+    return dict(verifier.params.model_dump(mode="json")) if offers(verifier, SupportsParams) else None
 
 
 def _check(verdicts: Any, count: int, width: int, verifier: str) -> None:
@@ -212,7 +212,7 @@ def _check(verdicts: Any, count: int, width: int, verifier: str) -> None:
 
 def _candidates(head: Any, X: Matrix, shape: tuple[int, int], name: str) -> csr_matrix | None:
     """Return the labels that a head behind a shortlist can output for each row; None for a head without a shortlist."""
-    candidates = head.candidates(X) if isinstance(head, ShortlistHead) else None
+    candidates = head.candidates(X) if offers(head, ShortlistHead) else None
     if candidates is None:
         return None
     if getattr(candidates, "format", "") != "csr" or candidates.shape != shape:

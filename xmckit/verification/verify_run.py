@@ -12,7 +12,7 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
 from xmckit.errors import UsageError, nearest
-from xmckit.protocols import ShortlistHead, Verifier
+from xmckit.protocols import ShortlistHead, Verifier, offers
 from xmckit.runs import Run, provenance
 from xmckit.verification.label_sets import RANDOM, random_label_sets, read_label_sets
 from xmckit.verification.verify import verify
@@ -89,7 +89,7 @@ def _label_sets_and_features(
         return label_set_split(assignments, model.label_names, context), {}
     dataset = run.dataset()
     split = dataset.test if assignments == "test" else dataset.train
-    shortlisted = [name for name, head in heads if isinstance(head, ShortlistHead)]
+    shortlisted = [name for name, head in heads if offers(head, ShortlistHead)]
     X = dict(zip(run.head_names, model.all_features(split), strict=True)) if shortlisted else {}
     Y = split.Y.copy()
     Y.resize(split.rows, len(model.label_names))  # no row has a label that was added later

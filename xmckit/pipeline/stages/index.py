@@ -12,7 +12,7 @@ from xmckit.pipeline.output_checks import check_unchanged
 from xmckit.pipeline.rows import FitRows
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage
-from xmckit.protocols import ClusteredIndex, SupportsExhibits, SupportsFacts
+from xmckit.protocols import ClusteredIndex, SupportsExhibits, SupportsFacts, offers
 from xmckit.recipe import Section
 from xmckit.runs import layout
 
@@ -52,6 +52,6 @@ class IndexStage(ComponentStage[Any]):
 def _facts(index: Any, use: str) -> dict[str, Any]:
     """Collect what an index reports about itself, and the sizes of its clusters if it has some."""
     shown = exhibits.stored(index, use)
-    if isinstance(index, ClusteredIndex) and not isinstance(index, SupportsExhibits):
+    if offers(index, ClusteredIndex) and not offers(index, SupportsExhibits):
         shown = exhibits.stored_all(exhibits.leaf_exhibits(index.clusters, index.label_of), use)
-    return {"facts": dict(index.facts()) if isinstance(index, SupportsFacts) else {}, "exhibits": shown}
+    return {"facts": dict(index.facts()) if offers(index, SupportsFacts) else {}, "exhibits": shown}

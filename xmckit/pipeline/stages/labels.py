@@ -17,7 +17,7 @@ from xmckit.pipeline.output_checks import check_unchanged, checked_facts, with_l
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage, Stage
 from xmckit.pipeline.stages.features import FeaturesStage
-from xmckit.protocols import SupportsFacts, SupportsSave
+from xmckit.protocols import SupportsFacts, SupportsSave, offers
 from xmckit.runs import layout
 
 
@@ -53,10 +53,10 @@ class LabelsStage(ComponentStage[Split]):
             output = preprocessor.apply(self._rows_before, context=context.using(seed=self._seed))
         rows = with_labels_of(self._rows_before, output, self.use)
         save_split(replace(rows, X=None, texts=None, names=None), folder)
-        if isinstance(preprocessor, SupportsSave):
+        if offers(preprocessor, SupportsSave):
             (folder / layout.PREPROCESSOR).mkdir()
             preprocessor.save(folder / layout.PREPROCESSOR)
-        facts = preprocessor.facts() if isinstance(preprocessor, SupportsFacts) else {}
+        facts = preprocessor.facts() if offers(preprocessor, SupportsFacts) else {}
         record = {
             "facts": checked_facts(facts, self.who),
             "agreement": _agreement(rows.Y, self._data.value.train.Y),

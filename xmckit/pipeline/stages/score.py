@@ -23,7 +23,7 @@ from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage, keys_of
 from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.pipeline.stages.head import HeadStage
-from xmckit.protocols import Head, HeadWithFacts, HeadWithHistory, OnePassHead, ProbabilisticHead
+from xmckit.protocols import Head, HeadWithFacts, HeadWithHistory, OnePassHead, ProbabilisticHead, offers
 from xmckit.recipe import ENSEMBLE, Section
 from xmckit.records import Evaluation, TopK
 from xmckit.runs import Metrics, layout, read_metrics
@@ -151,7 +151,7 @@ class ScoreStage(Stage[Metrics]):
 
 
 def _is_probabilistic(head: Head) -> bool:
-    return head.probabilistic if isinstance(head, ProbabilisticHead) else True
+    return head.probabilistic if offers(head, ProbabilisticHead) else True
 
 
 def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix) -> list[HeadFacts]:
@@ -159,8 +159,8 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
     reported: list[HeadFacts] = []
     for section, head in zip(sections, heads, strict=True):
         with attribute_errors_to(section.kind, section.use):
-            facts = head.facts(truth) if isinstance(head, HeadWithFacts) else {}
-            epochs = head.history if isinstance(head, HeadWithHistory) else []
+            facts = head.facts(truth) if offers(head, HeadWithFacts) else {}
+            epochs = head.history if offers(head, HeadWithHistory) else []
             reported.append(
                 {
                     "name": section.name,
