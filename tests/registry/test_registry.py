@@ -272,7 +272,7 @@ def test_a_target_that_fails_on_import_names_plugin_and_remedy(site):
     [
         (
             "class Thin:\n    def fit(self): ...",
-            "predict(), features(), labels(), decision(), save(), indexes in fit(), context in fit(), Params, load()",
+            "predict(), features(), labels(), decision(), save(), load(), indexes in fit(), context in fit(), Params",
         ),
         ("from xmckit.nn import TorchHead\nclass Thin(TorchHead): ...", "loss()"),
     ],

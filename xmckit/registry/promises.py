@@ -11,23 +11,26 @@ from xmckit.kinds import KINDS, load_protocol
 
 def promised_methods(protocol: type) -> list[str]:
     """Return the names of a protocol's public methods."""
-    return [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    return [name for name in vars(protocol) if callable(getattr(protocol, name)) and not name.startswith("_")]
+
+
+def required_methods(kind: str) -> list[str]:
+    """Return the methods of the kind's protocol; what can be saved can also be loaded."""
+    methods = promised_methods(load_protocol(KINDS[kind].protocol))
+    return [*methods, "load"] if "save" in methods else methods
 
 
 def missing_promises(kind: str, target: Any) -> list[str]:
     """Return what the kind's protocol asks for and the target lacks: methods, and parameters of methods."""
     if kind == "command":
         return [] if hasattr(target, "main") else ["main(): a click command is expected"]
-    protocol = load_protocol(KINDS[kind].protocol)
-    methods = promised_methods(protocol)
+    protocol, methods = load_protocol(KINDS[kind].protocol), required_methods(kind)
     missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
-    for name in methods:
+    for name in promised_methods(protocol):
         own = getattr(target, name, None)
         missing += [f"{keyword} in {name}()" for keyword in _unknown_keywords(getattr(protocol, name), own)]
     if not hasattr(target, "Params"):
         missing.append("Params")
-    if "save" in methods and not callable(getattr(target, "load", None)):
-        missing.append("load()")
     unwritten = sorted(getattr(target, "__abstractmethods__", ())) if inspect.isabstract(target) else []
     return missing + [f"{name}()" for name in unwritten]
 

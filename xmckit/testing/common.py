@@ -19,7 +19,7 @@ from xmckit import exhibits
 from xmckit.errors import XmckitError
 from xmckit.kinds import KINDS, load_protocol
 from xmckit.protocols import HeadWithFacts, SupportsExhibits, SupportsFacts, SupportsSave
-from xmckit.registry.promises import missing_promises, promised_methods
+from xmckit.registry.promises import missing_promises, required_methods
 from xmckit.testing.assertions import assert_no_pickle, counted, differing, expect_error, require, skip_unless
 from xmckit.testing.fresh_process import SAVED, fresh_answers
 from xmckit.testing.monitoring import monitor
@@ -35,7 +35,7 @@ def methods_match_protocol(subject: Subject) -> str:
             value = getattr(subject.cls, name, None)
             sound = isinstance(value, frozenset) and all(isinstance(item, str) for item in value)
             require(sound, f"`{name}` is {value!r}, expected a frozenset of names")
-    return counted(len(promised_methods(protocol)), "method")
+    return counted(len(required_methods(subject.kind)), "method")
 
 
 def parameters_are_documented(subject: Subject) -> str:
