@@ -93,7 +93,7 @@ def test_a_component_that_keeps_its_promises():
     assert "metric:ranking(k=[1, 2])" in done.stdout
     lines = [line for line in done.stdout.splitlines() if " passed " in f"{line} "]
     assert len(lines) == 20
-    assert "kept: 20 passed, 0 failed" in done.stdout
+    assert "ok: 20 passed, 0 failed" in done.stdout
 
 
 def test_a_plugin_of_ones_own_and_what_it_breaks(plugin):
@@ -125,7 +125,7 @@ def test_parameters_that_are_missing_are_named():
     assert "it needs --set path=…" in " ".join(done.stdout.split())
     done = check("metric:ranking", "--set", "k=0")
     assert done.exit_code == 4
-    assert "broken: 0 passed, 1 failed" in done.stdout
+    assert "failed: 0 passed, 1 failed" in done.stdout
 
 
 def test_among_several_those_that_need_something_are_told_and_not_failures(plugin):

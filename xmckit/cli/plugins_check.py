@@ -94,7 +94,7 @@ def print_results(results: Results, locations: Mapping[str, Location], needs: Ma
         print_table(rows, ["check", "result", "what was found", "s"], left=3, title=name)
         summary = summarise(checks)
         colour = "green" if summary.ok else "red"
-        click.echo(f"{options.styled('kept' if summary.ok else 'broken', fg=colour, bold=True)}: {summary}")
+        click.echo(f"{options.styled('ok' if summary.ok else 'failed', fg=colour, bold=True)}: {summary}")
         if not summary.ok:
             line = locations[name].line
             click.echo(f"defined in {locations[name].file}" + (f", line {line}" if line else ""))
@@ -102,8 +102,8 @@ def print_results(results: Results, locations: Mapping[str, Location], needs: Ma
     for name, needed in needs.items():
         click.echo(f"{options.styled('not checked', fg='yellow')}: {name} needs {needed}")
     if len(results) + len(needs) > 1:
-        broken = [name for name, checks in results.items() if not summarise(checks).ok]
+        failed = [name for name, checks in results.items() if not summarise(checks).ok]
         total = summarise(result for checks in results.values() for result in checks)
-        failures = f"; broken: {', '.join(broken)}" if broken else ""
+        failures = f"; failed: {', '.join(failed)}" if failed else ""
         unchecked = f"; not checked: {', '.join(needs)}" if needs else ""
         click.echo(f"{counted(len(results), 'component')}: {total}{failures}{unchecked}")

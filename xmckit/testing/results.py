@@ -52,7 +52,7 @@ class Summary:
         counts = f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped, {self.xfailed} xfailed"
         if self.passed or self.failed:
             return counts
-        return f"{counts}: nothing {'was kept' if self.ran else 'ran'}, which is a failure"
+        return f"{counts}: no check {'passed' if self.ran else 'ran'}, which is a failure"
 
 
 def summarise(results: Iterable[CheckResult]) -> Summary:
