@@ -25,8 +25,7 @@ from types import ModuleType
 
 import pluggy
 
-from xmckit.kinds import KINDS as KINDS
-from xmckit.kinds import Kind
+from xmckit.kinds import KINDS, Kind
 
 PROJECT = "xmckit"
 ENTRY_POINT_GROUP = "xmckit"

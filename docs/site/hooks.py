@@ -12,7 +12,7 @@ import reference
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from xmckit.hookspecs import KINDS
+from xmckit.kinds import KINDS
 from xmckit.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[2]

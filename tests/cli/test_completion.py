@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from xmckit.cli import xmckit as program
-from xmckit.hookspecs import KINDS
+from xmckit.kinds import KINDS
 from xmckit.scaffold import EXAMPLES
 
 PROGRAM = Path(sysconfig.get_path("scripts"), "xmckit")

@@ -146,7 +146,7 @@ def components(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
 
 def kinds(ctx: click.Context, incomplete: str) -> Iterator[CompletionItem]:
     """Offer the kinds of components; for `plugins new`, those with an example."""
-    from xmckit.hookspecs import KINDS
+    from xmckit.kinds import KINDS
     from xmckit.scaffold import EXAMPLES
 
     yield from map(CompletionItem, EXAMPLES if ctx.info_name == "new" else KINDS)

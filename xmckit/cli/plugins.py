@@ -22,7 +22,7 @@ def plugins() -> None:
 @options.json_option
 def ls(kind: str | None, as_json: bool) -> None:
     """List all components, and the plugins that are not used, with the reason."""
-    from xmckit.hookspecs import KINDS
+    from xmckit.kinds import KINDS
 
     if kind is not None and kind not in KINDS:
         raise UsageError(f"there is no kind '{kind}'{nearest(kind, KINDS)} (kinds: {', '.join(KINDS)})")
