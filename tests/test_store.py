@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 
+import filelock
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.sparse import random as random_sparse
 
 from xmckit import store
-from xmckit.errors import StorageError
+from xmckit.errors import StorageError, UsageError
 
 
 @settings(deadline=None, max_examples=50, derandomize=True)
@@ -172,3 +174,34 @@ def test_a_folder_replaces_an_older_one_only_when_it_is_complete(tmp_path):
     store.remove_folder(target)
     store.remove_folder(target)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("no flock"), OSError(errno.ENOLCK, "no locks available")])
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, error):
+    def fail(self):
+        raise error
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", fail)
+    with pytest.raises(StorageError, match=r"no file locks.*local disk"), store.locked(tmp_path / ".lock", "busy"):
+        pass
+
+
+def test_other_errors_of_a_lock_file_stay_as_they_are(tmp_path):
+    lock = tmp_path / ".lock"
+    with (
+        store.locked(lock, ""),
+        pytest.raises(UsageError, match="somebody is here"),
+        store.locked(lock, "somebody is here"),
+    ):
+        pass
+    with pytest.raises(OSError, match="Is a directory"), store.locked(tmp_path, "busy"):
+        pass
+
+
+def test_a_new_folder_must_be_possible(tmp_path):
+    store.check_new_folder(tmp_path / "a" / "b")
+    with pytest.raises(UsageError, match="exists already"):
+        store.check_new_folder(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="file is in its way"):
+        store.check_new_folder(tmp_path / "file" / "folder")

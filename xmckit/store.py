@@ -7,6 +7,7 @@ file, or none. Every error about a damaged file names the file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import itertools
@@ -36,6 +37,7 @@ _UNREADABLE = (
     ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile
 )  # fmt: skip
 _MOST_MISTAKES = 8  # listed in an error
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 _HOST = re.sub(r"\W", "", platform.node()) or "host"  # machines may share a folder
 
 
@@ -65,6 +67,17 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def check_new_folder(path: Path) -> None:
+    """Raise UsageError if no folder of this name can be created."""
+    if path.exists():
+        raise UsageError(f"{path} exists already: name a new folder")
+    above = next(parent for parent in path.resolve().parents if parent.exists())
+    if not above.is_dir():
+        raise UsageError(f"{path} cannot be a folder: the file {above} is in its way")
+    if not os.access(above, os.W_OK):
+        raise UsageError(f"{path} cannot be written: name a folder outside {above}")
 
 
 @contextlib.contextmanager
@@ -341,7 +354,10 @@ def link_file(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, busy: str) -> Iterator[None]:
-    """Hold the lock file `path` during the block; UsageError with the text `busy` if another process holds it."""
+    """Hold the lock file `path` during the block.
+
+    UsageError with the text `busy` if another process holds it; StorageError if the file system has no locks.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0)
@@ -349,6 +365,13 @@ def locked(path: Path, busy: str) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise UsageError(busy) from None
+    except (NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+            raise
+        raise StorageError(
+            f"{path}: this file system has no file locks, which keep two processes from writing into the same folder; "
+            "use a folder on another file system, such as a local disk"
+        ) from error
     try:
         yield
     finally:

@@ -212,7 +212,7 @@ def test_a_plugin_that_is_not_loaded_is_missed_by_name(tmp_path, recipe):
         (["data", "info", "missing-folder"], 2, "missing-folder"),
         (["data", "info", "synthetic", "--param", "rows=3", "--param", "rows.x=2"], 2, "data.rows: expected a whole"),
         (["data", "convert", "synthetic", "out", "--to", "parquet"], 2, "formats that can be written"),
-        (["data", "convert", "synthetic", "/dev/null/out", "--to", "npz"], 2, "/dev/null is a file"),
+        (["data", "convert", "synthetic", "/dev/null/out", "--to", "npz"], 2, "the file /dev/null is in its way"),
     ],
 )
 def test_mistakes_get_a_clear_error(tmp_path, arguments, code, expected):

@@ -68,7 +68,7 @@ class Combined:
 
     def save(self, folder: Path) -> None:
         """Write a new folder, which appears complete or not at all."""
-        check_new(folder)
+        store.check_new_folder(folder)
         folder = folder.resolve()
         store.remove_stale(folder.parent)
         runs = [
@@ -85,17 +85,6 @@ class Combined:
                 store.write_csr(fresh / layout.SETS, self.sets)
             store.write_json(fresh / layout.METRICS, self.metrics)
             store.write_json(fresh / layout.ENSEMBLE, {"format": FORMAT, "rule": self.rule, "runs": runs})
-
-
-def check_new(folder: Path) -> None:
-    """Raise UsageError if no folder of this name can be created."""
-    if folder.exists():
-        raise UsageError(f"{folder} exists already: name a new folder")
-    above = next(parent for parent in folder.resolve().parents if parent.exists())
-    if not above.is_dir():
-        raise UsageError(f"{folder} cannot be a folder: the file {above} is in its way")
-    if not os.access(above, os.W_OK):
-        raise UsageError(f"{folder} cannot be written: name a folder outside {above}")
 
 
 def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> Combined:

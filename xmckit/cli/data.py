@@ -172,11 +172,7 @@ def convert(source: str, folder: str, target: str, params: tuple[str, ...], data
             f"cannot write '{target}'{nearest(target, writers)} (formats that can be written: {', '.join(writers)})"
         )
     destination = Path(folder).resolve()
-    if destination.exists():
-        raise UsageError(f"{destination} exists already; name a new folder")
-    above = next(parent for parent in destination.parents if parent.exists())
-    if not above.is_dir():
-        raise UsageError(f"{destination} cannot be a folder: {above} is a file")
+    store.check_new_folder(destination)
     with invocation.terminal_progress() as progress:
         dataset = _read_with_progress(source, params, data_folders, progress)
         with progress(f"writing {target}"), store.atomic_folder(destination) as temporary:

@@ -31,12 +31,13 @@ def ensemble(
     runs: tuple[str, ...], rule: Combining, output: str | None, workers: int, root: str, as_json: bool
 ) -> None:
     """Combine finished runs on the same data. RUN is a run folder, or the name of a recipe for its newest run."""
-    from xmckit.analysis.combine import check_new, combine_runs
+    from xmckit import store
+    from xmckit.analysis.combine import combine_runs
     from xmckit.context import cpu_count
     from xmckit.runs import find_run
 
     if output is not None:
-        check_new(Path(output))
+        store.check_new_folder(Path(output))
     members = [find_run(run, Path(root)) for run in runs]
     with invocation.terminal_progress() as progress, progress("combining predictions"):
         combined = combine_runs(members, rule, workers=workers or cpu_count())

@@ -71,8 +71,7 @@ def write_extension(
     folder: Path, run: Run, labels: Sequence[str], heads: dict[int, Any], indexes: dict[str, Any]
 ) -> Extension:
     """Write a new folder with these heads (by position) and indexes (by name); it appears complete or not at all."""
-    if folder.exists():
-        raise UsageError(f"{folder} exists already: name a new folder")
+    store.check_new_folder(folder)
     folder = folder.resolve()
     extension = Extension(folder, run, list(labels), sorted(heads), sorted(indexes))
     about = {
