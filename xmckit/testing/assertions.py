@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,12 @@ def require(holds: bool | np.bool_, otherwise: str) -> None:
     """Raise AssertionError unless `holds`, also under `python -O`."""
     if not holds:
         raise AssertionError(otherwise)
+
+
+def require_none(what: str, wrong: Iterable[object]) -> None:
+    """Raise AssertionError with `what` and the list, unless nothing is wrong."""
+    names = ", ".join(dict.fromkeys(map(str, wrong)))
+    require(not names, f"{what} {names}")
 
 
 def skip_unless(holds: bool, otherwise: str) -> None:

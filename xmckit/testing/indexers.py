@@ -15,7 +15,7 @@ from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
 from xmckit.protocols import ClusteredIndex, ExtensibleIndex, RebuildableIndex
 from xmckit.testing import common
-from xmckit.testing.assertions import ABSOLUTE, RELATIVE, assert_csr, counted, flat, require, skip_unless
+from xmckit.testing.assertions import ABSOLUTE, RELATIVE, assert_csr, counted, flat, require, require_none, skip_unless
 from xmckit.testing.problems import small_problem
 from xmckit.testing.rows import BY_ROW, LEARNING, LearningSubject, RowSubject
 from xmckit.testing.subjects import covers
@@ -101,8 +101,7 @@ def index_matches_provides(subject: IndexerSubject) -> str:
     unknown = sorted(subject.cls.provides - PROMISES.keys())
     require(not unknown, f"`provides` names {', '.join(unknown)}, expected some of {', '.join(PROMISES)}")
     wanted = {name for promise in subject.cls.provides for name in PROMISES[promise]} | {"shortlist", "save"}
-    missing = sorted(name for name in wanted if not hasattr(index, name))
-    require(not missing, f"the index lacks {', '.join(missing)}")
+    require_none("the index lacks", sorted(name for name in wanted if not hasattr(index, name)))
     named_index(index, "conformance")
     return ", ".join(sorted(subject.cls.provides))
 
@@ -139,8 +138,7 @@ def added_labels_are_listed(subject: IndexerSubject) -> str:
     index.add_labels(subject.rows[: new.shape[0]], new)
     _assert_lists(index, subject.rows, K, labels)
     listed = np.unique(index.shortlist(subject.rows, labels).indices)
-    missing = sorted({train.labels, train.labels + 1} - set(listed.tolist()))
-    require(not missing, f"never lists {', '.join(map(str, missing))}, which add_labels() gave it")
+    require_none("never lists what add_labels() gave it:", sorted({*range(train.labels, labels)} - {*listed.tolist()}))
     return counted(labels, "label")
 
 

@@ -75,14 +75,9 @@ def values_are_finite(subject: MetricSubject) -> str:
 
 def row_order_does_not_change_values(subject: MetricSubject) -> str:
     given, order = subject.evaluation, np.random.default_rng(0).permutation(subject.evaluation.truth.shape[0])
-    shuffled = replace(
-        given,
-        topk=TopK(given.topk.indices[order], given.topk.scores[order]),
-        truth=given.truth[order],
-        sets=None if given.sets is None else given.sets[order],
-        filtered=None if given.filtered is None else given.filtered[order],
-    )
-    return _assert_same(subject, given, shuffled, "rows in another order")
+    topk = TopK(given.topk.indices[order], given.topk.scores[order])
+    others = {name: getattr(given, name)[order] for name in ("truth", "sets", "filtered")}
+    return _assert_same(subject, given, replace(given, topk=topk, **others), "rows in another order")
 
 
 def padding_does_not_change_values(subject: MetricSubject) -> str:
@@ -92,18 +87,14 @@ def padding_does_not_change_values(subject: MetricSubject) -> str:
 
 def filtered_pairs_do_not_count(subject: MetricSubject) -> str:
     """A pair that does not count makes no difference, whether it is true and whether it is output."""
-    given = subject.evaluation
-    assert given.filtered is not None
-    assert given.sets is not None
-    hidden = given.filtered.toarray() != 0
-    truth, sets = given.truth.toarray(), given.sets.toarray()
+    given, detail = subject.evaluation, ""
+    truth, sets, filtered = (getattr(given, name).toarray() for name in ("truth", "sets", "filtered"))
     # a row whose last true label changes may be left out as a whole
-    hidden &= ((truth != 0) & ~hidden).any(axis=1)[:, None]
-    detail = ""
+    hidden = (filtered != 0) & ((truth != 0) & (filtered == 0)).any(axis=1)[:, None]
     for true, output in itertools.product((np.float32(0), np.float32(1)), repeat=2):
-        other = csr_matrix(np.where(hidden, true, truth)), csr_matrix(np.where(hidden, output, sets))
-        changed = replace(given, truth=other[0], sets=other[1])
-        detail = _assert_same(subject, given, changed, "pairs that do not count")
+        changed = {"truth": np.where(hidden, true, truth), "sets": np.where(hidden, output, sets)}
+        other = replace(given, **{name: csr_matrix(matrix) for name, matrix in changed.items()})
+        detail = _assert_same(subject, given, other, "pairs that do not count")
     return detail
 
 

@@ -15,7 +15,7 @@ from xmckit.data.model import Dataset
 from xmckit.errors import XmckitError, one_line
 from xmckit.protocols import ReaderWithHint, Writer, offers
 from xmckit.testing import common
-from xmckit.testing.assertions import assert_close, assert_dataset, counted, expect_error, flat, require
+from xmckit.testing.assertions import assert_close, assert_dataset, counted, expect_error, flat, require, require_none
 from xmckit.testing.datasets import contents, copied
 from xmckit.testing.monitoring import monitor
 from xmckit.testing.problems import small_dataset
@@ -91,13 +91,12 @@ def files_lists_all_read_files(subject: ReaderSubject) -> str:
     path = subject.path.resolve()
     named = [Path(file).resolve() for file in subject.ready.files(subject.path)]
     require(bool(named), "files() names none")
-    missing = [file.name for file in named if not file.is_file()]
-    require(not missing, f"files() names {', '.join(missing)}, which is not there")
+    require_none("files() names what is not there:", [file.name for file in named if not file.is_file()])
     with tempfile.TemporaryDirectory() as scratch, monitor(Path(scratch)) as seen:
         subject.ready.read(subject.path, context=subject.context)
     opened = {file.resolve() for file in seen.reads if file.resolve().is_relative_to(path) and file.is_file()}
-    unnamed = sorted(str(file.relative_to(path)) for file in opened - set(named))
-    require(not unnamed, f"read() opens {', '.join(unnamed)}, which files() does not name")
+    unnamed = sorted(file.relative_to(path) for file in opened - set(named))
+    require_none("read() opens files that files() does not name:", unnamed)
     return counted(len(named), "file")
 
 
