@@ -180,17 +180,13 @@ def _cell_json(cell: Any, name: str) -> Any:
         return _text(cell)
     if isinstance(cell, Label):
         return {"label": int(cell.number)}
+    if isinstance(cell, Integral):
+        return int(cell)
     if isinstance(cell, Real):
-        return _number(cell)
+        return float(cell) if math.isfinite(cell) else None
     if isinstance(cell, Sequence) and all(isinstance(item, Label) for item in cell):
         return {"labels": [int(item.number) for item in cell[:MOST_LABELS]], "of": len(cell)}
     raise PluginError(f"a table of {name} has a {type(cell).__name__} in a cell, expected a text, a number or a Label")
-
-
-def _number(value: Any) -> int | float | None:
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if math.isfinite(value) else None
 
 
 def _text(text: Any) -> str:

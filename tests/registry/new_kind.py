@@ -30,13 +30,8 @@ class Sampler(Protocol):
 
 
 class SamplerSubject(Subject):
-    kind = "sampler"
-
     def inputs(self):
         return {}
-
-    def make(self, context):
-        return self.component()
 
     def answers(self, ready, context):
         return {"rows": ready.draw(10)}

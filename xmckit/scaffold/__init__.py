@@ -5,10 +5,12 @@ Imports the registry and what is below it. Public: `write_distribution`, `write_
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import keyword
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,7 @@ def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -
     """Write the folder `xmckit-NAME` below `parent`, complete or not at all: project file, source, tests, README."""
     facts = _facts(kind, name, registry)
     folder = parent / facts["distribution"]
-    _refuse_existing(folder)
-    _refuse_module(facts["package"])
+    _refuse_taken(folder, facts["package"])
     package = f"src/{facts['package']}"
     templates = {
         "pyproject.toml": "pyproject.toml.j2",
@@ -39,13 +40,10 @@ def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -
         f"{package}/{facts['module']}.py": f"{facts['module']}.py.j2",
         f"tests/test_{facts['module']}.py": f"test_{facts['module']}.py.j2",
     }
-    try:
-        with store.atomic_folder(folder, exclusive=True) as temporary:
-            for file, template in templates.items():
-                (temporary / file).parent.mkdir(parents=True, exist_ok=True)
-                store.write_text(temporary / file, _rendered(template, facts))
-    except OSError as error:
-        raise _not_written(folder, error) from None
+    with _explain_failure(folder), store.atomic_folder(folder, exclusive=True) as temporary:
+        for file, template in templates.items():
+            (temporary / file).parent.mkdir(parents=True, exist_ok=True)
+            store.write_text(temporary / file, _rendered(template, facts))
     return folder
 
 
@@ -54,13 +52,10 @@ def write_single_file(kind: str, name: str, parent: Path, registry: Registry) ->
     facts = _facts(kind, name, registry)
     stem = name.replace("-", "_")
     file = parent / f"{stem}.py"
-    _refuse_existing(file)
-    _refuse_module(stem)
-    try:
+    _refuse_taken(file, stem)
+    with _explain_failure(file):
         parent.mkdir(parents=True, exist_ok=True)
         store.write_text(file, _rendered("single.py.j2", facts))
-    except OSError as error:
-        raise _not_written(file, error) from None
     return file
 
 
@@ -111,18 +106,19 @@ def _check_name(kind: str, name: str, registry: Registry) -> None:
         raise UsageError(f"there is a {taken.described} already: choose another name than '{name}'")
 
 
-def _refuse_existing(path: Path) -> None:
+def _refuse_taken(path: Path, module: str) -> None:
     if os.path.lexists(path):
         raise UsageError(f"{path} exists already and is left as it is: choose another name, or another --output")
-
-
-def _refuse_module(module: str) -> None:
     if importlib.util.find_spec(module) is not None:
         raise UsageError(f"Python has a module '{module}' already, which the plugin would hide: choose another name")
 
 
-def _not_written(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"{path}: cannot be written: {error.strerror or error}")
+@contextlib.contextmanager
+def _explain_failure(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _rendered(template: str, facts: dict[str, Any]) -> str:

@@ -33,13 +33,8 @@ def possible_sets(decision: LinearDecision, among: np.ndarray | None = None) -> 
     cells = _cells(rows)
     if decision.b is not None:
         cells = {cell[:-1] for cell in cells if cell[-1]}
-    found = set()
-    for cell in cells:
-        on = [False] * labels
-        for label, sign in zip(asked, cell, strict=True):
-            on[label] = sign
-        found.add(tuple(on))
-    return found
+    known = [dict(zip(asked.tolist(), cell, strict=True)) for cell in cells]
+    return {tuple(signs.get(label, False) for label in range(labels)) for signs in known}
 
 
 def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, asked: np.ndarray) -> bool:

@@ -22,8 +22,6 @@ from xmckit.testing.subjects import Subject, files_below
 class DatasetSubject(Subject):
     """A small data set. The files that its parameters name are its input."""
 
-    kind = "dataset"
-
     def paths(self) -> dict[str, Path]:
         """Return the parameters that are paths to read."""
         fields = self.cls.Params.model_fields

@@ -27,8 +27,6 @@ WEIGHTS = "weights.safetensors"
 class EncoderSubject(RowSubject):
     """An encoder with weights. They are saved as a head saves them: by the module's state."""
 
-    kind = "encoder"
-
     @cached_property
     def X(self) -> csr_matrix:
         return small_problem(rows=30, empty=True).matrix

@@ -19,8 +19,6 @@ ITEMS = list(range(17))
 class ExecutorSubject(Subject):
     """An executor. Its functions can be sent to other processes."""
 
-    kind = "executor"
-
     def inputs(self) -> dict[str, Any]:
         return {"items": np.array(ITEMS)}
 

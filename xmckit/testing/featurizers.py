@@ -22,7 +22,6 @@ from xmckit.testing.rows import BY_ROW, LearningSubject, RowSubject, accepts_sin
 class FeaturizerSubject(RowSubject, LearningSubject):
     """A featurizer for rows that have texts and a matrix."""
 
-    kind = "featurizer"
     refusals = (XmckitError,)
 
     @cached_property

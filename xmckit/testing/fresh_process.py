@@ -62,6 +62,7 @@ def _request(subject: Any, folder: Path) -> dict[str, Any]:
     files = [plugin.file for plugin in default_registry().plugins if plugin.origin == "file"]
     return {
         "subject": f"{type(subject).__module__}:{type(subject).__qualname__}",
+        "kind": subject.kind,
         "module": subject.cls.__module__,
         "file": getattr(module, "__file__", None),
         "qualname": subject.cls.__qualname__,
@@ -101,9 +102,8 @@ def _subject(request: dict[str, Any]) -> Any:
     for name in request["qualname"].split("."):
         cls = getattr(cls, name)
     context = make_context(workers=request["workers"], seed=request["seed"], registry=registry)
-    return load(request["subject"])(
-        cls, request["params"], context, indexers=request["indexers"], example=request["example"]
-    )
+    params, indexers, example = (request[name] for name in ("params", "indexers", "example"))
+    return load(request["subject"])(request["kind"], cls, params, context, indexers, example)
 
 
 def _environment() -> dict[str, str]:

@@ -43,8 +43,6 @@ FLAGS = (*protocols.IndexOptionalHead.__annotations__, *protocols.ProbabilisticH
 class HeadSubject(RowSubject, LearningSubject):
     """A head, fitted on rows with weights. It ranks rows like those of training, and rows of noise."""
 
-    kind = "head"
-
     @cached_property
     def train(self) -> Split:
         return with_weights(small_problem())

@@ -28,8 +28,6 @@ PROMISES = {"shortlist": ("shortlist",), "clusters": ("clusters", "label_of"), "
 class IndexerSubject(RowSubject, LearningSubject):
     """An indexer. Queries of its index are rows, or vectors of a head if it is in head space."""
 
-    kind = "indexer"
-
     @cached_property
     def train(self) -> Split:
         return small_problem()

@@ -20,7 +20,6 @@ from xmckit.testing.rows import LEARNING, LearningSubject
 class PreprocessorSubject(LearningSubject):
     """A label preprocessor, given rows in groups."""
 
-    kind = "label-preprocessor"
     refusals = (XmckitError,)
     loads = False  # what it saves is for commands
 

@@ -45,8 +45,6 @@ def small_evaluation(*, rows: int = 40, labels: int = 11, k: int = K) -> Evaluat
 class MetricSubject(Subject):
     """A metric with one evaluation."""
 
-    kind = "metric"
-
     @cached_property
     def evaluation(self) -> Evaluation:
         return small_evaluation()

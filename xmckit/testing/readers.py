@@ -27,8 +27,6 @@ JUNK = bytes(range(128, 256)) * 3
 class ReaderSubject(Subject):
     """A reader with a small example in its format: `example`, or else what its own `write` makes."""
 
-    kind = "reader"
-
     def needs(self) -> list[str]:
         given = self.example is not None or offers(self.cls, Writer)
         return super().needs() + ([] if given else ["--example PATH, which is small and in its format"])

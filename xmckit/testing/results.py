@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal, get_args
 
 Status = Literal["passed", "failed", "skipped", "xfailed"]
-PASSED: Final = "passed"
-FAILED: Final = "failed"
-SKIPPED: Final = "skipped"
-XFAILED: Final = "xfailed"
 
 
 @dataclass(frozen=True)
@@ -57,4 +53,4 @@ class Summary:
 
 def summarise(results: Iterable[CheckResult]) -> Summary:
     counts = Counter(result.status for result in results)
-    return Summary(counts[PASSED], counts[FAILED], counts[SKIPPED], counts[XFAILED])
+    return Summary(**{status: counts[status] for status in get_args(Status)})

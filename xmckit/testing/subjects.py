@@ -74,9 +74,9 @@ class Subject(ABC):
     `example` is input that only some kinds have, such as the path of a reader.
     """
 
-    kind: ClassVar[str]
     loads: ClassVar[bool] = True  # whether `load` reads what `save` wrote
 
+    kind: str
     cls: Any
     params: Mapping[str, Any]
     context: Context

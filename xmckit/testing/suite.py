@@ -21,7 +21,7 @@ from xmckit.registry import make_context
 from xmckit.registry.locations import Location, file_of, is_below, raised_at
 from xmckit.testing import fresh_process
 from xmckit.testing.assertions import NotApplicable
-from xmckit.testing.results import FAILED, PASSED, SKIPPED, XFAILED, CheckResult
+from xmckit.testing.results import CheckResult
 from xmckit.testing.subjects import CheckFunction, kept_folder
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Case:
             example = example(kept_folder(self))
             if isinstance(example, Mapping):
                 params, example = {**example, **params}, None
-        return load(KINDS[self.kind].checks)(self.cls, params, self._context, indexers=indexers, example=example)
+        return load(KINDS[self.kind].checks)(self.kind, self.cls, params, self._context, indexers, example)
 
     def results(self) -> Iterator[CheckResult]:
         """Yield one result after the other; a component that cannot be constructed has a single one."""
@@ -129,7 +129,7 @@ class Case:
         except (Exception, SystemExit) as raised:  # noqa: BLE001  # any error of a component is a result
             error, problem = raised, self.explained(raised)
         if problem:
-            yield CheckResult(USABLE, FAILED, problem, error, self.name, time.perf_counter() - begin)
+            yield CheckResult(USABLE, "failed", problem, error, self.name, time.perf_counter() - begin)
             return
         fresh_process.prepare()
         for check in self.checks:
@@ -177,27 +177,27 @@ class Check:
             detail = self.function(self.case.subject) or ""
         except NotApplicable as why:
             if reason is not None:
-                return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but does not apply: {why}")
-            return CheckResult(self.name, SKIPPED, str(why))
+                return CheckResult(self.name, "failed", f"was expected to fail ({reason}) but does not apply: {why}")
+            return CheckResult(self.name, "skipped", str(why))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # any error of a component is a result
             detail = self.case.explained(error)
             if reason is not None:
-                return CheckResult(self.name, XFAILED, f"{reason} ({detail})")
+                return CheckResult(self.name, "xfailed", f"{reason} ({detail})")
             cause = error.__cause__ if isinstance(error, AssertionError) else error
-            return CheckResult(self.name, FAILED, detail, cause)
+            return CheckResult(self.name, "failed", detail, cause)
         if reason is not None:
-            return CheckResult(self.name, FAILED, f"was expected to fail ({reason}) but passed")
-        return CheckResult(self.name, PASSED, detail)
+            return CheckResult(self.name, "failed", f"was expected to fail ({reason}) but passed")
+        return CheckResult(self.name, "passed", detail)
 
     def __call__(self) -> None:
         import pytest
 
         result = self.run()
-        if result.status == SKIPPED:
+        if result.status == "skipped":
             pytest.skip(result.detail)
-        if result.status == XFAILED:
+        if result.status == "xfailed":
             pytest.xfail(result.detail)
-        if result.status == FAILED:
+        if result.status == "failed":
             raise AssertionError(result.detail) from result.error
 
 
@@ -226,18 +226,18 @@ def cases_named(name: str, registry: Registry) -> list[Case]:
         case = Case(kind, rest, context=context)
         case.checks  # noqa: B018  # raises if the kind has none
         return [case]
-    found = [
-        Case(item.kind, item.component.name, context=context)
+    names = {
+        item: (item.component.name, item.plugin.name, item.plugin.distribution)
         for item in registry.all()
-        if KINDS[item.kind].checks and name in (item.component.name, item.plugin.name, item.plugin.distribution)
-    ]
-    if not found:
+        if KINDS[item.kind].checks
+    }
+    cases = [Case(item.kind, item.component.name, context=context) for item, known in names.items() if name in known]
+    if not cases:
         aside = [plugin for plugin in registry.plugins if name in (plugin.name, plugin.distribution)]
         why = "".join(f"; {plugin.described}: {plugin.problem or plugin.blocked}" for plugin in aside)
-        items = [item for item in registry.all() if KINDS[item.kind].checks]
-        known = {known for item in items for known in (item.component.name, item.plugin.name, item.plugin.distribution)}
-        raise PluginError(f"no component, plugin or distribution '{name}' has checks{nearest(name, known)}{why}")
-    return found
+        near = nearest(name, {known for item in names.values() for known in item})
+        raise PluginError(f"no component, plugin or distribution '{name}' has checks{near}{why}")
+    return cases
 
 
 def parametrize_with_checks(cases: Iterable[Case | tuple[Any, ...]]) -> pytest.MarkDecorator:

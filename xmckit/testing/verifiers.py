@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
 from xmckit.protocols import SupportsParams
-from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdicts
+from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, UNRESOLVED, LinearDecision, Verdicts
 from xmckit.testing import common
 from xmckit.testing.assertions import counted, expect_error, flat, require
 from xmckit.testing.brute_force import outputs, possible_sets
@@ -57,8 +57,6 @@ def _scorer(decision: LinearDecision) -> Callable[..., csr_matrix]:
 class VerifierSubject(Subject):
     """A verifier, for every label set of layers so small that brute force knows the answers."""
 
-    kind = "verifier"
-
     @cached_property
     def decisions(self) -> dict[str, LinearDecision]:
         return {
@@ -101,10 +99,8 @@ def verdicts_match_brute_force(subject: VerifierSubject) -> str:
         possible = possible_sets(decision)
         for active, verdict in _by_set(decision, subject.verdicts[name]):
             total += 1
-            if verdict.status in (ARGMAXABLE, UNARGMAXABLE):
-                decided += 1
-                right = (verdict.status == ARGMAXABLE) == (tuple(active.tolist()) in possible)
-                require(right, f"{name}: {_named(active)} is {verdict.status} by the verdict and is not")
+            decided += verdict.status != UNRESOLVED
+            _assert_status(active, verdict.status, possible, name)
     require(decided > 0, "no label set was decided")
     return f"{decided} of {total} label sets decided, all rightly"
 
@@ -183,18 +179,16 @@ def candidates_restrict_outputs(subject: VerifierSubject) -> str:
             require(
                 verdict.status == UNARGMAXABLE, f"{_named(active)} is {verdict.status}: it has no candidate {missed}"
             )
-        elif verdict.status in (ARGMAXABLE, UNARGMAXABLE):
-            right = (verdict.status == ARGMAXABLE) == (tuple(active.tolist()) in possible)
-            require(right, f"among the candidates {_named(active)} is not {verdict.status}")
+        else:
+            _assert_status(active, verdict.status, possible, "among the candidates")
     return f"{sets.shape[0]} label sets"
 
 
 def accepts_single_label(subject: VerifierSubject) -> str:
     decision = LinearDecision(np.array([[2.0]], dtype=np.float32), None)
-    found = subject.verify(decision, all_sets(1))
-    wrong = [verdict.status for verdict in found.verdicts if verdict.status == UNARGMAXABLE]
-    require(not wrong, "one label with one weight can be on and off, and a verdict denies it")
-    return ", ".join(verdict.status for verdict in found.verdicts)
+    statuses = [verdict.status for verdict in subject.verify(decision, all_sets(1)).verdicts]
+    require(UNARGMAXABLE not in statuses, "one label with one weight can be on and off, and a verdict denies it")
+    return ", ".join(statuses)
 
 
 @covers(SupportsParams)
@@ -227,6 +221,11 @@ CHECKS = common.checks_in(globals())
 
 def _by_set(decision: LinearDecision, verdicts: Verdicts) -> list[tuple[np.ndarray, Any]]:
     return list(zip(all_sets(len(decision.W)).toarray() != 0, verdicts.verdicts, strict=True))
+
+
+def _assert_status(active: np.ndarray, status: str, possible: set[tuple[bool, ...]], where: str) -> None:
+    right = status == UNRESOLVED or (status == ARGMAXABLE) == (tuple(active.tolist()) in possible)
+    require(right, f"{where}: {_named(active)} is {status} by the verdict, and is not")
 
 
 def _named(active: np.ndarray) -> str:
