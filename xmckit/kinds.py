@@ -31,12 +31,11 @@ class RecipeSection:
 
 @dataclass(frozen=True)
 class Example:
-    """What `xmckit plugins new KIND` writes: the end of the class name, what it does, and how a recipe uses it.
+    """What `xmckit plugins new KIND` writes: what it does, and how a recipe uses it.
 
     Its templates are `xmckit/scaffold/templates/KIND.py.j2` and `test_KIND.py.j2`.
     """
 
-    suffix: str
     summary: str
     usage: str
 
@@ -106,7 +105,6 @@ _TABLE = (
         sections=(RecipeSection("data", "The data set.", keys="xmckit.recipe.sections:DataKeys"),),
         checks="xmckit.testing.datasets:DatasetSubject",
         example=Example(
-            "Dataset",
             "Notes with #tags, from a folder of text files.",
             '[data]\nuse = "{name}"\npath = "notes"\n\n[features]\nuse = "tfidf"',
         ),
@@ -119,7 +117,6 @@ _TABLE = (
         used_in='[data] use = "files"',
         checks="xmckit.testing.readers:ReaderSubject",
         example=Example(
-            "Reader",
             "Rows of labels, a tab and a text.",
             '[data]\nuse = "files"\npath = "news"\nreader = "{name}"\n\n[features]\nuse = "tfidf"',
         ),
@@ -154,9 +151,7 @@ _TABLE = (
             ),
         ),
         checks="xmckit.testing.label_preprocessors:PreprocessorSubject",
-        example=Example(
-            "Preprocessor", "Takes away labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'
-        ),
+        example=Example("Takes away labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'),
     ),
     Kind(
         "indexer",
@@ -175,7 +170,6 @@ _TABLE = (
         ),
         checks="xmckit.testing.indexers:IndexerSubject",
         example=Example(
-            "Indexer",
             "Candidates by the centroids of the labels' rows, found exactly.",
             '[index]\nuse = "{name}"\n\n[head]\nuse = "bsl"',
         ),
@@ -212,7 +206,6 @@ _TABLE = (
         ),
         checks="xmckit.testing.heads:HeadSubject",
         example=Example(
-            "Head",
             "A linear layer trained by a loss that cares less about what is right already.",
             '[head]\nuse = "{name}"\nfocus = 2.0',
         ),
@@ -224,7 +217,6 @@ _TABLE = (
         used_in="[head.encoder]",
         checks="xmckit.testing.encoders:EncoderSubject",
         example=Example(
-            "Encoder",
             "A linear layer to which small layers add.",
             '[head]\nuse = "bsl"\n[head.encoder]\nuse = "{name}"\nlayers = 2',
         ),
@@ -238,7 +230,6 @@ _TABLE = (
         ),
         checks="xmckit.testing.metrics:MetricSubject",
         example=Example(
-            "Metric",
             "How well label sets agree with the true ones, row by row.",
             '[[score.metrics]]\nuse = "ranking"\n[[score.metrics]]\nuse = "{name}"',
         ),
@@ -258,7 +249,6 @@ _TABLE = (
         ),
         checks="xmckit.testing.verifiers:VerifierSubject",
         example=Example(
-            "Verifier",
             "Looks for witnesses at random, and proves nothing else.",
             '[verify]\nuse = "{name}"\ntries = 1000',
         ),

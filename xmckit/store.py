@@ -49,6 +49,17 @@ def damaged(path: Path, why: str) -> StorageError:
     )
 
 
+@contextlib.contextmanager
+def _explain_damage(path: Path, why: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise StorageError if the block does not find the file, or raises one of `errors` because of its content."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise StorageError(f"{path}: no such file") from None
+    except errors as error:
+        raise damaged(path, f"{why}: {error}") from None
+
+
 def temporary_beside(path: Path) -> Path:
     """Return a unique name in the same folder; it contains host and process id for `remove_stale`."""
     return path.with_name(f"{TEMPORARY}{_HOST}-{os.getpid()}-{secrets.token_hex(4)}-{path.name}")
@@ -151,12 +162,8 @@ def read_json(path: Path) -> Any: ...
 def read_json(path: Path, shape: type[Shape]) -> Shape: ...
 def read_json(path: Path, shape: Any = Any) -> Any:
     """Return the content of a JSON file; check that it has the type `shape`, such as a TypedDict."""
-    try:
+    with _explain_damage(path, "not JSON", ValueError, RecursionError):
         content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise StorageError(f"{path}: no such file") from None
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"not JSON: {error}") from None
     if shape is not Any:
         check_type(path, content, shape)
     return content
@@ -207,15 +214,13 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
     """Read the arrays of an npz, or only those called `names`, which must exist."""
     import numpy as np
 
-    try:
-        # Open the file here: numpy does not close a file that it cannot read.
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in (names or archive.files)}
-    except FileNotFoundError:
-        raise StorageError(f"{path}: no such file") from None
-    except _UNREADABLE as error:
-        raise damaged(path, f"not an npz with {', '.join(names) or 'arrays'}: {error}") from None
-    return arrays
+    # Open the file here: numpy does not close a file that it cannot read.
+    with (
+        _explain_damage(path, f"not an npz with {', '.join(names) or 'arrays'}", *_UNREADABLE),
+        open(path, "rb") as stream,
+        np.load(stream, allow_pickle=False) as archive,
+    ):
+        return {name: archive[name] for name in (names or archive.files)}
 
 
 def write_csr(path: Path, matrix: csr_matrix) -> None:
@@ -232,13 +237,10 @@ def read_csr(path: Path) -> csr_matrix:
 def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
     from scipy.sparse import csr_matrix
 
-    try:
-        matrix = csr_matrix(
-            (arrays["data"], arrays["indices"], arrays["indptr"]), shape=tuple(int(n) for n in arrays["shape"])
-        )
+    with _explain_damage(path, "not a CSR matrix", ValueError, TypeError, KeyError):
+        parts = tuple(arrays[name] for name in ("data", "indices", "indptr"))
+        matrix = csr_matrix(parts, shape=tuple(int(n) for n in arrays["shape"]))
         matrix.check_format(full_check=True)
-    except (ValueError, TypeError, KeyError) as error:
-        raise damaged(path, f"not a CSR matrix: {error}") from None
     return matrix
 
 
@@ -275,10 +277,8 @@ def read_strings(path: Path) -> list[str]:
     buffer, offsets = utf8.tobytes(), ends.tolist()
     if offsets[0] or offsets[-1] != len(buffer) or any(end < start for start, end in itertools.pairwise(offsets)):
         raise damaged(path, f"expected offsets that rise from 0 to {len(buffer)}")
-    try:
+    with _explain_damage(path, "not UTF-8", UnicodeDecodeError):
         return [buffer[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(offsets)]
-    except UnicodeDecodeError as error:
-        raise damaged(path, str(error)) from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
@@ -294,12 +294,8 @@ def read_tensors(path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with _explain_damage(path, "not a safetensors file", SafetensorError):
         return load_file(path)
-    except FileNotFoundError:
-        raise StorageError(f"{path}: no such file") from None
-    except SafetensorError as error:
-        raise damaged(path, f"not a safetensors file: {error}") from None
 
 
 def file_sha256(path: Path, advance: Callable[[int], None] | None = None, *, algorithm: str = "sha256") -> str:

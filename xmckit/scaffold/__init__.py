@@ -71,7 +71,8 @@ def _facts(kind: str, name: str, registry: Registry) -> dict[str, Any]:
     _check_name(kind, name, registry)
     example = EXAMPLES[kind]
     camel = "".join(part.capitalize() for part in re.split("[-_]", name))
-    base = camel.removesuffix(example.suffix) or camel
+    suffix = kind.rpartition("-")[2].capitalize()
+    base = camel.removesuffix(suffix) or camel
     return {
         "single": False,
         "kind": kind,
@@ -81,7 +82,7 @@ def _facts(kind: str, name: str, registry: Registry) -> dict[str, Any]:
         "package": f"xmckit_{name.replace('-', '_')}",
         "distribution": f"xmckit-{name.replace('_', '-')}",
         "base": base,
-        "cls": f"{base}{example.suffix}",
+        "cls": f"{base}{suffix}",
         "summary": example.summary,
         "usage": usage(kind, name),
         "api_version": API_VERSION,

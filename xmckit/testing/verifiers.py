@@ -73,8 +73,7 @@ class VerifierSubject(Subject):
         found = {}
         for name, decision in self.decisions.items():
             verdicts = ready.verify(decision, all_sets(len(decision.W)), context=context)
-            timeless = [replace(verdict, seconds=0.0) for verdict in verdicts.verdicts]
-            found[name] = {str(row): verdict for row, verdict in enumerate(timeless)}
+            found[name] = [replace(verdict, seconds=0.0) for verdict in verdicts.verdicts]
         return flat(found, "")
 
     def verify(
