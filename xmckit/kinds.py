@@ -151,7 +151,7 @@ _TABLE = (
             ),
         ),
         checks="xmckit.testing.label_preprocessors:PreprocessorSubject",
-        example=Example("Takes away labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'),
+        example=Example("Removes labels that too few rows have.", '[[labels]]\nuse = "{name}"\nleast = 3'),
     ),
     Kind(
         "indexer",
@@ -170,7 +170,7 @@ _TABLE = (
         ),
         checks="xmckit.testing.indexers:IndexerSubject",
         example=Example(
-            "Candidates by the centroids of the labels' rows, found exactly.",
+            "Candidates by the centroids of the labels' training rows, found exactly.",
             '[index]\nuse = "{name}"\n\n[head]\nuse = "bsl"',
         ),
     ),
@@ -206,7 +206,7 @@ _TABLE = (
         ),
         checks="xmckit.testing.heads:HeadSubject",
         example=Example(
-            "A linear layer trained by a loss that cares less about what is right already.",
+            "A linear layer with a loss that gives less weight to easy labels.",
             '[head]\nuse = "{name}"\nfocus = 2.0',
         ),
     ),
@@ -217,7 +217,7 @@ _TABLE = (
         used_in="[head.encoder]",
         checks="xmckit.testing.encoders:EncoderSubject",
         example=Example(
-            "A linear layer to which small layers add.",
+            "A linear layer, followed by small residual layers.",
             '[head]\nuse = "bsl"\n[head.encoder]\nuse = "{name}"\nlayers = 2',
         ),
     ),
@@ -230,7 +230,7 @@ _TABLE = (
         ),
         checks="xmckit.testing.metrics:MetricSubject",
         example=Example(
-            "How well label sets agree with the true ones, row by row.",
+            "The agreement of label sets with the true ones, row by row.",
             '[[score.metrics]]\nuse = "ranking"\n[[score.metrics]]\nuse = "{name}"',
         ),
     ),
@@ -249,7 +249,7 @@ _TABLE = (
         ),
         checks="xmckit.testing.verifiers:VerifierSubject",
         example=Example(
-            "Looks for witnesses at random, and proves nothing else.",
+            "A random search for witnesses, which proves nothing else.",
             '[verify]\nuse = "{name}"\ntries = 1000',
         ),
     ),

@@ -111,16 +111,18 @@ def as_dense(X: Any) -> Iterator[np.ndarray]:
     require(same_bits(rows, before), "changed the dense rows that it was given: work on a copy")
 
 
-def assert_arrays(topk: Any) -> None:
+def as_topk(topk: Any) -> TopK:
+    """Return a head's ranking, after checking that it holds arrays."""
     require(isinstance(topk, TopK), f"predict() is a {type(topk).__name__}, expected a TopK")
     for name in ("indices", "scores"):
         kind = type(getattr(topk, name))
         require(kind is np.ndarray, f"the {name} of predict() are a {kind.__name__}, expected a numpy array")
+    ranking: TopK = topk
+    return ranking
 
 
 def assert_ranking(topk: Any, *, rows: int, k: int, labels: int) -> None:
-    assert_arrays(topk)
-    indices, scores = topk.indices, topk.scores
+    indices, scores = as_topk(topk).indices, topk.scores
     require(indices.dtype == np.int32, f"indices are {indices.dtype}, expected int32")
     require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")
     require(indices.shape == scores.shape == (rows, k), f"{indices.shape} and {scores.shape}, expected {(rows, k)}")

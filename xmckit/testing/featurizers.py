@@ -48,8 +48,7 @@ class FeaturizerSubject(RowSubject, LearningSubject):
         return self.fit(self.train, context)
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        splits = {"train": self.train, "test": self.test}
-        return flat({name: ready.transform(split, context=context) for name, split in splits.items()}, "")
+        return flat({name: ready.transform(split, context=context) for name, split in self.inputs().items()}, "")
 
     def transform(self, split: Split, featurizer: Any = None) -> Matrix:
         """Return the features of a split, after checking their form."""

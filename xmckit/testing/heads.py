@@ -19,7 +19,7 @@ from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
     NotApplicable,
-    assert_arrays,
+    as_topk,
     assert_close,
     assert_csr,
     assert_ranking,
@@ -266,27 +266,22 @@ def structure_matches_decision(subject: HeadSubject) -> str:
     structure, labels = decision.structure, len(decision.W)
     order = np.asarray(structure.order)
     require(sorted(order.tolist()) == list(range(labels)), "its order does not name every position once")
-    width = 2 * structure.degree + 1 + structure.slack
-    require(
-        decision.W.shape[1] == width, f"W has {decision.W.shape[1]} columns, expected 2·degree + 1 + slack = {width}"
-    )
+    width, expected = decision.W.shape[1], 2 * structure.degree + 1 + structure.slack
+    require(width == expected, f"W has {width} columns, expected 2·degree + 1 + slack = {expected}")
     exact = structure.slack == 0 and (decision.b is None or np.ptp(decision.b) == 0)
     most = labels // 2 if exact else min(structure.degree, labels // 2)
     rng = np.random.default_rng(6)
     for arcs in np.repeat(np.arange(1, most + 1), 4):
         ends = np.sort(rng.choice(labels, 2 * arcs, replace=False))
         active = (np.searchsorted(ends, order, side="right") % 2).astype(bool)
-        claimed = arcs <= structure.degree
-        verb = "can" if claimed else "cannot"
-        require(
-            claimed == can_output(decision, active),
-            f"by its structure {np.flatnonzero(active).tolist()} {verb} be output, by W·x + b not so",
-        )
+        claimed, verb = (True, "can") if arcs <= structure.degree else (False, "cannot")
+        message = f"by its structure {np.flatnonzero(active).tolist()} {verb} be output, by W·x + b not so"
+        require(claimed == can_output(decision, active), message)
     return counted(4 * most, "label set")
 
 
 class _FirstBatchSeen(Exception):
-    """Stops training after its first batch."""
+    """Stops training after its first batch; the message is the detail of the check."""
 
 
 def loss_gradient_is_correct(subject: HeadSubject) -> str:
@@ -296,8 +291,6 @@ def loss_gradient_is_correct(subject: HeadSubject) -> str:
     skip_unless(on_torch, "it is no xmckit.nn.TorchHead")
     from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
 
-    found: list[str] = []
-
     class Watched(subject.cls):  # type: ignore[name-defined]
         def batch_loss(self, network: Any, batch: Any, targets: Any, drop: Any, threads: Any) -> Any:
             network, batch, targets = perturbed(in_float64(network)), in_float64(batch), in_float64(targets)
@@ -305,13 +298,12 @@ def loss_gradient_is_correct(subject: HeadSubject) -> str:
             def loss() -> Any:
                 return super(Watched, self).batch_loss(network, batch, targets, lambda vectors: vectors, threads)
 
-            found.append(assert_gradient(loss, dict(network.named_parameters())))
-            raise _FirstBatchSeen
+            raise _FirstBatchSeen(assert_gradient(loss, dict(network.named_parameters())))
 
     try:
         replace(subject, cls=Watched).fit(with_weights(small_problem(rows=12)), subject.context)
-    except _FirstBatchSeen:
-        return found[0]
+    except _FirstBatchSeen as seen:
+        return str(seen)
     raise AssertionError("fit never computed the loss of a batch")
 
 
@@ -324,9 +316,7 @@ def _assert_usable(head: Any, X: Matrix, labels: int) -> None:
 
 
 def _ranked(head: Any, X: Matrix) -> TopK:
-    topk: TopK = head.predict(X, K)
-    assert_arrays(topk)
-    return topk
+    return as_topk(head.predict(X, K))
 
 
 def _labelled(head: Any, X: Matrix) -> csr_matrix:

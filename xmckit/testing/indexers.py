@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -66,9 +65,6 @@ class IndexerSubject(RowSubject, LearningSubject):
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
         return flat(ready.shortlist(self.queries(ready, self.rows), K), "shortlist")
-
-    def restore(self, folder: Path) -> Any:
-        return self.cls.load(folder, context=self.context)
 
     def assert_well_formed(self, ready: Any, X: Matrix) -> str:
         return _assert_lists(ready, X, K, self.train.labels)

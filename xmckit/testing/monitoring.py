@@ -101,7 +101,8 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "pickle.find_class":
         seen.pickles.append(".".join(map(str, arguments)))
     elif event in _PROGRAMS:
-        seen.programs.append(_program(arguments[0]))
+        command = os.fsdecode(arguments[0] or "").split()
+        seen.programs.append(os.path.basename(command[0]) if command else "a program")
     elif event in _HOSTS:
         address = arguments[_HOSTS[event]]
         # a socket of the file system has a path for an address
@@ -109,10 +110,6 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
         if host is not None and str(host) not in _THIS_MACHINE:
             seen.hosts.append(str(host))
             raise PermissionError(f"a check allows no network, and {host} was to be reached")
-
-
-def _program(command: Any) -> str:
-    return os.path.basename(os.fsdecode(command).split()[0]) if command else "a program"
 
 
 def _record_path(seen: Activity, path: Any, *, writes: bool) -> None:

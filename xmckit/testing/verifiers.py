@@ -129,8 +129,7 @@ def replayed_matches_scorer(subject: VerifierSubject) -> str:
     """`replayed` is the result of the head's own scorer, not of the verifier."""
     decision = next(iter(subject.decisions.values()))
     sets = all_sets(len(decision.W))
-    nothing = csr_matrix((1, len(decision.W)), dtype=np.float32)
-    lying = replace(decision, replay=lambda vectors, *counts: csr_matrix(np.repeat(nothing.toarray(), len(vectors), 0)))
+    lying = replace(decision, replay=lambda vectors, *counts: csr_matrix((len(vectors), len(decision.W)), dtype="f4"))
     said = 0
     for (active, honest), (_, lied) in zip(
         _by_set(decision, subject.verify(decision, sets)), _by_set(decision, subject.verify(lying, sets)), strict=True
