@@ -86,8 +86,7 @@ def load(target: str) -> Any:
 
 def load_protocol(name: str) -> type:
     """Import a protocol: a name of `xmckit.protocols`, or `package.module:attribute`."""
-    protocol: type = load(name if ":" in name else f"xmckit.protocols:{name}")
-    return protocol
+    return load(name if ":" in name else f"xmckit.protocols:{name}")
 
 
 _TABLE = (

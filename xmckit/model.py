@@ -49,12 +49,8 @@ class Labeller(ABC):
         """
         best = self.topk(inputs, k)
         return [
-            [
-                Tag(self.label_names[label], float(score))
-                for label, score in zip(labels, scores, strict=True)
-                if label >= 0
-            ]
-            for labels, scores in zip(best.indices.tolist(), best.scores.tolist(), strict=True)
+            [Tag(self.label_names[label], score) for label, score in zip(*row, strict=True) if label >= 0]
+            for row in zip(best.indices.tolist(), best.scores.tolist(), strict=True)
         ]
 
     def labels(self, inputs: Sequence[str] | Matrix) -> list[list[str]]:
@@ -82,10 +78,10 @@ class Model(Labeller):
 
     def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
         deep = _depth(k, self.top, len(self.heads))
-        return _combined([head.predict(X, deep) for head, X in self._seen(inputs)], k, self.rule)
+        return _combine([head.predict(X, deep) for head, X in self._heads_with_inputs(inputs)], k, self.rule)
 
     def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
-        return _combined_sets([head.labels(X) for head, X in self._seen(inputs)])
+        return _combine_sets([head.labels(X) for head, X in self._heads_with_inputs(inputs)])
 
     def features(self, inputs: Sequence[str] | Matrix, head: int = 0) -> Matrix:
         """Return the matrix that one of the heads sees."""
@@ -93,13 +89,11 @@ class Model(Labeller):
 
     def all_features(self, inputs: Sequence[str] | Matrix | Split) -> list[Matrix]:
         """Return the matrix that each head sees; heads with the same featurizer share one."""
-        made: dict[int, Matrix] = {}
-        for featurizer in self.featurizers:
-            if id(featurizer) not in made:
-                made[id(featurizer)] = _features_of(inputs, featurizer, self.context)
-        return [made[id(featurizer)] for featurizer in self.featurizers]
+        distinct = {id(featurizer): featurizer for featurizer in self.featurizers}
+        X = {key: _features_of(inputs, featurizer, self.context) for key, featurizer in distinct.items()}
+        return [X[id(featurizer)] for featurizer in self.featurizers]
 
-    def _seen(self, inputs: Sequence[str] | Matrix) -> Iterable[tuple[Head, Matrix]]:
+    def _heads_with_inputs(self, inputs: Sequence[str] | Matrix) -> Iterable[tuple[Head, Matrix]]:
         return zip(self.heads, self.all_features(inputs), strict=True)
 
 
@@ -117,14 +111,12 @@ class CombinedModel(Labeller):
         return [head for model in self.models for head in model.heads]
 
     def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
-        rankings = [
-            model.topk(inputs, _depth(k, top, len(self.models)))
-            for model, top in zip(self.models, self.tops, strict=True)
-        ]
-        return _combined(rankings, k, self.rule)
+        depths = [_depth(k, top, len(self.models)) for top in self.tops]
+        rankings = [model.topk(inputs, depth) for model, depth in zip(self.models, depths, strict=True)]
+        return _combine(rankings, k, self.rule)
 
     def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
-        return _combined_sets([model.sets(inputs) for model in self.models])
+        return _combine_sets([model.sets(inputs) for model in self.models])
 
 
 def _depth(k: int, top: int, members: int) -> int:
@@ -134,7 +126,7 @@ def _depth(k: int, top: int, members: int) -> int:
     return k if members == 1 else top
 
 
-def _combined(rankings: Sequence[TopK], k: int, rule: Combining) -> TopK:
+def _combine(rankings: Sequence[TopK], k: int, rule: Combining) -> TopK:
     if len(rankings) == 1:
         return rankings[0]
     from xmckit.components.ensembles import combine_rankings
@@ -142,7 +134,7 @@ def _combined(rankings: Sequence[TopK], k: int, rule: Combining) -> TopK:
     return combine_rankings(rankings, k, rule)
 
 
-def _combined_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
+def _combine_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
     if len(sets) == 1:
         return sets[0]
     from xmckit.components.ensembles import combine_sets

@@ -43,7 +43,7 @@ def write_distribution(kind: str, name: str, parent: Path, registry: Registry) -
     with _explain_failure(folder), store.atomic_folder(folder, exclusive=True) as temporary:
         for file, template in templates.items():
             (temporary / file).parent.mkdir(parents=True, exist_ok=True)
-            store.write_text(temporary / file, _rendered(template, facts))
+            store.write_text(temporary / file, _render(template, facts))
     return folder
 
 
@@ -55,7 +55,7 @@ def write_single_file(kind: str, name: str, parent: Path, registry: Registry) ->
     _refuse_taken(file, stem)
     with _explain_failure(file):
         parent.mkdir(parents=True, exist_ok=True)
-        store.write_text(file, _rendered("single.py.j2", facts))
+        store.write_text(file, _render("single.py.j2", facts))
     return file
 
 
@@ -122,7 +122,7 @@ def _explain_failure(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _rendered(template: str, facts: dict[str, Any]) -> str:
+def _render(template: str, facts: dict[str, Any]) -> str:
     import jinja2
 
     # The output is code and plain text, so nothing is escaped; a missing value is an error.

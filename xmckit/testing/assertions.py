@@ -72,23 +72,23 @@ def flat(value: Any, name: str = "answer") -> dict[str, np.ndarray]:
         parts = {"data": value.data, "indices": value.indices, "indptr": value.indptr, "shape": np.array(value.shape)}
         return {f"{name}.{part}": array for part, array in parts.items()}
     if dataclasses.is_dataclass(value):
-        return _joined({f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)})
+        return _flat_items({f"{name}.{field.name}": getattr(value, field.name) for field in dataclasses.fields(value)})
     if isinstance(value, Mapping):
-        return _joined({f"{name}[{key}]": item for key, item in value.items()})
+        return _flat_items({f"{name}[{key}]": item for key, item in value.items()})
     if isinstance(value, (bool, int, float, np.generic)):
         return {name: np.asarray(value)}
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if all(isinstance(item, str) for item in value):
-            return {name: _encoded(json.dumps(list(value)))}
-        return _joined({f"{name}[{place}]": item for place, item in enumerate(value)})
-    return {name: _encoded(str(value))}
+            return {name: _utf8_bytes(json.dumps(list(value)))}
+        return _flat_items({f"{name}[{place}]": item for place, item in enumerate(value)})
+    return {name: _utf8_bytes(str(value))}
 
 
-def _joined(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _flat_items(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {key: array for name, value in values.items() for key, array in flat(value, name).items()}
 
 
-def _encoded(text: str) -> np.ndarray:
+def _utf8_bytes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)
 
 
@@ -117,8 +117,7 @@ def as_topk(topk: Any) -> TopK:
     for name in ("indices", "scores"):
         kind = type(getattr(topk, name))
         require(kind is np.ndarray, f"the {name} of predict() are a {kind.__name__}, expected a numpy array")
-    ranking: TopK = topk
-    return ranking
+    return topk
 
 
 def assert_ranking(topk: Any, *, rows: int, k: int, labels: int) -> None:

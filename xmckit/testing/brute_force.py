@@ -23,28 +23,28 @@ def possible_sets(decision: LinearDecision, among: np.ndarray | None = None) -> 
     With `among`, only these labels can be output, and only their rows count.
     """
     labels = len(decision.W)
-    asked = np.arange(labels) if among is None else among
-    rows = [[Fraction(float(value)) for value in decision.W[label]] for label in asked]
+    chosen = np.arange(labels) if among is None else among
+    rows = [[Fraction(float(value)) for value in decision.W[label]] for label in chosen]
     if decision.rule == "topk":  # a free threshold
         rows = [[*row, Fraction(1)] for row in rows]
     if decision.b is not None:  # a variable of its own, which is positive
-        rows = [[*row, Fraction(float(decision.b[label]))] for row, label in zip(rows, asked, strict=True)]
+        rows = [[*row, Fraction(float(decision.b[label]))] for row, label in zip(rows, chosen, strict=True)]
         rows.append([*[Fraction(0)] * (len(rows[0]) - 1), Fraction(1)])
     cells = _cells(rows)
     if decision.b is not None:
         cells = {cell[:-1] for cell in cells if cell[-1]}
-    known = [dict(zip(asked.tolist(), cell, strict=True)) for cell in cells]
+    known = [dict(zip(chosen.tolist(), cell, strict=True)) for cell in cells]
     return {tuple(signs.get(label, False) for label in range(labels)) for signs in known}
 
 
-def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, asked: np.ndarray) -> bool:
-    """Return whether the decision outputs, for x and in exact arithmetic, the active ones of the `asked` labels."""
+def outputs(decision: LinearDecision, x: np.ndarray, active: np.ndarray, chosen: np.ndarray) -> bool:
+    """Return whether the decision outputs, for x and in exact arithmetic, the active ones of the `chosen` labels."""
     vector = [Fraction(float(value)) for value in x]
     scores = {}
-    for label in asked:
+    for label in chosen:
         bias = Fraction(0) if decision.b is None else Fraction(float(decision.b[label]))
         scores[label] = bias + sum(Fraction(float(w)) * v for w, v in zip(decision.W[label], vector, strict=True))
-    on, off = ([scores[label] for label in asked if active[label] == state] for state in (True, False))
+    on, off = ([scores[label] for label in chosen if active[label] == state] for state in (True, False))
     if decision.rule == "topk":
         return not on or not off or min(on) > max(off)
     return all(score > 0 for score in on) and all(score < 0 for score in off)

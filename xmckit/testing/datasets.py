@@ -42,7 +42,7 @@ def contents(path: Path) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def copied(path: Path) -> Iterator[Path]:
+def copy_of(path: Path) -> Iterator[Path]:
     """Yield a copy of a file or folder, to be damaged."""
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / path.name
@@ -75,7 +75,7 @@ def fingerprint_covers_files(subject: DatasetSubject) -> str:
     skip_unless(bool(paths), "it has no parameter that is a path")
     changed = 0
     for name, path in paths.items():
-        with copied(path) as copy:
+        with copy_of(path) as copy:
             data = subject.cls(**{**subject.params, name: copy})
             first, known = data.fingerprint(context=subject.context), flat(data.read(context=subject.context))
             for file in files_below(copy):

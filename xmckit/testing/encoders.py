@@ -43,7 +43,7 @@ class EncoderSubject(RowSubject):
         return self.prepare_encoder(self.X.shape[1], context.seed_for("weights"))
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        return {"vectors": encoded(ready, as_batch(self.X))}
+        return {"vectors": encode(ready, as_batch(self.X))}
 
     def save(self, ready: Any, folder: Path) -> None:
         store.write_tensors(folder / WEIGHTS, ready.state_dict())
@@ -54,7 +54,7 @@ class EncoderSubject(RowSubject):
         return encoder
 
     def assert_well_formed(self, ready: Any, X: Matrix) -> str:
-        vectors = encoded(ready, as_batch(X))
+        vectors = encode(ready, as_batch(X))
         require(isinstance(ready.width, int) and ready.width > 0, f"width is {ready.width!r}, expected a number")
         expected = (X.shape[0], ready.width)
         require(vectors.shape == expected, f"{vectors.shape}, expected rows × width = {expected}")
@@ -63,14 +63,13 @@ class EncoderSubject(RowSubject):
         return f"{expected[0]} × {expected[1]}"
 
     def assert_same_answers(self, parts: Sequence[Matrix], what: str) -> None:
-        vectors = [encoded(self.ready, as_batch(part)) for part in parts]
-        assert_close(encoded(self.ready, as_batch(self.X)), np.vstack(vectors), what)
+        vectors = [encode(self.ready, as_batch(part)) for part in parts]
+        assert_close(encode(self.ready, as_batch(self.X)), np.vstack(vectors), what)
 
 
-def encoded(encoder: Any, batch: Batch) -> np.ndarray:
+def encode(encoder: Any, batch: Batch) -> np.ndarray:
     with torch.no_grad():
-        vectors: np.ndarray = encoder(batch).numpy()
-    return vectors
+        return encoder(batch).numpy()
 
 
 def vectors_are_well_formed(subject: EncoderSubject) -> str:
@@ -80,7 +79,7 @@ def vectors_are_well_formed(subject: EncoderSubject) -> str:
 
 def weights_follow_generator(subject: EncoderSubject) -> None:
     inputs, batch = subject.X.shape[1], as_batch(subject.X)
-    first, again, other = (encoded(subject.prepare_encoder(inputs, seed), batch) for seed in (0, 0, 1))
+    first, again, other = (encode(subject.prepare_encoder(inputs, seed), batch) for seed in (0, 0, 1))
     require(np.array_equal(first, again), "the same generator gives other weights")
     require(not np.array_equal(first, other), "another generator gives the same weights")
 
@@ -92,9 +91,9 @@ def accepts_single_feature(subject: EncoderSubject) -> str:
 
 def no_final_activation(subject: EncoderSubject) -> None:
     """Its vectors have entries of both signs, and grow with the features."""
-    vectors = encoded(subject.ready, as_batch(subject.X))
+    vectors = encode(subject.ready, as_batch(subject.X))
     require(bool((vectors < 0).any() and (vectors > 0).any()), "all its entries have one sign")
-    larger = encoded(subject.ready, as_batch((subject.X * np.float32(1e4)).tocsr()))
+    larger = encode(subject.ready, as_batch((subject.X * np.float32(1e4)).tocsr()))
     grown = np.abs(larger).max() > 10 * np.abs(vectors).max()
     require(grown, "its entries stay small for features that are ten thousand times as large")
 
@@ -106,8 +105,7 @@ def gradient_is_correct(subject: EncoderSubject) -> str:
     scale = torch.randn(subject.X.shape[0], encoder.width, generator=draw, dtype=torch.float64)
 
     def total(X: Matrix) -> torch.Tensor:
-        found: torch.Tensor = (encoder(in_float64(as_batch(X))) * scale).sum()
-        return found
+        return (encoder(in_float64(as_batch(X))) * scale).sum()
 
     parameters = dict(encoder.named_parameters())
     assert_gradient(lambda: total(subject.X), parameters)

@@ -82,7 +82,7 @@ class HeadSubject(RowSubject, LearningSubject):
         return self.ready.facts(small_problem(rows=30, seed=2).Y)
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        topk, sets, features = _ranked(ready, self.X), _labelled(ready, self.X).tocoo(), ready.features(self.X)
+        topk, sets, features = _ranking(ready, self.X), _label_sets(ready, self.X).tocoo(), ready.features(self.X)
         order = np.lexsort((sets.col, sets.row))
         answers = {
             "indices": topk.indices,
@@ -102,8 +102,8 @@ class HeadSubject(RowSubject, LearningSubject):
 
     def assert_same_answers(self, parts: Sequence[Matrix], what: str) -> None:
         head, X = self.ready, self.X
-        assert_same_ranking(_ranked(head, X), TopK.of_blocks([_ranked(head, part) for part in parts]), what)
-        others = _labelled(head, X) != csr_matrix(vstack([_labelled(head, part) for part in parts]))
+        assert_same_ranking(_ranking(head, X), TopK.of_blocks([_ranking(head, part) for part in parts]), what)
+        others = _label_sets(head, X) != csr_matrix(vstack([_label_sets(head, part) for part in parts]))
         few = others.shape[0] * others.shape[1] // 100  # labels that rounding decides
         require(others.nnz <= few, f"{what}: labels() differs in {others.nnz} places")
         vectors = head.features(X)
@@ -133,10 +133,12 @@ def refit_uses_all_rows(subject: HeadSubject) -> None:
     """`refit` learns from the rows that it gets, not only from those of `fit`."""
     train = subject.train
     head = subject.fit(train.take(np.arange(0, train.rows, 2)), subject.context)
-    before = _ranked(head, subject.X)
+    before = _ranking(head, subject.X)
     head.refit(train, indexes=subject.indexes(train, subject.context), context=subject.context)
     _assert_usable(head, subject.X, train.labels)
-    require(not same_bits(before.scores, _ranked(head, subject.X).scores), "refit() on twice the rows changed no score")
+    require(
+        not same_bits(before.scores, _ranking(head, subject.X).scores), "refit() on twice the rows changed no score"
+    )
 
 
 @covers(protocols.ShortlistHead)
@@ -146,11 +148,11 @@ def outputs_are_candidates(subject: HeadSubject) -> str:
     skip_unless(candidates is not None, "candidates() is None: a row can get any label")
     assert_csr(candidates, (X.shape[0], subject.train.labels), "candidates()")
     listed = _entries(candidates)
-    topk = _ranked(head, X)
+    topk = _ranking(head, X)
     ranked = topk.indices >= 0
     among = np.take_along_axis(listed, np.maximum(topk.indices, 0), 1)
     require(among[ranked].all(), "predict() gives labels that are no candidates")
-    require(not (_entries(_labelled(head, X)) & ~listed).any(), "labels() gives labels that are no candidates")
+    require(not (_entries(_label_sets(head, X)) & ~listed).any(), "labels() gives labels that are no candidates")
     return counted(int(listed.sum()), "candidate")
 
 
@@ -215,9 +217,9 @@ def large_k_is_padded(subject: HeadSubject) -> None:
 def decision_matches_labels(subject: HeadSubject) -> str:
     """The sign or the order of W·x + b in float64 gives `labels`, up to float32 rounding."""
     head = subject.ready
-    decision = _decided(head, subject.X)[0]
+    decision = _decision_and_features(head, subject.X)[0]
     X = csr_matrix(vstack([subject.X, _edges(head, subject.X)]))
-    vectors, said = head.features(X), _labelled(head, X).toarray() != 0
+    vectors, said = head.features(X), _label_sets(head, X).toarray() != 0
     among = _candidates(head, X)
     if among is None and decision.rule == "topk":
         refuse_thresholds(decision, vectors, said)
@@ -226,8 +228,8 @@ def decision_matches_labels(subject: HeadSubject) -> str:
 
 def decision_matches_ranking(subject: HeadSubject) -> str:
     """No label that W·x + b puts clearly higher is ranked lower or left out."""
-    decision, vectors = _decided(subject.ready, subject.X)
-    topk = _ranked(subject.ready, subject.X)
+    decision, vectors = _decision_and_features(subject.ready, subject.X)
+    topk = _ranking(subject.ready, subject.X)
     labels = len(decision.W)
     margins, bound = margins_of(decision, vectors, np.empty((topk.rows, labels)), "predict()")
     filled = topk.indices >= 0
@@ -315,11 +317,11 @@ def _assert_usable(head: Any, X: Matrix, labels: int) -> None:
     assert_csr(head.labels(X), (X.shape[0], labels), "labels()")
 
 
-def _ranked(head: Any, X: Matrix) -> TopK:
+def _ranking(head: Any, X: Matrix) -> TopK:
     return as_topk(head.predict(X, K))
 
 
-def _labelled(head: Any, X: Matrix) -> csr_matrix:
+def _label_sets(head: Any, X: Matrix) -> csr_matrix:
     sets: csr_matrix = head.labels(X)
     require(issparse(sets), f"labels() is a {type(sets).__name__}, expected a CSR matrix")
     return sets
@@ -327,20 +329,20 @@ def _labelled(head: Any, X: Matrix) -> csr_matrix:
 
 def _edges(head: Any, X: csr_matrix) -> csr_matrix:
     """Return rows, between neighbouring rows of X, just before and just after a label changes, found by halving."""
-    said = _labelled(head, X).toarray() != 0
+    said = _label_sets(head, X).toarray() != 0
     differ = said[:-1] != said[1:]
     pairs = np.flatnonzero(differ.any(axis=1))
     labels = (differ[pairs] * np.random.default_rng(7).random((len(pairs), said.shape[1]))).argmax(axis=1)
     before, after = X[pairs].toarray(), X[pairs + 1].toarray()
     for _ in range(HALVINGS if len(pairs) else 0):
         middle = (before + after) / 2
-        on = _labelled(head, csr_matrix(middle)).toarray()[np.arange(len(pairs)), labels] != 0
+        on = _label_sets(head, csr_matrix(middle)).toarray()[np.arange(len(pairs)), labels] != 0
         early = on == said[pairs, labels]
         before[early], after[~early] = middle[early], middle[~early]
     return csr_matrix(np.vstack([before, after]))
 
 
-def _decided(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
+def _decision_and_features(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
     decision, vectors = head.decision(), head.features(X)
     if decision is None:
         require(vectors is None, "features() gives vectors although decision() is None")

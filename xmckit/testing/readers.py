@@ -16,7 +16,7 @@ from xmckit.errors import XmckitError, one_line
 from xmckit.protocols import ReaderWithHint, Writer, offers
 from xmckit.testing import common
 from xmckit.testing.assertions import assert_close, assert_dataset, counted, expect_error, flat, require, require_none
-from xmckit.testing.datasets import contents, copied
+from xmckit.testing.datasets import contents, copy_of
 from xmckit.testing.monitoring import monitor
 from xmckit.testing.problems import small_dataset
 from xmckit.testing.subjects import Subject, covers, kept_folder
@@ -74,14 +74,13 @@ def matches_only_its_format(subject: ReaderSubject) -> None:
     reader = subject.ready
     require(reader.matches(subject.path) is True, f"matches() is not True for {subject.path.name}")
     with tempfile.TemporaryDirectory() as name:
-        empty, junk, hidden = Path(name) / "empty", Path(name) / "junk.bin", Path(name) / "folder"
-        empty.mkdir()
-        junk.write_bytes(JUNK)
-        hidden.mkdir()
-        (hidden / "train").write_bytes(JUNK)
-        for path in (Path(name) / "nothing", empty, junk, hidden):
-            found = reader.matches(path)
-            require(found is False, f"matches() is {found!r} for a path that is not in its format ({path.name})")
+        for folder in ("empty", "folder"):
+            Path(name, folder).mkdir()
+        for file in ("junk.bin", "folder/train"):
+            Path(name, file).write_bytes(JUNK)
+        for other in ("nothing", "empty", "junk.bin", "folder"):
+            found = reader.matches(Path(name, other))
+            require(found is False, f"matches() is {found!r} for a path that is not in its format ({other})")
 
 
 def files_lists_all_read_files(subject: ReaderSubject) -> str:
@@ -122,7 +121,7 @@ def written_data_reads_back(subject: ReaderSubject) -> str:
 def damaged_files_are_named(subject: ReaderSubject) -> str:
     """A damaged file is refused by an error that names it, or read as sound data."""
     refused = tried = 0
-    with copied(subject.path) as copy:
+    with copy_of(subject.path) as copy:
         for file in [Path(name) for name in subject.ready.files(copy)]:
             content = file.read_bytes()
             for damage in (content[: len(content) // 2], b"", JUNK):

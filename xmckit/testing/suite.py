@@ -40,8 +40,7 @@ def checks_of(kind: str) -> Sequence[CheckFunction]:
         raise UsageError(
             f"there are no checks for the kind '{kind}'{nearest(kind, known)}, only for {', '.join(known)}"
         )
-    checks: Sequence[CheckFunction] = load(f"{KINDS[kind].checks.partition(':')[0]}:CHECKS")
-    return checks
+    return load(f"{KINDS[kind].checks.partition(':')[0]}:CHECKS")
 
 
 @dataclass(frozen=True)

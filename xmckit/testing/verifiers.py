@@ -110,18 +110,17 @@ def proofs_are_valid(subject: VerifierSubject) -> str:
     for name, decision in subject.decisions.items():
         everything = np.arange(len(decision.W))
         for active, verdict in _by_set(decision, subject.verdicts[name]):
-            where = f"{name}: {_named(active)}"
+            proofs += verdict.status != UNRESOLVED
+            where = f"{name}: {_set_name(active)}"
             require(verdict.proof in PROOFS, f"{where}: the proof is {verdict.proof!r}, expected {', '.join(PROOFS)}")
             if verdict.status == ARGMAXABLE:
                 require(verdict.witness is not None, f"{where} is argmaxable, and there is no witness")
                 x = np.asarray(verdict.witness, dtype=np.float64)
                 require(outputs(decision, x, active, everything), f"{where}: the witness does not give this set")
-                proofs += 1
             elif verdict.status == UNARGMAXABLE:
                 require(verdict.certificate is not None, f"{where} is unargmaxable, and there is no certificate")
                 if decision.rule == "sign" and decision.b is None:
                     _assert_combination(decision.W, active, verdict.certificate, where)
-                proofs += 1
     return counted(proofs, "proof")
 
 
@@ -134,9 +133,9 @@ def replayed_matches_scorer(subject: VerifierSubject) -> str:
     for (active, honest), (_, lied) in zip(
         _by_set(decision, subject.verify(decision, sets)), _by_set(decision, subject.verify(lying, sets)), strict=True
     ):
-        require(honest.replayed is not False, f"{_named(active)}: the scorer gives it, `replayed` is False")
+        require(honest.replayed is not False, f"{_set_name(active)}: the scorer gives it, `replayed` is False")
         believed = lied.replayed is True and active.any()
-        require(not believed, f"{_named(active)}: the scorer gives nothing, `replayed` is True")
+        require(not believed, f"{_set_name(active)}: the scorer gives nothing, `replayed` is True")
         said += honest.replayed is True
     return counted(said, "replay")
 
@@ -172,10 +171,10 @@ def candidates_restrict_outputs(subject: VerifierSubject) -> str:
     for active, verdict in _by_set(decision, subject.verify(decision, sets, csr_matrix(candidates))):
         missed = tuple(label for label in np.flatnonzero(active).tolist() if label not in among)
         reported = tuple(int(label) for label in verdict.missed)
-        require(reported == missed, f"{_named(active)}: missed is {reported}, expected {missed}")
+        require(reported == missed, f"{_set_name(active)}: missed is {reported}, expected {missed}")
         if missed:
             require(
-                verdict.status == UNARGMAXABLE, f"{_named(active)} is {verdict.status}: it has no candidate {missed}"
+                verdict.status == UNARGMAXABLE, f"{_set_name(active)} is {verdict.status}: it has no candidate {missed}"
             )
         else:
             _assert_status(active, verdict.status, possible, "among the candidates")
@@ -223,10 +222,10 @@ def _by_set(decision: LinearDecision, verdicts: Verdicts) -> list[tuple[np.ndarr
 
 def _assert_status(active: np.ndarray, status: str, possible: set[tuple[bool, ...]], where: str) -> None:
     right = status == UNRESOLVED or (status == ARGMAXABLE) == (tuple(active.tolist()) in possible)
-    require(right, f"{where}: {_named(active)} is {status} by the verdict, and is not")
+    require(right, f"{where}: {_set_name(active)} is {status} by the verdict, and is not")
 
 
-def _named(active: np.ndarray) -> str:
+def _set_name(active: np.ndarray) -> str:
     return f"the set {{{', '.join(map(str, np.flatnonzero(active).tolist()))}}}"
 
 
