@@ -47,7 +47,8 @@ def covers(*protocols: type) -> Callable[[CheckFunction], CheckFunction]:
     def decorate(check: CheckFunction) -> CheckFunction:
         @functools.wraps(check)
         def applicable(subject: Any) -> str | None:
-            skip_unless(any(map(subject.offers, protocols)), f"it does not offer {names}")
+            offered = any(offers(subject.ready, protocol) for protocol in protocols)
+            skip_unless(offered, f"it does not offer {names}")
             return check(subject)
 
         applicable.covered = protocols  # type: ignore[attr-defined]
@@ -87,10 +88,6 @@ class Subject(ABC):
         """Return what must be given before it can be checked, as the command line takes it."""
         fields = getattr(getattr(self.cls, "Params", None), "model_fields", {})
         return [f"--set {name}=…" for name, field in fields.items() if field.is_required() and name not in self.params]
-
-    def offers(self, protocol: type) -> bool:
-        """Return whether the component, or what it builds, offers an optional protocol."""
-        return offers(self.ready, protocol)
 
     def make(self, context: Context) -> Any:
         """Return a new component, fitted or built if its kind needs that."""
