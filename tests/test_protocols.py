@@ -57,3 +57,11 @@ def test_every_member_counts():
     Tree.label_of = None
     assert offers(Tree(), protocols.ClusteredIndex)
     assert offers(Tree, protocols.ClusteredIndex)  # a class too
+
+
+def test_a_method_that_is_none_is_not_offered():
+    class Ranks(Head):
+        rank_and_label = None
+
+    assert not offers(Ranks(), protocols.OnePassHead)
+    assert not offers(Proxy(Ranks()), protocols.OnePassHead)

@@ -41,12 +41,13 @@ P = TypeVar("P")
 
 
 def offers(component: object, protocol: Callable[..., P]) -> TypeGuard[P]:
-    """Return whether a component has all methods and attributes of a protocol.
+    """Return whether a component has all methods and attributes of a protocol; a method that is None does not count.
 
     `isinstance` does not see what a proxy forwards with `__getattr__` (Python 3.12).
     """
-    names = [*vars(protocol), *protocol.__annotations__]
-    return all(hasattr(component, name) for name in names if not name.startswith("_"))
+    methods = [name for name in vars(protocol) if not name.startswith("_")]
+    has_methods = all(getattr(component, name, None) is not None for name in methods)
+    return has_methods and all(hasattr(component, name) for name in protocol.__annotations__)
 
 
 # Optional for several kinds
