@@ -68,7 +68,8 @@ class FeaturizerSubject(RowSubject, LearningSubject):
         self.transform(train, self.fit(train, self.context))
 
     def assert_same_answers(self, parts: Sequence[Matrix], what: str) -> None:
-        whole, start, found = self.transform(self.test), 0, []
+        whole, start = self.transform(self.test), 0
+        found: list[Any] = []
         for part in parts:
             rows = self.test.take(np.arange(start, start + part.shape[0]))
             found.append(self.transform(replace(rows, X=part)))
