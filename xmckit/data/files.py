@@ -95,9 +95,9 @@ def find_reader(path: Path, reader: str | Spec, *, context: Context) -> Reader:
         return _build_reader(fitting[0], {}, context)
     if fitting:
         raise UsageError(f"{path}: several readers fit ({', '.join(fitting)}). Choose one with `reader`.")
-    from xmckit.protocols import ReaderWithHint
+    from xmckit.protocols import ReaderWithHint, offers
 
-    hints = {name: target.looks_for for name, target in usable.items() if isinstance(target, ReaderWithHint)}
+    hints = {name: target.looks_for for name, target in usable.items() if offers(target, ReaderWithHint)}
     formats = "; ".join(f"{name}: {hints.get(name, 'its own files')}" for name in usable)
     raise DataError(f"no reader matches. They look for: {formats}", path=path)
 

@@ -17,7 +17,6 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from xmckit import store
-from xmckit.errors import UsageError
 from xmckit.runs import layout
 from xmckit.runs.run import Run, open_linked
 

@@ -201,7 +201,7 @@ def predict_blocks(
             block = X[start : start + BLOCK]
             size = int(block.shape[0])
             with check_unchanged(who, {"rows": block}):
-                if isinstance(head, OnePassHead):
+                if offers(head, OnePassHead):
                     ranking, label_sets = head.rank_and_label(block, k)
                 else:
                     ranking, label_sets = head.predict(block, k), head.labels(block)
