@@ -171,7 +171,7 @@ def test_odd_folders_are_no_runs(tmp_path):
     (tmp_path / "one" / "bare").mkdir()
     (tmp_path / "one" / "bare" / "manifest.json").write_text('{"format": 1}')
     assert [found.path for found in find_runs(tmp_path)] == [run.path]
-    with pytest.raises(StorageError, match="without name"):
+    with pytest.raises(StorageError, match="name: Field required"):
         Run.open(tmp_path / "one" / "bare")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="a file is in its way"):
