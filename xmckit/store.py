@@ -188,10 +188,15 @@ def _type_adapter(shape: Any) -> TypeAdapter[Any]:
 
 def reasons(error: ValidationError) -> str:
     """Return the mistakes that pydantic found, in one line."""
-    mistakes = [(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()]
-    listed = [f"{where}: {why}" if where else why for where, why in mistakes[:_MOST_MISTAKES]]
-    more = len(mistakes) - len(listed)
-    return "; ".join(listed) + (f"; and {more} more" if more else "")
+    mistakes = error.errors()
+    more = len(mistakes) - _MOST_MISTAKES
+    return "; ".join(map(_mistake, mistakes[:_MOST_MISTAKES])) + (f"; and {more} more" if more > 0 else "")
+
+
+def _mistake(mistake: Any) -> str:
+    where, found = ".".join(map(str, mistake["loc"])), mistake["input"]
+    shown = f", found {found!r:.60}" if not isinstance(found, (dict, list)) and mistake["type"] != "missing" else ""
+    return f"{where}: {mistake['msg']}{shown}" if where else f"{mistake['msg']}{shown}"
 
 
 def write_text(path: Path, text: str) -> None:

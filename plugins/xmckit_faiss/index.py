@@ -67,7 +67,7 @@ class FaissIndex:
 
     def shortlist(self, Q: Matrix, k: int) -> csr_matrix:
         """Return up to `k` nearest labels of each row with their inner products or cosines."""
-        labels, scores = self.nearest(self.embed(Q), k)
+        labels, scores = self.nearest(self._queries(Q), k)
         rows, places = np.nonzero(labels >= 0)
         shape = (Q.shape[0], self.labels)
         indptr = np.searchsorted(rows, np.arange(Q.shape[0] + 1))
@@ -102,8 +102,13 @@ class FaissIndex:
         labels, scores = np.take_along_axis(labels, order, 1), np.take_along_axis(scores, order, 1)
         return np.where(labels == self.labels, -1, labels).astype(np.int32), scores
 
-    def embed(self, Q: Matrix) -> np.ndarray:
-        """Return rows in the space of the embeddings: features are projected, vectors of a head stay."""
+    def embed(self, X: Matrix) -> np.ndarray:
+        """Project feature rows to the space of the embeddings."""
+        if self.projection is None:
+            raise UsageError("this index is in the head's space: features have to pass the head first")
+        return self.projection.rows(X)
+
+    def _queries(self, Q: Matrix) -> np.ndarray:
         if self.projection is not None:
             return self.projection.rows(Q)
         rows: Any = Q

@@ -500,9 +500,11 @@ def test_fetching_and_listing_by_command(tmp_path, monkeypatch):
             return {found["name"]: found["state"] for found in json.loads(call("ls", "--json"))}
 
         assert (listed()["small"], listed()["large"]) == ("missing", "missing")
-        told = json.loads(call("fetch", "Small", "--json"))
-        assert (told["fetched"], told["checked"], told["licence"]) == (True, False, "free")
-        assert told["folder"] == str(tmp_path / "small")
+        facts = json.loads(call("fetch", "Small", "--json"))
+        keys = "address bytes checked citation fetched folder licence name page"
+        assert sorted(facts) == keys.split()
+        assert (facts["name"], facts["fetched"], facts["checked"], facts["licence"]) == ("small", True, False, "free")
+        assert facts["folder"] == str(tmp_path / "small")
         assert listed()["small"] == "there"
         shown = call("fetch", "small")
         assert "there already" in shown

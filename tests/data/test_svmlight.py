@@ -121,3 +121,14 @@ def test_file_names(tmp_path):
     put(tmp_path, TEXT, TEXT)
     with pytest.raises(UsageError, match="several data sets"):
         Svmlight().files(tmp_path)
+
+
+def test_names_that_differ_only_in_case_are_refused(tmp_path):
+    for name in ("News.train.svm", "News.test.svm", "news.train.svm", "news.test.svm"):
+        (tmp_path / name).write_text("0 1:1\n")
+    with pytest.raises(UsageError, match=r"is the data in News\.\w+\.svm or in news\.\w+\.svm\?"):
+        Svmlight().files(tmp_path)
+    for name in ("news.train.svm", "news.test.svm"):
+        (tmp_path / name).unlink()
+    (tmp_path / "News.train.svm.gz").write_bytes(b"")  # the plain file comes first
+    assert [file.name for file in Svmlight().files(tmp_path)] == ["News.train.svm", "News.test.svm"]

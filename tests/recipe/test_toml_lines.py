@@ -160,7 +160,26 @@ def test_parse_key(text, parts):
 
 
 @pytest.mark.parametrize(
-    "text", ["", ".", "a.", ".a", "a b", "a..b", '"a', "a=b", "é", '"\\x"', "#a", "[a]", "a=1\nb", "[a]\nb", "#\na"]
+    "text",
+    [
+        "",
+        ".",
+        "a.",
+        ".a",
+        "a b",
+        "a..b",
+        '"a',
+        "a=b",
+        "é",
+        '"\\x"',
+        "#a",
+        "[a]",
+        "a=1\nb",
+        "[a]\nb",
+        "#\na",
+        "[[a]]#",
+        "a=1 #",
+    ],
 )
 def test_parse_key_refuses(text):
     with pytest.raises(ValueError):  # noqa: PT011
@@ -168,6 +187,7 @@ def test_parse_key_refuses(text):
 
 
 def test_split_values():
+    assert split_values("a#1,b#2") == ["a#1", "b#2"]
     assert split_values("1, 2 ,3") == ["1", "2", "3"]
     assert split_values("[1,2],[3]") == ["[1,2]", "[3]"]
     assert split_values("\"a,b\",'c,d',{x=1,y=[2,3]},e") == ['"a,b"', "'c,d'", "{x=1,y=[2,3]}", "e"]

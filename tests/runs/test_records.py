@@ -27,6 +27,16 @@ def test_keys_that_are_not_known_stay(run):
     assert (written["status"], written["note_of_mine"], written["stages"][0]["more"]) == ("done", 1, 2)
 
 
+def test_unknown_keys_without_a_value_stay_and_misspelt_fields_are_refused(run):
+    path = run.path / "manifest.json"
+    store.write_json(path, {**store.read_json(path), "later": None})
+    again = Run.open(run.path)
+    again.update(error="x")
+    assert "later" in store.read_json(path)
+    with pytest.raises(TypeError, match="a manifest has no stattus"):
+        again.update(stattus="done")
+
+
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -34,7 +44,7 @@ def test_keys_that_are_not_known_stay(run):
         ({"stages": [{}]}, r"stages\.0\.name: Field required; stages\.0\.key: Field required"),
         ({"stages": [7]}, r"stages\.0: Input should be a valid dictionary"),
         ({"machine": "x"}, "machine: Input should be"),
-        ({"seed": "0"}, "seed: Input should be a valid integer"),
+        ({"seed": "0"}, "seed: Input should be a valid integer, found '0'"),
         ({"seed": True}, "seed: Input should be a valid integer"),
         ({"versions": {"numpy": 1}}, r"versions\.numpy: Input should be a valid string"),
         ({"format": [1]}, "format: Input should be a valid integer"),

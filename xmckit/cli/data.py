@@ -98,7 +98,9 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
             invocation.hint_after_error(f"{kept:,} bytes are kept: the same command resumes the download")
         raise
     if as_json:
-        options.print_json({**vars(done), "fetched": bool(done.address), **entry.model_dump(include=_TERMS)})
+        options.print_json(
+            {"name": entry.name, **vars(done), "fetched": bool(done.address), **entry.model_dump(include=_TERMS)}
+        )
         return
     if done.address is None:
         click.echo(f"{entry.name} is there already")

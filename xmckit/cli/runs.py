@@ -64,7 +64,6 @@ def _print_unreadable(error: XmckitError) -> None:
 @options.json_option
 def show(run: str, root: str, as_json: bool) -> None:
     """Show the results and the stages of RUN."""
-    from xmckit.report.run_charts import stage_table
     from xmckit.runs import find_run
 
     record = find_run(run, Path(root))
@@ -73,6 +72,8 @@ def show(run: str, root: str, as_json: bool) -> None:
         manifest = record.manifest.to_json()
         options.print_json({"run": str(record.path), "status": record.status, "manifest": manifest, "metrics": metrics})
         return
+    from xmckit.report.run_charts import stage_table
+
     click.echo(f"{record.path}: {record.status}")
     if record.manifest.error:
         click.echo(record.manifest.error)

@@ -146,7 +146,8 @@ def _print(summary: Mapping[str, Any], title: str) -> None:
     from xmckit.report.verdict_section import caveats, split_results, verdict_table
 
     proved, not_verifiable = split_results(summary["results"])
-    print_report_table(verdict_table(proved), title)
+    if proved:
+        print_report_table(verdict_table(proved), title)
     for line in not_verifiable:
         click.echo(printable(line))
     for result in proved if "folder" in summary else ():

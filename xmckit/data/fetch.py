@@ -169,7 +169,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as content:
             for entry in content.infolist():
-                if not entry.is_dir():
+                if not entry.filename.endswith("/"):  # is_dir() fails for an empty name
                     is_link = stat.S_ISLNK(entry.external_attr >> 16)
                     yield entry.filename, not is_link, functools.partial(content.open, entry)
     elif tarfile.is_tarfile(archive):

@@ -158,7 +158,7 @@ def python_files(folder: Path, exclude: Sequence[str]) -> list[str]:
     for here, folders, names in os.walk(folder, onerror=_raise_unreadable):
         folders[:] = [name for name in folders if name not in exclude]
         files = [Path(here, name) for name in names if name.endswith(".py")]
-        paths += [str(file.relative_to(folder)) for file in files if file.is_file()]
+        paths += [str(file.relative_to(folder)) for file in files if os.path.isfile(file)]
     if not paths:
         left_out = f", with {', '.join(exclude)} left out" if exclude else ""
         raise DataError(f"no Python files (*.py) in this folder{left_out}", path=folder)

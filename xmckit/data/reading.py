@@ -97,8 +97,16 @@ def file_names(folder: Path) -> list[str]:
 
 def matching_files(folder: Path, pattern: str) -> dict[str, Path]:
     """Return the files whose names match the pattern, ignoring case, by its first group; a plain file before `.gz`."""
-    matches = {name: re.fullmatch(pattern + r"(\.gz)?", name, re.IGNORECASE) for name in reversed(file_names(folder))}
-    return {(match[1] or "").lower(): folder / name for name, match in matches.items() if match}
+    files: dict[str, Path] = {}
+    for name in reversed(file_names(folder)):
+        if match := re.fullmatch(rf"{pattern}(\.gz)?", name, re.IGNORECASE):
+            key = (match[1] or "").lower()
+            if key in files and files[key].name != f"{name}.gz":
+                raise UsageError(
+                    f"{folder}: is the data in {name} or in {files[key].name}? Move one to another folder."
+                )
+            files[key] = folder / name
+    return files
 
 
 def _is_regular(entry: os.DirEntry[str]) -> bool:

@@ -177,7 +177,7 @@ def _json_row(name: str, number: int, line: bytes, column: str) -> _Row | None:
     if column not in fields:
         known = ", ".join(list(fields)[:8])[:200] or "nothing"
         raise wrong(f"no field '{column}', only {known}; choose the field with the text (--column)")
-    text, identity = fields[column], fields.get("id")
+    text, identity = fields[column], content.get("id") if isinstance(content, dict) else None
     if not isinstance(text, str):
         raise wrong(f"expected a string, or an object with a string '{column}'")
     if not reading.is_row_id(identity):

@@ -381,7 +381,7 @@ class TorchHead(Configured, ABC):
         """Return training rows that come in batches with candidates."""
         network, indexes = self.network, self._indexes
         assert indexes is not None
-        if not isinstance(network.classifier, SupportsRows):
+        if not offers(network.classifier, SupportsRows):
             raise UsageError(f"{type(self).__name__} learns from all labels: write index = [] in its section")
 
         def find_hard_labels() -> csr_matrix:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from xmckit.errors import UsageError
 from xmckit.nn.losses import linear
 from xmckit.nn.shortlist import rows_of
 from xmckit.nn.threads import Threads
+from xmckit.protocols import offers
 
 
-@runtime_checkable
 class SupportsMatrix(Protocol):
     """A linear classifier. A classifier without `matrix` is not linear: nothing is folded, and no label is added."""
 
@@ -22,7 +22,6 @@ class SupportsMatrix(Protocol):
         """Return (W, b): a dense matrix with rows in label-id order, and a bias."""
 
 
-@runtime_checkable
 class SupportsRows(Protocol):
     """A linear classifier that can learn from the labels of a shortlist alone."""
 
@@ -115,7 +114,7 @@ class Network(torch.nn.Module):
 
     @property
     def linear(self) -> bool:
-        return isinstance(self.classifier, SupportsMatrix)
+        return offers(self.classifier, SupportsMatrix)
 
     @property
     def narrow(self) -> bool:

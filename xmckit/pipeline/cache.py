@@ -155,7 +155,7 @@ def is_complete(folder: Path, key: str) -> bool:
     """
     try:
         record = store.read_json(folder / layout.STAGE_RECORD)
-    except StorageError:  # damaged, or not there
+    except (StorageError, NotADirectoryError, IsADirectoryError):  # damaged, or not there
         return False
     if not isinstance(record, dict) or record.get("key") != key:
         return False

@@ -27,6 +27,7 @@ _BOUNDS = {
     "exclusiveMinimum": "above {}",
     "maximum": "at most {}",
     "exclusiveMaximum": "below {}",
+    "multipleOf": "that is a multiple of {}",
 }
 _LONGEST_SHOWN = 60
 

@@ -26,6 +26,8 @@ _DOTTED_KEY = re.compile(rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*")
 _MULTILINE = r'''"""(?:[^\\]|\\.)*?"""(?:"{1,2}(?!"))?|\'\'\'.*?\'\'\'(?:'{1,2}(?!'))?'''
 _TOKEN = re.compile(rf"""(?P<gap>[ \t\r]+|\#[^\n]*)|{_MULTILINE}|{_QUOTED}|[^\s\[\]{{}}=,.\#"']+|.""", re.DOTALL)
 
+_VALUE_TOKEN = re.compile(rf"{_MULTILINE}|{_QUOTED}|.", re.DOTALL)  # a value has no comments
+
 
 def key_lines(text: str) -> dict[KeyPath, int]:
     """Return KeyPath of every table, key and array item of valid TOML → its line, counted from 1.
@@ -51,7 +53,7 @@ def longest_key(text: str, enough: int) -> tuple[int, int]:
 
 def parse_key(text: str) -> tuple[str, ...]:
     """Return the parts of a dotted key such as `head.0."my block"`; ValueError if `text` is not exactly one key."""
-    if "\n" in text:
+    if not _DOTTED_KEY.fullmatch(text.strip()):
         raise ValueError(text)
     parts, inner = [], tomllib.loads(f"{text} = 0")
     while isinstance(inner, dict):
@@ -63,8 +65,7 @@ def parse_key(text: str) -> tuple[str, ...]:
 def split_values(text: str) -> list[str]:
     """Cut `text` at the commas outside quotes and brackets; ValueError if a bracket or quote stays open."""
     depth, pieces = 0, [""]
-    for match in _TOKEN.finditer(text):
-        token = match.group()
+    for token in _VALUE_TOKEN.findall(text):
         depth = max(depth + (token in ("[", "{")) - (token in ("]", "}")), 0)
         if token == "," and not depth:
             pieces.append("")

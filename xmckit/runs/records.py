@@ -20,7 +20,8 @@ class _Record(BaseModel):
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file; fields that are None are not in it."""
-        return {name: value for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
+        content, fields = self.model_dump(exclude_unset=True), type(self).model_fields
+        return {name: value for name, value in content.items() if value is not None or name not in fields}
 
 
 @with_config(ConfigDict(extra="allow"))

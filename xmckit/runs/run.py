@@ -132,6 +132,8 @@ class Run:
 
     def update(self, **changes: Any) -> None:
         """Change fields of the manifest, in memory and on disk."""
+        if unknown := changes.keys() - Manifest.model_fields.keys():
+            raise TypeError(f"a manifest has no {', '.join(sorted(unknown))}")
         self.manifest = self.manifest.model_copy(update=changes)
         store.write_json(self.path / layout.MANIFEST, self.manifest.to_json())
 

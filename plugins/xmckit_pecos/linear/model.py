@@ -80,11 +80,17 @@ class LinearModel:
             raise UsageError(f"the tree has {len(tree.label_of)} pseudo-labels, this model {self.labels}")
         if self._search_levels is None:
             self._search_levels = [SearchLevel.from_matrices(level.W, level.C, level.bias) for level in self.levels]
-        if self._copies[0] is not tree:
-            last = self._search_levels[-1]
-            self._copies = tree, None if tree is None else LabelCopies.from_tree(tree.label_of, tree.labels, last)
         k, threads = min(k, self.labels), useful_threads(threads, rows, 1 << 12)
-        return search(self._search_levels, rows, k, beam, threads, post_processor, self._copies[1], mean)
+        copies = None if tree is None else self._copies_of(tree, self._search_levels[-1])
+        return search(self._search_levels, rows, k, beam, threads, post_processor, copies, mean)
+
+    def _copies_of(self, tree: LabelTree, last: SearchLevel) -> LabelCopies:
+        """Return the copies of the labels of `tree`; the last ones are kept for the next call."""
+        known, copies = self._copies
+        if known is not tree or copies is None:
+            copies = LabelCopies.from_tree(tree.label_of, tree.labels, last)
+            self._copies = tree, copies
+        return copies
 
     def save(self, folder: Path) -> None:
         """Write PECOS's files, which `pecos.xmc.xlinear.XLinearModel.load` reads too, into `folder`."""
