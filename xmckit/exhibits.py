@@ -141,7 +141,7 @@ def _exhibit_json(exhibit: Any, name: str) -> dict[str, Any]:
         if len(edges) != len(counts) + 1 or not 1 <= len(counts) <= MOST_BINS or not rising:
             raise PluginError(
                 f"the histogram {exhibit.title!r} of {name} has {len(edges)} edges and {len(counts)} counts, expected "
-                f"rising edges, one more than counts, of which there are 1 to {MOST_BINS}"
+                f"1 to {MOST_BINS} counts and one more edge than counts, in rising order"
             )
         texts = {"axis": _text(exhibit.axis), "what": _text(exhibit.what)}
         return {**_heading_json("histogram", exhibit), "edges": edges, "counts": counts, **texts}

@@ -122,12 +122,12 @@ _TABLE = (
     ),
     Kind(
         "featurizer",
-        "Text or feature blocks to one matrix",
+        "Converters from texts or feature blocks to one matrix",
         "Featurizer",
         sections=(
             RecipeSection(
                 "features",
-                "Texts or feature blocks to the matrix that the rest sees; of several, label stages see the first.",
+                "Featurizers, which turn texts or feature blocks into a matrix; label stages see the first.",
                 keys="xmckit.recipe.sections:NamedKeys",
                 default="blocks",
                 repeats=True,
@@ -225,7 +225,7 @@ _TABLE = (
         "Scores of predictions",
         "Metric",
         sections=(
-            RecipeSection("score.metrics", "What is computed from the predictions.", optional=True, repeats=True),
+            RecipeSection("score.metrics", "Metrics to compute from the predictions.", optional=True, repeats=True),
         ),
         checks="xmckit.testing.metrics:MetricSubject",
         example=Example(

@@ -165,7 +165,7 @@ def _tree_with_copies(tree: LabelTree, placement: Placement, start: np.ndarray) 
 
 def _summary(facts: dict[str, Any]) -> str:
     pairs, leaves = facts["pairs within reach"], facts["labels in a leaf"]
-    stayed = "; labels had to stay where they started: no better leaves were found" if facts[STAYED] else ""
+    stayed = "; all labels stayed in their first leaves: no better leaves were found" if facts[STAYED] else ""
     return (
         f"{facts['copies per label']:.2f} copies per label; of {facts['pairs of a row and its label']:,} pairs of a "
         f"row and its label {pairs['after']:,} are within reach, {pairs['before']:,} before; the largest leaf has "

@@ -52,7 +52,7 @@ class LinearParams(Params):
     isolated: bool = Field(
         False,
         description="Train in a separate process, so that a crash of PECOS becomes an error message. This costs the "
-        "start of a process and a copy of the data. A run that ended in PECOS is always resumed this way.",
+        "start of a process and a copy of the data. A run that crashed in PECOS is always resumed this way.",
     )
 
     def training_options(self) -> TrainingOptions:

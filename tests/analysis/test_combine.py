@@ -247,7 +247,7 @@ def test_an_ensemble_of_ensembles_is_told_to_name_runs(runs, tmp_path):
 def test_what_cannot_be_combined(runs, folder):
     with pytest.raises(UsageError, match="two runs or more"):
         combine_runs(runs[:1], "average")
-    with pytest.raises(UsageError, match=rf"{runs[0].path.name} is there twice"):
+    with pytest.raises(UsageError, match=rf"{runs[0].path.name} is given twice"):
         combine_runs([runs[0], runs[0]], "average")
     stopped = Run.create(folder / "runs", "stopped", "0" * 64, "", "")
     stopped.update(status="failed")

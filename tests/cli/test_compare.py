@@ -286,7 +286,7 @@ def test_other_rows_are_refused(call):
 
 def test_one_run_twice_one_run_alone_and_unfinished_runs_are_refused(call, folder, tmp_path):
     assert "two runs or more" in call("good", fails=UsageError)
-    assert "is there twice" in call("good", "good", fails=UsageError)
+    assert "is given twice" in call("good", "good", fails=UsageError)
     assert "no run 'goood'" in call("good", "goood", fails=UsageError)
     stopped = tmp_path / "stopped"
     shutil.copytree(newest(folder, "poor").path, stopped)

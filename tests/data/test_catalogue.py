@@ -129,7 +129,7 @@ def test_a_missing_set_says_what_to_do(known):
     download_folder(folder).mkdir()
     (download_folder(folder) / "0.part").write_bytes(b"123")
     assert "half-downloaded: resume with" in how_to_get("small", [root])
-    assert state(entries["small"], folder) == ("half-downloaded", ["3 bytes are there"])
+    assert state(entries["small"], folder) == ("half-downloaded", ["3 bytes are downloaded"])
 
 
 def test_an_incomplete_set_is_told(known):

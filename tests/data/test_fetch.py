@@ -507,7 +507,7 @@ def test_fetching_and_listing_by_command(tmp_path, monkeypatch):
         assert facts["folder"] == str(tmp_path / "small")
         assert listed()["small"] == "there"
         shown = call("fetch", "small")
-        assert "there already" in shown
+        assert "already complete" in shown
         assert "citation: Somebody, 1999" in shown
         (tmp_path / "small" / "a.txt").write_text("longer text")
         assert listed()["small"] == "damaged"

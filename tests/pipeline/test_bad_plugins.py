@@ -100,8 +100,14 @@ def bad_head(tmp_path, monkeypatch):
         ("def labels(self, X): return [[1]]", "labels() of head bad gave a list, expected a CSR matrix"),
         ("def labels(self, X): return super().labels(X)[1:]", "labels() of head bad gave 19 × 12, expected 20 × 12"),
         ("def facts(self, truth): return 5", "facts() of head bad gave a int, expected facts by name"),
-        ("def facts(self, truth): return {'a': float('nan')}", "facts() of head bad gave what cannot be kept: Out of"),
-        ("def facts(self, truth): return {'a': np.eye(2)}", "facts() of head bad gave what cannot be kept: Object of"),
+        (
+            "def facts(self, truth): return {'a': float('nan')}",
+            "facts() of head bad gave values that cannot be stored: Out of",
+        ),
+        (
+            "def facts(self, truth): return {'a': np.eye(2)}",
+            "facts() of head bad gave values that cannot be stored: Object of",
+        ),
         (
             """
             def save(self, folder):

@@ -135,9 +135,9 @@ def test_a_faulty_plugin_is_set_aside_alone(site, source, line, expected):
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ("odd = nowhere_at_all", "names the module nowhere_at_all, which is not there: install broken again"),
-        ("odd = broken.sub", "names the module broken.sub, which is not there"),
-        ("odd = broken:thing", "names broken:thing, which is not there"),
+        ("odd = nowhere_at_all", "names the module nowhere_at_all, which does not exist: install broken again"),
+        ("odd = broken.sub", "names the module broken.sub, which does not exist"),
+        ("odd = broken:thing", "names broken:thing, which does not exist"),
     ],
 )
 def test_an_entry_point_to_nothing(site, entry, expected):

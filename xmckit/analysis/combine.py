@@ -125,7 +125,7 @@ def check_done(runs: Sequence[Run]) -> None:
     """Raise UsageError if a run is listed twice or is not done."""
     for place, run in enumerate(runs):
         if run.path in {other.path for other in runs[:place]}:
-            raise UsageError(f"{run.path} is there twice: it would only count twice")
+            raise UsageError(f"{run.path} is given twice: name each run once")
     for run in runs:
         if not run.is_done:
             raise UsageError(f"{run.path} is {run.status}, not done: continue with `xmckit run --resume {run.path}`")

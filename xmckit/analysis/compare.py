@@ -77,7 +77,7 @@ class Difference:
 
     @property
     def reversed(self) -> Difference:
-        """`other` minus `one`."""
+        """Return the difference `other` minus `one`."""
         return replace(self, one=self.other, other=self.one, value=-self.value, low=-self.high, high=-self.low)
 
 
@@ -336,7 +336,7 @@ def _document(file: Path) -> dict[str, Any]:
     try:
         document = tomllib.loads(file.read_text("utf-8"))
     except FileNotFoundError:
-        raise store.damaged(file, "it is not there") from None
+        raise store.damaged(file, "the file does not exist") from None
     except ValueError as error:
         raise store.damaged(file, f"not TOML: {error}") from None
     return {key: value for key, value in document.items() if key not in _NOT_IN_RESULTS}

@@ -60,7 +60,7 @@ class LabelledRows:
 
 
 def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> LabelledRows | None:
-    """All rows of one file of JSON lines, XMC text or svmlight text; None for a file of another kind."""
+    """Read all rows of one file of JSON lines, XMC text or svmlight text; None for a file of another kind."""
     from xmckit.data import reading
     from xmckit.data.jsonl import JsonLines
     from xmckit.data.xmc_text import read_data_rows

@@ -103,7 +103,7 @@ def fetch(name: str, folder: str | None, timeout: float, as_json: bool) -> None:
         )
         return
     if done.address is None:
-        click.echo(f"{entry.name} is there already")
+        click.echo(f"{entry.name} is already complete in this folder")
     elif not done.checked:
         _note(f"no checksum of {entry.name} is published; the checksum of this download is stored in {done.folder}")
     if root not in invocation.data_roots():

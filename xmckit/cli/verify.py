@@ -27,7 +27,13 @@ MOST_NAMED = 5  # label sets that can never be output, for each head
     help="Label sets to verify: those of the data's rows, of a file (one JSON list of label names or numbers per line, "
     "or an .npz with a CSR matrix), or COUNT random sets of K labels.  [default: test]",
 )
-@click.option("--most", default=1000, show_default=True, type=click.IntRange(min=1), help="Most label sets to verify.")
+@click.option(
+    "--most",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Largest number of label sets to verify.",
+)
 @click.option("--verifier", default="argmax", show_default=True, help="Verifier to use.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set a parameter of the verifier.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed.")

@@ -156,7 +156,7 @@ def state(entry: Entry, folder: Path) -> tuple[State, list[str]]:
             wrong = [str(error)]
         return ("damaged", wrong) if wrong else ("there", [])
     if waiting := downloaded_bytes(folder):
-        return "half-downloaded", [f"{waiting:,} bytes are there"]
+        return "half-downloaded", [f"{waiting:,} bytes are downloaded"]
     return "missing", []
 
 

@@ -196,7 +196,7 @@ def read_rows(
         with context.progress(f"reading {path.name}", total=len(text) - start) as bar:
             return parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
     except parse.WrongRows as error:
-        message = f"the header promises {rows} rows, found {error.rows} lines below it"
+        message = f"the header says {rows} rows, found {error.rows} lines below it"
         raise DataError(message, path=path, line=1) from None
     except parse.TextError as error:
         raise_data_error(path, text, error, expected)

@@ -330,7 +330,7 @@ class TorchHead(Configured, ABC):
             return []
         reason = "the loss was 0 from the first epoch on"
         if self.sizes.get("output") == self.sizes["labels"]:
-            reason = f"where all {self.sizes['labels']} labels are output (head.k), no weights are better than others"
+            reason = f"if all {self.sizes['labels']} labels are output (head.k), all weights are equally good"
         return [f"nothing was learned: {reason}"]
 
     def save(self, folder: Path) -> None:

@@ -126,7 +126,7 @@ class _Truth:
             self.rows, self.labels, self.keys = self.rows[kept], self.labels[kept], self.keys[kept]
 
     def ranked(self, topk: TopK, deepest: int) -> _Ranked:
-        """Return the first places of a ranking without pairs that do not count; the labels behind them move up."""
+        """Return the first places of a ranking without filtered pairs; the labels behind them move up."""
         labels, scores = topk.indices, topk.scores
         if len(self.dropped):
             rows = np.arange(topk.rows, dtype=np.int64)[:, None]

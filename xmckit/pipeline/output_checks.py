@@ -1,4 +1,4 @@
-"""Check what components return, so that an error names the plugin that broke its promise, not the next one."""
+"""Check what components return, so that an error names the plugin at fault, not the next one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
         if found != (dtype, (rows, k)):
             raise PluginError(
                 f"head {head} predicted {name} of {found[0]} and size {found[1]}, "
-                f"expected {np.dtype(dtype)} and {(rows, k)}, padded where there are fewer labels"
+                f"expected {np.dtype(dtype)} and {(rows, k)}, padded if there are fewer labels"
             )
     if np.isnan(topk.scores).any():
         row = int(np.isnan(topk.scores).any(axis=1).argmax())
@@ -99,7 +99,7 @@ def checked_facts(facts: Any, who: str) -> dict[str, Any]:
     try:
         json.dumps(dict(facts), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise PluginError(f"facts() of {who} gave what cannot be kept: {error}") from None
+        raise PluginError(f"facts() of {who} gave values that cannot be stored: {error}") from None
     return dict(facts)
 
 
@@ -123,7 +123,7 @@ def _checksums(given: Split | Evaluation | Mapping[str, Any]) -> dict[str, int]:
             "scores": given.topk.scores,
             "true labels": given.truth,
             "label sets": given.sets,
-            "pairs that do not count": given.filtered,
+            "filtered pairs": given.filtered,
             "labels' frequencies": given.train_counts,
         }
     return {name: _checksum(matrix) for name, matrix in given.items() if matrix is not None}

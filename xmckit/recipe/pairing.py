@@ -75,7 +75,7 @@ class Pairing:
                 )
 
     def _with_indexes(self, position: int, head: Section, known: Mapping[str, Section], complete: bool) -> Section:
-        """The head with the names of its indexes, each of which must offer what the head needs."""
+        """Return the head with the names of its indexes, each of which must offer what the head needs."""
         seen = head.extra.get(FEATURES)
         alike = [name for name, index in known.items() if index.extra.get(FEATURES) == seen]
         wanted = head.extra.get(INDEX, alike)
@@ -85,7 +85,7 @@ class Pairing:
                 self.mistakes.add((*path, place), f"'{name}' is listed twice")
             elif name in known and name not in alike:
                 its = known[name].extra.get(FEATURES)
-                if its is None or seen is None:  # what it sees by default has a mistake of its own
+                if its is None or seen is None:  # its default is reported as a mistake already
                     continue
                 others = f" (those are {', '.join(alike)})" if alike else ""
                 self.mistakes.add(

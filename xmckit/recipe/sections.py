@@ -22,11 +22,11 @@ class GeneralKeys(Params):
     name: Name | None = Field(None, description="Name of the run's folder; by default the name of the file.")
     title: str = Field("", description="One line that says what the recipe is for.")
     description: str = Field("", description="What a reader should know about it.")
-    seed: int = Field(0, ge=0, description="Seed of everything random.")
+    seed: int = Field(0, ge=0, description="Seed of all random choices.")
     validation: float = Field(
         0.1, ge=0, lt=1, description="Share of the training rows kept for early stopping, thresholds and calibration."
     )
-    refit: bool = Field(False, description="Train again on all rows, with what the validation rows decided.")
+    refit: bool = Field(False, description="Train again on all rows, with the values chosen on the validation rows.")
     workers: int = Field(0, ge=0, description="Number of workers; 0 is one for each processor.")
 
 

@@ -93,7 +93,7 @@ class _Scanner:
 
     @property
     def _token(self) -> str:
-        """The token here; the empty string at the end of the text."""
+        """Return the token here; the empty string at the end of the text."""
         return self._tokens[self._at][0]
 
     @property

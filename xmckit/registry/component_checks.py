@@ -52,7 +52,7 @@ def _other_version(component: Component, plugin: Plugin) -> str:
     remedy = (
         f"upgrade the plugin (pip install --upgrade {plugin.distribution}), or install an older xmckit"
         if plugin.distribution
-        else "upgrade the plugin: `xmckit plugins new` writes one of today to compare with"
+        else "upgrade the plugin: `xmckit plugins new` writes a current one to compare with"
     )
     return f"{written} takes versions from {OLDEST_API_VERSION} to {API_VERSION}: {remedy}"
 

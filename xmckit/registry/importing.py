@@ -62,12 +62,13 @@ def import_fault(error: BaseException, plugin: Plugin, entry: EntryPoint | None)
         return FaultyPlugin(reason, entry.at)
     if entry is not None and isinstance(error, ModuleNotFoundError) and _contains(error.name, entry.module):
         return FaultyPlugin(
-            f"its entry point names the module {entry.module}, which is not there: install {plugin.distribution} again",
+            f"its entry point names the module {entry.module}, which does not exist: "
+            f"install {plugin.distribution} again",
             entry.at,
         )
     raised = raised_at(error, plugin.file)
     if entry is not None and entry.attribute and isinstance(error, AttributeError) and not raised:
-        return FaultyPlugin(f"its entry point names {entry.value}, which is not there: {error}", entry.at)
+        return FaultyPlugin(f"its entry point names {entry.value}, which does not exist: {error}", entry.at)
     newer = isinstance(error, ImportError) and (error.name or "").partition(".")[0] == PROJECT
     hint = f". This is xmckit {__version__}: is the plugin for another one?" if newer else ""
     return FaultyPlugin(f"it raised on import: {one_line(error)}{hint}", raised)

@@ -199,7 +199,7 @@ class Registry:
         return sorted(name for other, name in self._registered if other == kind)
 
     def all(self) -> list[Registered]:
-        """Every component, by kind in the order of `xmckit.kinds.KINDS`, then by name."""
+        """Return every component, by kind in the order of `xmckit.kinds.KINDS`, then by name."""
         order = list(KINDS)
         return sorted(self._registered.values(), key=lambda item: (order.index(item.kind), item.component.name))
 

@@ -113,7 +113,7 @@ class Manifest(_Record):
     machine: Mapping[str, Any] | None = None
     title: str | None = None
     data: Mapping[str, str] | None = None  # input -> checksum
-    features: Mapping[str, str] | None = None  # stage -> the features stage that it sees, where there are several
+    features: Mapping[str, str] | None = None  # stage -> the features stage that it sees, if there are several
     error: str | None = None
 
 

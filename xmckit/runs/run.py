@@ -200,7 +200,7 @@ class Run:
         return TopK(arrays["indices"], arrays["scores"])
 
     def predicted_sets(self) -> csr_matrix | None:
-        """Read the label sets that the model gives the test rows; None where the run did not keep them."""
+        """Read the label sets that the model gives the test rows; None if the run did not keep them."""
         path = self.path / layout.SETS
         return store.read_csr(path) if path.is_file() else None
 

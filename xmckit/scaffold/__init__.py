@@ -23,7 +23,7 @@ from xmckit.registry import Registry
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
 
 
-# The kinds of which there is an example.
+# The kinds with an example.
 EXAMPLES: dict[str, Example] = {name: kind.example for name, kind in KINDS.items() if kind.example}
 
 

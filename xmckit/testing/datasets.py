@@ -55,7 +55,7 @@ def data_is_well_formed(subject: DatasetSubject) -> str:
 
 
 def fingerprint_covers_seed(subject: DatasetSubject) -> str:
-    """Equal prints mean equal data: if another seed gives other data, it gives another print."""
+    """Data that depends on the seed has another fingerprint with another seed."""
     prints, data = [], []
     for seed in (0, 1):
         context = subject.context.using(seed=seed)

@@ -33,7 +33,7 @@ def assert_outputs(
     """
     margins, bound = margins_of(decision, vectors, said, what)
     among = np.ones_like(said) if among is None else among
-    require(not (said & ~among).any(), f"{what} gives labels that are no candidates")
+    require(not (said & ~among).any(), f"{what} gives labels that are not candidates")
     if decision.rule == "topk":
         lowest = np.where(said, margins + bound, np.inf).min(axis=1)[:, None]
         differ = clear = among & ~said & (margins - bound > lowest)

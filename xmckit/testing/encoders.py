@@ -73,7 +73,7 @@ def encode(encoder: Any, batch: Batch) -> np.ndarray:
 
 
 def vectors_are_well_formed(subject: EncoderSubject) -> str:
-    require(isinstance(subject.ready, torch.nn.Module), "it is no torch module")
+    require(isinstance(subject.ready, torch.nn.Module), "it is not a torch module")
     return subject.assert_well_formed(subject.ready, subject.X)
 
 

@@ -151,8 +151,8 @@ def outputs_are_candidates(subject: HeadSubject) -> str:
     topk = _ranking(head, X)
     ranked = topk.indices >= 0
     among = np.take_along_axis(listed, np.maximum(topk.indices, 0), 1)
-    require(among[ranked].all(), "predict() gives labels that are no candidates")
-    require(not (_entries(_label_sets(head, X)) & ~listed).any(), "labels() gives labels that are no candidates")
+    require(among[ranked].all(), "predict() gives labels that are not candidates")
+    require(not (_entries(_label_sets(head, X)) & ~listed).any(), "labels() gives labels that are not candidates")
     return counted(int(listed.sum()), "candidate")
 
 
@@ -290,7 +290,7 @@ def loss_gradient_is_correct(subject: HeadSubject) -> str:
     """Training follows the gradient of the loss that it reports (heads on `xmckit.nn.TorchHead`)."""
     # the module's name is compared, because torch may not be installed
     on_torch = any(base.__module__ == "xmckit.nn.head" for base in subject.cls.__mro__)
-    skip_unless(on_torch, "it is no xmckit.nn.TorchHead")
+    skip_unless(on_torch, "it is not an xmckit.nn.TorchHead")
     from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
 
     class Watched(subject.cls):  # type: ignore[name-defined]

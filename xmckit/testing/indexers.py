@@ -114,7 +114,7 @@ def clusters_hold_every_label(subject: IndexerSubject) -> str:
 @covers(RebuildableIndex)
 def rebuild_uses_new_vectors(subject: IndexerSubject) -> str:
     """Other vectors give other scores."""
-    skip_unless(subject.ready.query_space == "head", "its queries are no vectors of a head")
+    skip_unless(subject.ready.query_space == "head", "its queries are not vectors of a head")
     index, labels = subject.build(subject.train, subject.context), subject.train.labels
     before = index.shortlist(subject.vectors, K)
     index.rebuild(np.random.default_rng(3).standard_normal((labels, WIDTH)).astype(np.float32))

@@ -24,7 +24,7 @@ TOLERANCE = 1e-6  # some metrics sum in float32
 
 
 def small_evaluation(*, rows: int = 40, labels: int = 11, k: int = K) -> Evaluation:
-    """Return a ranking that is often right, sets, true labels (some rows have none), and pairs that do not count."""
+    """Return a ranking that is often right, sets, true labels (some rows have none), and filtered pairs."""
     rng = np.random.default_rng(4)
     truth = small_problem(rows=rows, labels=labels).Y.toarray()
     if rows > 1:
@@ -84,7 +84,7 @@ def padding_does_not_change_values(subject: MetricSubject) -> str:
 
 
 def filtered_pairs_do_not_count(subject: MetricSubject) -> str:
-    """A pair that does not count makes no difference, whether it is true and whether it is output."""
+    """A filtered pair does not change the values, whether it is true and whether it is output."""
     given, detail = subject.evaluation, ""
     truth, sets, filtered = (getattr(given, name).toarray() for name in ("truth", "sets", "filtered"))
     # a row whose last true label changes may be left out as a whole
@@ -92,7 +92,7 @@ def filtered_pairs_do_not_count(subject: MetricSubject) -> str:
     for true, output in itertools.product((np.float32(0), np.float32(1)), repeat=2):
         changed = {"truth": np.where(hidden, true, truth), "sets": np.where(hidden, output, sets)}
         other = replace(given, **{name: csr_matrix(matrix) for name, matrix in changed.items()})
-        detail = _assert_same(subject, given, other, "pairs that do not count")
+        detail = _assert_same(subject, given, other, "filtered pairs")
     return detail
 
 

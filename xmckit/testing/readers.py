@@ -88,7 +88,7 @@ def files_lists_all_read_files(subject: ReaderSubject) -> str:
     path = subject.path.resolve()
     named = [Path(file).resolve() for file in subject.ready.files(subject.path)]
     require(bool(named), "files() names none")
-    require_none("files() names what is not there:", [file.name for file in named if not file.is_file()])
+    require_none("files() names files that do not exist:", [file.name for file in named if not file.is_file()])
     with tempfile.TemporaryDirectory() as scratch, monitor(Path(scratch)) as seen:
         subject.ready.read(subject.path, context=subject.context)
     opened = {file.resolve() for file in seen.reads if file.resolve().is_relative_to(path) and file.is_file()}

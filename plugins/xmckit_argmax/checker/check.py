@@ -49,7 +49,7 @@ def check(folder: Path) -> CheckReport:
         files = {name: store.read_arrays(folder / Path(name).name) for name in claims["files"]}
         for name, arrays in files.items():
             if _sha256(arrays) != claims["files"][name]:
-                report.failures.append(f"{name} is not what was written with verdicts.json")
+                report.failures.append(f"{name} is not the file that was written with verdicts.json")
         params = claims["verifier"]["params"] or {}
         report.failures += _inconsistencies(claims, files, params)
         for result in claims["results"]:
@@ -75,12 +75,12 @@ def _check_result(
     counted = everything if scope == "full" else read_label_sets(files[f"candidates-{head}.npz"], len(layer.W))
     if len(verdicts) != len(active) or any(verdict["status"] not in STATUSES for verdict in verdicts):
         raise Rejection(
-            f"head {head}, {scope}: not one verdict of a known status for each of {len(active)} assignments"
+            f"head {head}, {scope}: expected one verdict of a known status for each of {len(active)} assignments"
         )
     basis = read_basis(layer, stored, params)
     expected = {**totals(verdicts, active), **_facts(layer, structured=bool(basis.structure))}
     wrong = [name for name, value in expected.items() if result[name] != value]
-    report.failures += [f"head {head}, {scope}: its {name} is not what the files say" for name in wrong]
+    report.failures += [f"head {head}, {scope}: its {name} differs from the files" for name in wrong]
     proofs, prefix = files["certificates.npz"], f"{head}/{scope}/"
     arrays = {key.removeprefix(prefix): proofs[key] for key in proofs if key.startswith(prefix)}
     witnesses = dict(zip(arrays["witness_of"].tolist(), arrays["witness"], strict=True))
@@ -159,7 +159,7 @@ def _inconsistencies(
     if not (0 < params.get("box", 1.0) < np.inf and 0 <= params.get("eps", 0.0) < np.inf):
         failures.append("its verifier's box or eps is not a possible radius")
     if len(listed) != len(set(listed)) or not proved == expected == set(listed):
-        failures.append("its results are not one for each head and scope that has a decision and proofs")
+        failures.append("expected one result for each head and scope with a decision and proofs")
     rows = [files[name]["rows"].tolist() for name in ("assignments.npz", "certificates.npz")]
     count = int(files["assignments.npz"]["shape"][0])
     if claims["assignments"] != count or claims["of"] < count or len(rows[0]) != count or rows[0] != rows[1]:

@@ -92,7 +92,7 @@ def read_label_sets(arrays: dict[str, np.ndarray], labels: int) -> list[np.ndarr
     if shape[1] != labels or len(indptr) != shape[0] + 1 or np.any((indices < 0) | (indices >= labels)):
         raise Rejection(f"label sets of size {shape} do not fit {labels} labels")
     if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or (arrays["data"] != 1).any():
-        raise Rejection("label sets that are not ones in rows one after the other")
+        raise Rejection("label sets are not a CSR matrix of ones")
     return [indices[start:end] for start, end in itertools.pairwise(indptr)]
 
 
@@ -111,7 +111,7 @@ def _prove_argmaxable(evidence: Evidence) -> bool:
     layer, signs, missed, x, low, high, _ = evidence
     active, others = np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)
     if missed:
-        raise Rejection(f"its active labels {missed} are no candidates")
+        raise Rejection(f"its active labels {missed} are not candidates")
     if not signs.any() or (layer.rule == "topk" and not (len(active) and len(others))):
         return False  # x has no constraint
     if x is None:

@@ -79,7 +79,7 @@ def _read_decision(path: Path) -> LinearDecision:
         try:
             arrays = {"W": np.load(path, allow_pickle=False)}
         except (ValueError, EOFError) as error:
-            raise DataError(f"this file is no matrix in numpy's format: {error}", path=path) from None
+            raise DataError(f"this file is not a matrix in numpy's format: {error}", path=path) from None
     if "W" not in arrays:
         raise DataError(f"this file has no array W, only {', '.join(arrays) or 'nothing'}", path=path)
     rule: Any = str(arrays.get("rule", "sign"))

@@ -91,7 +91,7 @@ def _check(structure: Alternating, columns: int) -> None:
         raise DataError(f"{what} is impossible: expected 0 or more of both")
     expected = 2 * structure.degree + 1 + structure.slack
     if columns != expected:
-        # with fewer columns Cover's count makes the promise impossible, more columns are hidden slack
+        # with fewer columns Cover's count makes the claim impossible, more columns are hidden slack
         raise DataError(f"{what} needs 2·degree + 1 + slack = {expected} columns, but W has {columns}")
 
 
@@ -111,5 +111,5 @@ def _permutation(order: np.ndarray, labels: int) -> np.ndarray:
     shared = np.flatnonzero(np.bincount(places, minlength=labels) > 1)
     if len(shared):
         one, other = np.flatnonzero(places == shared[0])[:2]
-        raise DataError(f"the label order is no permutation: labels {one} and {other} both have place {shared[0]}")
+        raise DataError(f"the label order is not a permutation: labels {one} and {other} both have place {shared[0]}")
     return places

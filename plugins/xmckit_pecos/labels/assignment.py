@@ -120,7 +120,7 @@ def evaluate(reach: Reachability, placement: Placement, workers: int) -> Placeme
 def _hits(
     reach: Reachability, copy_starts: np.ndarray, copy_leaves: np.ndarray, first: int, last: int
 ) -> tuple[int, np.ndarray]:
-    """(covered pairs, rows that reach each copy) of some labels."""
+    """Return (covered pairs, rows that reach each copy) of some labels."""
     before = copy_starts[first]
     copy_at = np.full(reach.leaves, -1, np.int64)
     hits = np.zeros(copy_starts[last] - before, np.int64)
@@ -164,7 +164,7 @@ def candidate_leaves(reach: Reachability, start: np.ndarray, most: int, workers:
 def _candidate_leaves(
     reach: Reachability, start: np.ndarray, first: int, last: int, most: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(number of candidates, leaves, counts, `cut`) of some labels."""
+    """Return (number of candidates, leaves, counts, `cut`) of some labels."""
     bound = 0
     for label in range(first, last):
         paths = 0
@@ -215,7 +215,7 @@ def contains(leaves: np.ndarray, start: int, end: int, leaf: int) -> bool:
 
 
 def best_leaves(candidates: CandidateLeaves, copies: int) -> Placement:
-    """Proj_λ(YᵀM), equation (10): the first `copies` candidates of each label."""
+    """Return Proj_λ(YᵀM), equation (10): the first `copies` candidates of each label."""
     sizes = np.minimum(np.diff(candidates.starts), copies)
     skipped = candidates.starts[:-1] - np.concatenate([[0], np.cumsum(sizes)[:-1]])
     entries = np.arange(sizes.sum()) + np.repeat(skipped, sizes)

@@ -43,7 +43,7 @@ def _auction(
     step: float,
     patience: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(leaf of each slot or −1, price of each leaf). A slot is a copy that a label may get."""
+    """Return (leaf of each slot or −1, price of each leaf). A slot is a copy that a label may get."""
     starts, leaves, counts = candidates.starts, candidates.leaves, candidates.counts
     slots, all_leaves = len(label_of), len(room)
     slot_starts = np.zeros(len(wanted) + 1, np.int64)

@@ -59,7 +59,7 @@ def _wanted(
     first: int,
     last: int,
 ) -> np.ndarray:
-    """(label, leaf, rows won) × the copies that labels would take one after the other, each the best of them."""
+    """Return (label, leaf, rows won) of the copies that labels would take one by one, each the best of them."""
     used, wanted = 0, np.empty((3, (last - first) * rule.most), np.int32)
     owner = np.full(reach.leaves, -1, np.int64)
     count_of, touched = np.zeros(reach.leaves, np.int32), np.empty(reach.leaves, np.int32)
@@ -103,7 +103,7 @@ def _drop_covered(reach: Reachability, rows: np.ndarray, size: int, owner: np.nd
 def _best_leaf(
     reach: Reachability, rows: np.ndarray, left: np.ndarray, count_of: np.ndarray, touched: np.ndarray
 ) -> tuple[int, int]:
-    """(rows, leaf): the leaf with room that most rows reach, the first of equal ones. `count_of` stays all zeros."""
+    """Return (rows, leaf): the leaf with room that most rows reach, the first of equals. `count_of` stays all zeros."""
     seen = 0
     for row in rows:
         for path in range(reach.row_starts[row], reach.row_starts[row + 1]):

@@ -50,7 +50,7 @@ def outline(tree: LabelTree, counts: np.ndarray) -> Outline:
         return list(dict.fromkeys(below[: 2 * LABELS_SHOWN].tolist()))[:LABELS_SHOWN]
 
     def children(level: int, node: int) -> tuple[list[Branch], int]:
-        """(the branches below a node that fit, the number of all its children)."""
+        """Return (the branches below a node that fit, the number of all its children)."""
         nonlocal left
         below = np.flatnonzero(tree.parents[level] == node)
         chosen = below[np.argsort(-sizes[level + 1][below], kind="stable")][: min(MOST_CHILDREN, left)]

@@ -165,7 +165,7 @@ def test_a_poor_assignment_falls_back_and_says_so(monkeypatch, copies):
     params = OverlapParams(cap=9.0, copies_per_label=copies)
     result, told = move_labels(tree, Y, M, params, Context())
     assert told[STAYED]
-    assert "had to stay" in overlap._summary(told)
+    assert "stayed in their first leaves" in overlap._summary(told)
     assert (clusters_of_labels(result)[np.arange(9), tree.leaf_of] == 1).all()
     assert told["pairs within reach"]["after"] >= told["pairs within reach"]["before"]
     assert len(result.label_of) > 9

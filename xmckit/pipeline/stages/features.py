@@ -1,4 +1,4 @@
-"""A features stage: fit a featurizer, and turn training and test rows into the matrix that the rest sees."""
+"""A features stage: fit a featurizer, and turn training and test rows into the matrix that later stages see."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ def test_only_candidates_count_behind_a_shortlist(tmp_path):
     assert "claims missed labels [], but the files give [0]" in failure
     lying = xmckit.Verdict("argmaxable", witness=np.array([1.0]), missed=(0,))
     (failure,) = shortlisted(tmp_path / "e", cannot, lying, {0}, {1, 2}).failures
-    assert "are no candidates" in failure
+    assert "are not candidates" in failure
 
 
 def test_it_shares_nothing_with_what_it_checks():
@@ -374,7 +374,7 @@ def test_a_forged_file_is_rejected_even_with_its_checksum(stored, name, change):
 def test_label_sets_that_another_reader_would_read_otherwise_are_rejected(stored, change):
     rewrite(stored, "assignments.npz", change)
     (failure,) = check(stored).failures
-    assert "not ones in rows one after the other" in failure
+    assert "label sets are not a CSR matrix of ones" in failure
 
 
 def test_an_edit_that_no_proof_notices_is_noticed_by_the_checksum(stored):
@@ -385,7 +385,7 @@ def test_an_edit_that_no_proof_notices_is_noticed_by_the_checksum(stored):
         arrays["b"] *= 2
 
     rewrite(stored, "decision-fixed.npz", doubled, forged=False)
-    assert check(stored).failures == ["decision-fixed.npz is not what was written with verdicts.json"]
+    assert check(stored).failures == ["decision-fixed.npz is not the file that was written with verdicts.json"]
 
 
 @pytest.mark.parametrize("status", ["argmaxable", "unargmaxable", "unresolved"])

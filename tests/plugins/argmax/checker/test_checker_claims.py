@@ -172,7 +172,7 @@ def test_what_is_told_about_all_verdicts_is_recounted(tmp_path: Path, key: str) 
     else:
         result[key] = 0.25
     store.write_json(tmp_path / "v" / "verdicts.json", summary)
-    assert check(tmp_path / "v").failures == [f"head fixed, full: its {key} is not what the files say"]
+    assert check(tmp_path / "v").failures == [f"head fixed, full: its {key} differs from the files"]
 
 
 def test_a_wider_box_or_a_smaller_eps_than_was_asked_is_noticed(tmp_path: Path) -> None:
