@@ -153,8 +153,8 @@ def _read_sized_rows(path: Path, columns: tuple[str, ...], context: Context) -> 
     (rows, *sizes), start = _header(path, text, " ".join(("rows", *columns)))
     has_labels = len(sizes) == 2
     grammar = Grammar(has_labels=has_labels, features=sizes[0], labels=sizes[1] if has_labels else 0)
-    promised = " and ".join(f"{size} {name}" for size, name in zip(sizes, columns, strict=True))
-    expected = f"the header says {promised}, numbered from 0"
+    sizes_text = " and ".join(f"{size} {name}" for size, name in zip(sizes, columns, strict=True))
+    expected = f"the header says {sizes_text}, numbered from 0"
     return reading.read_rows(path, text, start, grammar, rows=rows, context=context, expected=expected), sizes
 
 

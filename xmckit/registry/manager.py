@@ -25,11 +25,11 @@ from xmckit.hookspecs import ENTRY_POINT_GROUP, PROJECT, Component
 from xmckit.kinds import KINDS, load
 from xmckit.registry import builtin
 from xmckit.registry.component_checks import EXPECTED, check_component, listed_components, name_taken
+from xmckit.registry.contract import missing_members
 from xmckit.registry.entry_points import EntryPoint, entry_points
 from xmckit.registry.importing import import_fault, import_file, registration_fault, stdout_to_stderr
 from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, raised_at
 from xmckit.registry.plugins import FaultyPlugin, Plugin, Registered, place_of
-from xmckit.registry.promises import missing_promises
 from xmckit.registry.trace import Step
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ class Registry:
             raise PluginError(
                 f"{registered.described} cannot be imported from {component.target}: {one_line(error)}{place}.{hint}"
             ) from error
-        missing = missing_promises(kind, target)
+        missing = missing_members(kind, target)
         if missing:
             raise PluginError(
                 f"{registered.described}: {component.target} ({self.locate(kind, name)}) lacks {', '.join(missing)}"

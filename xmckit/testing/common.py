@@ -19,7 +19,7 @@ from xmckit import exhibits
 from xmckit.errors import XmckitError
 from xmckit.kinds import KINDS, load_protocol
 from xmckit.protocols import HeadWithFacts, SupportsExhibits, SupportsFacts, SupportsSave
-from xmckit.registry.promises import missing_promises, required_methods
+from xmckit.registry.contract import missing_members, required_methods
 from xmckit.testing.assertions import (
     assert_no_pickle,
     counted,
@@ -35,7 +35,7 @@ from xmckit.testing.subjects import CheckFunction, Subject, covers, files_below
 
 
 def methods_match_protocol(subject: Subject) -> str:
-    require_none("lacks", missing_promises(subject.kind, subject.cls))
+    require_none("lacks", missing_members(subject.kind, subject.cls))
     protocol = load_protocol(KINDS[subject.kind].protocol)
     for name in ("needs", "provides"):
         if name in getattr(protocol, "__annotations__", {}):

@@ -21,7 +21,7 @@ from xmckit.testing.subjects import covers
 
 K = 4
 WIDTH = 8  # of the vectors that a head would hand to an index in its space
-PROMISES = {"shortlist": ("shortlist",), "clusters": ("clusters", "label_of"), "rebuild": ("rebuild",)}
+MEMBERS = {"shortlist": ("shortlist",), "clusters": ("clusters", "label_of"), "rebuild": ("rebuild",)}
 
 
 class IndexerSubject(RowSubject, LearningSubject):
@@ -92,9 +92,9 @@ class IndexerSubject(RowSubject, LearningSubject):
 def index_matches_provides(subject: IndexerSubject) -> str:
     index = subject.ready
     require(index.query_space in ("input", "head"), f"query_space is {index.query_space!r}, expected 'input' or 'head'")
-    unknown = sorted(subject.cls.provides - PROMISES.keys())
-    require(not unknown, f"`provides` names {', '.join(unknown)}, expected some of {', '.join(PROMISES)}")
-    wanted = {name for promise in subject.cls.provides for name in PROMISES[promise]} | {"shortlist", "save"}
+    unknown = sorted(subject.cls.provides - MEMBERS.keys())
+    require(not unknown, f"`provides` names {', '.join(unknown)}, expected some of {', '.join(MEMBERS)}")
+    wanted = {name for offer in subject.cls.provides for name in MEMBERS[offer]} | {"shortlist", "save"}
     require_none("the index lacks", sorted(name for name in wanted if not hasattr(index, name)))
     named_index(index, "conformance")
     return ", ".join(sorted(subject.cls.provides))

@@ -18,7 +18,7 @@ import numpy as np
 
 from xmckit.context import Context
 from xmckit.protocols import SupportsSave, offers
-from xmckit.registry.promises import promised_methods
+from xmckit.registry.contract import protocol_methods
 from xmckit.testing.assertions import flat, same_bits, skip_unless
 from xmckit.testing.fresh_process import SAVED
 from xmckit.testing.monitoring import Activity, monitor, suspend_monitoring
@@ -59,7 +59,7 @@ def covers(*protocols: type) -> Callable[[CheckFunction], CheckFunction]:
 
 def offered_names(protocol: type) -> list[str]:
     """Return the methods of a protocol, written as calls, and its attributes."""
-    methods = [f"{name}()" for name in promised_methods(protocol)]
+    methods = [f"{name}()" for name in protocol_methods(protocol)]
     return [*methods, *getattr(protocol, "__annotations__", {})]
 
 

@@ -9,24 +9,24 @@ from typing import Any
 from xmckit.kinds import KINDS, load_protocol
 
 
-def promised_methods(protocol: type) -> list[str]:
+def protocol_methods(protocol: type) -> list[str]:
     """Return the names of a protocol's public methods."""
     return [name for name in vars(protocol) if callable(getattr(protocol, name)) and not name.startswith("_")]
 
 
 def required_methods(kind: str) -> list[str]:
     """Return the methods of the kind's protocol; what can be saved can also be loaded."""
-    methods = promised_methods(load_protocol(KINDS[kind].protocol))
+    methods = protocol_methods(load_protocol(KINDS[kind].protocol))
     return [*methods, "load"] if "save" in methods else methods
 
 
-def missing_promises(kind: str, target: Any) -> list[str]:
+def missing_members(kind: str, target: Any) -> list[str]:
     """Return what the kind's protocol asks for and the target lacks: methods, and parameters of methods."""
     if kind == "command":
         return [] if hasattr(target, "main") else ["main(): a click command is expected"]
     protocol, methods = load_protocol(KINDS[kind].protocol), required_methods(kind)
     missing = [f"{name}()" for name in methods if not callable(getattr(target, name, None))]
-    for name in promised_methods(protocol):
+    for name in protocol_methods(protocol):
         own = getattr(target, name, None)
         missing += [f"{keyword} in {name}()" for keyword in _unknown_keywords(getattr(protocol, name), own)]
     if not hasattr(target, "Params"):
@@ -35,10 +35,10 @@ def missing_promises(kind: str, target: Any) -> list[str]:
     return missing + [f"{name}()" for name in unwritten]
 
 
-def _unknown_keywords(promised: Callable[..., Any], own: Any) -> list[str]:
-    """Return the keyword-only parameters of a promised method that the target's does not take."""
+def _unknown_keywords(method: Callable[..., Any], own: Any) -> list[str]:
+    """Return the keyword-only parameters of a protocol's method that the target's own does not take."""
     try:
-        wanted, taken = (list(inspect.signature(method).parameters.values()) for method in (promised, own))
+        wanted, taken = (list(inspect.signature(one).parameters.values()) for one in (method, own))
     except (TypeError, ValueError):  # no function, or one that is not written in Python
         return []
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken):
