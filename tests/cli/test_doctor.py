@@ -61,7 +61,7 @@ def test_a_plugin_that_hangs_or_ends_its_process(write, text, fault, line):
     assert fault in found.fault
     lines = line if isinstance(line, tuple) else (line,)
     assert found.at in ([None] if line is None else [Location(plugin.file, one) for one in lines])
-    assert found.faulty.described == f"plugin 'fatal_plugin' ({found.at or plugin.file})"
+    assert found.faulty.description == f"plugin 'fatal_plugin' ({found.at or plugin.file})"
     assert (other.fault, other.components) == ("", 1)
 
 

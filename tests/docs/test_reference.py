@@ -78,11 +78,11 @@ def test_every_parameter_is_described_and_in_the_reference(reference, registry):
     page = reference.component_reference(registry)
     checked = 0
     for item in reference.own_components(registry):
-        assert len(item.component.summary) > 10, item.described
+        assert len(item.component.summary) > 10, item.description
         if item.kind == "command":
             continue
         params = registry.resolve(item.kind, item.component.name).Params
-        assert not undescribed(params), f"{item.described}: {undescribed(params)}"
+        assert not undescribed(params), f"{item.description}: {undescribed(params)}"
         rows = rows_below(page, f"{item.kind}-{item.component.name}")
         for row in describe_params(params):
             assert rows[f"`{row['name']}`"][2].replace("\\|", "|") == " ".join(row["description"].split())

@@ -711,7 +711,7 @@ def test_a_broken_plugin_is_the_plugins_fault_unless_the_recipe_is_wrong_too(loa
 
 
 def test_plugins_set_aside_are_named_once_when_a_name_is_unknown(mistakes, registry):
-    registry.problems = [SimpleNamespace(described="plugin 'p'", problem="it raised")]
+    registry.problems = [SimpleNamespace(description="plugin 'p'", problem="it raised")]
     lines = mistakes(MINIMAL, "head.use=a", "data.use=b")
     assert lines[-1] == "plugin 'p' was set aside: it raised"
     assert len(lines) == 3

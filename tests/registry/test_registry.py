@@ -70,7 +70,7 @@ def test_core_and_first_party_components_are_there():
     assert registry.problems == []
     assert {"bsl", "popularity"} <= set(registry.names("head"))
     for item in registry.all():
-        assert item.component.summary, item.described
+        assert item.component.summary, item.description
         assert item.component.summary.endswith("."), item.component.summary
 
 
@@ -127,7 +127,7 @@ def test_a_faulty_plugin_is_set_aside_alone(site, source, line, expected):
     registry = Registry()
     assert expected in problem_of(registry, "faulty")
     assert [(plugin.file, plugin.at) for plugin in registry.problems] == [(str(module), Location(str(module), line))]
-    assert registry.problems[0].described == f"plugin 'faulty-plugin' (faulty 1.2, {module}:{line})"
+    assert registry.problems[0].description == f"plugin 'faulty-plugin' (faulty 1.2, {module}:{line})"
     assert "sound" in registry.names("head")
     assert registry.names("reader") == Registry(allow=[]).names("reader")
 

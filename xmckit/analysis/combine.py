@@ -105,7 +105,11 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
         **{key: first[key] for key in ("dataset", "rows", "labels", "k", "propensity")},
         "ensemble": rule,
         "results": [
-            {"name": name, "role": role, "metrics": _measured(ranking, kept, dataset, first["k"], constants, workers)}
+            {
+                "name": name,
+                "role": role,
+                "metrics": _score(ranking, kept, dataset, first["k"], constants, workers),
+            }
             for name, role, ranking, kept in outputs
         ],
     }
@@ -212,7 +216,7 @@ def distinct_names(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _measured(
+def _score(
     topk: TopK,
     sets: csr_matrix | None,
     dataset: Dataset,

@@ -86,22 +86,22 @@ def read_file(path: Path, features: FeatureRows | None, *, context: Context) -> 
 def concatenate(one: Split, other: Split) -> Split:
     """Concatenate the rows of both; drop what only one of them has."""
 
-    def stacked(a: Any, b: Any) -> Any:
+    def stack(a: Any, b: Any) -> Any:
         if a is None or b is None:
             return None
         if isinstance(a, Mapping):
-            return {name: stacked(a[name], b[name]) for name in a}
+            return {name: stack(a[name], b[name]) for name in a}
         return vstack([a, b], format="csr") if hasattr(a, "indptr") else np.concatenate([a, b])
 
-    def appended(a: Sequence[str] | None, b: Sequence[str] | None) -> list[str] | None:
+    def append(a: Sequence[str] | None, b: Sequence[str] | None) -> list[str] | None:
         return None if a is None or b is None else [*a, *b]
 
     return Split(
-        X=stacked(one.X, other.X),
+        X=stack(one.X, other.X),
         Y=csr_matrix(vstack([one.Y, other.Y], format="csr")),
-        texts=appended(one.texts, other.texts),
-        filter=stacked(one.filter, other.filter),
-        names=appended(one.names, other.names),
+        texts=append(one.texts, other.texts),
+        filter=stack(one.filter, other.filter),
+        names=append(one.names, other.names),
     )
 
 
@@ -156,8 +156,8 @@ def match(labelled: LabelledRows, known: Sequence[str]) -> MatchedLabels:
     total = len(known) + len(strange)
     filtered = labelled.split.filter
     return MatchedLabels(
-        truth=_renumbered(Y, columns, total),
-        filtered=None if filtered is None else _renumbered(filtered, columns, total),
+        truth=_renumber_columns(Y, columns, total),
+        filtered=None if filtered is None else _renumber_columns(filtered, columns, total),
         unknown=unknown,
         meant=meant,
     )
@@ -203,7 +203,7 @@ def _columns(labelled: LabelledRows, known: Sequence[str]) -> np.ndarray:
     return np.array([own.get(name, -1) for name in labelled.label_names], dtype=np.int64)
 
 
-def _renumbered(matrix: csr_matrix, columns: np.ndarray, total: int) -> csr_matrix:
+def _renumber_columns(matrix: csr_matrix, columns: np.ndarray, total: int) -> csr_matrix:
     """Move the columns of a matrix; drop columns without a new number."""
     places = columns[matrix.indices]
     kept = places >= 0
@@ -230,7 +230,7 @@ def evaluate(
     total, known = int(matched.truth.shape[1]), len(model.label_names)
     train = store.read_csr(run.train_folder / "Y.npz")
     top = max(run.manifest.top or 0, *scored["k"])
-    topk, sets = _predicted(model, labelled.split, top, context)
+    topk, sets = _predict(model, labelled.split, top, context)
     evaluation = Evaluation(
         topk=topk,
         truth=matched.truth,
@@ -262,7 +262,7 @@ def _measures(run: Run, context: Context) -> list[Any]:
     return [context.resolve("metric", part["use"])(**part["params"]) for part in metrics]
 
 
-def _predicted(model: Model | CombinedModel, split: Split, top: int, context: Context) -> tuple[TopK, csr_matrix]:
+def _predict(model: Model | CombinedModel, split: Split, top: int, context: Context) -> tuple[TopK, csr_matrix]:
     rankings, sets = [], []
     with context.progress("predicting", total=split.rows) as bar:
         for start in range(0, split.rows, BLOCK):

@@ -123,14 +123,14 @@ def read_rows(
     if matrix:
         yield from _matrix_rows(Path(file), features)
         return
-    with _opened(file) as stream:
+    with _open_input(file) as stream:
         lines = Lines(stream, "standard input" if file == STANDARD_INPUT else file, advance)
         width = features.width if features else None
         for rows in read_chunks(lines, cast("Format", chosen), width=width, column=column, skipped=skipped):
             yield replace(rows, X=as_trained(rows.X, features))
 
 
-def _opened(file: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+def _open_input(file: str) -> contextlib.AbstractContextManager[IO[bytes]]:
     if file == STANDARD_INPUT:
         return contextlib.nullcontext(sys.stdin.buffer)
     opener: Callable[..., Any] = gzip.open if file.lower().endswith(".gz") else open

@@ -81,8 +81,8 @@ def _with_subcommands(ctx: click.Context, name: str) -> click.Command:
     for own, full in below.items():
         if not isinstance(command, click.Group) or own in taken:
             why = f"has a '{own}' of its own" if own in taken else "is a command, not a group of them"
-            described = registry.component("command", full).described
-            invocation.print_once(f"{options.styled('left out', fg='yellow')}: {described}: '{name}' {why}", ctx)
+            component = registry.component("command", full).description
+            invocation.print_once(f"{options.styled('left out', fg='yellow')}: {component}: '{name}' {why}", ctx)
         else:
             taken[own] = _subcommand(full, registry)
     if isinstance(group, click.Group):

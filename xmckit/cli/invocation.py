@@ -130,7 +130,7 @@ def explain_fault(error: BaseException, call: Call) -> tuple[str, int] | None:
 
     traceback.print_exception(error)
     plugin, at = fault
-    return f"{plugin.described} raised {type(error).__name__}: {error} ({at})", PluginError.exit_code
+    return f"{plugin.description} raised {type(error).__name__}: {error} ({at})", PluginError.exit_code
 
 
 def print_once(text: str, context: click.Context) -> None:

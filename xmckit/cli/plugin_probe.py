@@ -132,7 +132,7 @@ def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float)
     at = next((frame for frame in frames if any(is_below(frame.file, home) for home in homes)), None)
     if under_way:
         name = under_way["component"]
-        probe.broken[name] = f"{name} of {probe.plugin.described}: {fault}" + (f" ({at})" if at else "")
+        probe.broken[name] = f"{name} of {probe.plugin.description}: {fault}" + (f" ({at})" if at else "")
         probe.components += 1
     else:
         probe.fault, probe.at = fault, at
@@ -164,7 +164,7 @@ def _import_all(plugin: Plugin, report: Callable[..., None]) -> None:
             registry = Registry(allow=[], files=[Path(plugin.file)])
         else:
             registry = Registry(allow=[plugin.full_name] if plugin.origin == "installed" else [])
-    report(seconds=time.perf_counter() - begin, written=output.described)
+    report(seconds=time.perf_counter() - begin, written=output.description)
     for item in registry.all():
         if item.plugin.full_name != plugin.full_name:
             continue
@@ -195,6 +195,6 @@ class _RecordedOutput(io.StringIO):
         return super().write(text)
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         text = " ".join(self.getvalue().split())
         return f"{self.at or self.file}: {text[:LONGEST_OUTPUT]}" if text else ""

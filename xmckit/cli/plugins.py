@@ -61,12 +61,12 @@ def _component_facts(item: Any) -> dict[str, Any]:
 def print_faults(registry: Any) -> None:
     """Print the plugins that are not used, with the reason, and the uses of deprecated names."""
     for plugin in registry.problems:
-        click.echo(f"\n{options.styled('set aside', fg='red')}: {plugin.described}: {plugin.problem}")
+        click.echo(f"\n{options.styled('set aside', fg='red')}: {plugin.description}: {plugin.problem}")
     for plugin in registry.plugins:
         for at, message in plugin.deprecated:
-            click.echo(f"\n{options.styled('deprecated', fg='yellow')}: {plugin.described}: {at}: {message}")
+            click.echo(f"\n{options.styled('deprecated', fg='yellow')}: {plugin.description}: {at}: {message}")
         if plugin.blocked:
-            click.echo(f"\nnot loaded: {plugin.described}: {plugin.blocked}")
+            click.echo(f"\nnot loaded: {plugin.description}: {plugin.blocked}")
     for name in registry.unknown_names:
         click.echo(
             f"\n{name}: named in XMCKIT_PLUGINS or XMCKIT_DISABLE_PLUGINS, but no plugin or distribution has this name"
@@ -100,7 +100,7 @@ def show(component: str, as_json: bool) -> None:
         return
     click.echo(f"{options.styled(f'{kind}:{name}', bold=True)}  {registered.component.summary}\n")
     click.echo(f"defined in  {where.file}" + (f", line {where.line}" if where.line else ""))
-    click.echo(f"from        {registered.plugin.described}")
+    click.echo(f"from        {registered.plugin.description}")
     if registered.component.requires:
         click.echo(f"requires    {registered.component.requires}")
     if params:

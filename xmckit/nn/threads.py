@@ -65,7 +65,7 @@ def current_threads() -> Threads:
 @contextlib.contextmanager
 def use_threads(workers: int) -> Iterator[Threads]:
     """Provide threads inside a `with` block; torch itself uses one thread there."""
-    with _torch_single_threaded():
+    with _use_one_torch_thread():
         if workers <= 1:
             yield Threads()
         else:
@@ -80,7 +80,7 @@ def use_threads(workers: int) -> Iterator[Threads]:
 
 
 @contextlib.contextmanager
-def _torch_single_threaded() -> Iterator[None]:
+def _use_one_torch_thread() -> Iterator[None]:
     """Make torch use one thread. Its count belongs to the process: the last block to end restores it."""
     global _users, _threads_outside
     with _lock:

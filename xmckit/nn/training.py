@@ -131,13 +131,13 @@ def train(
                 value = loss(batch, targets)
                 losses.append(value.item())
                 if not math.isfinite(losses[-1]):
-                    raise _diverged(epoch, f"the loss became {losses[-1]}", params, best, context)
+                    raise _divergence_error(epoch, f"the loss became {losses[-1]}", params, best, context)
                 value.backward()
                 optimiser.step(params.learning_rate)
                 bar.advance(1, epoch=epoch, loss=f"{losses[-1]:.4g}", **best.latest_score())
             if not all(math.isfinite(parameter.detach().sum()) for parameter in network.parameters()):
                 what = f"a weight is no longer finite, at a loss of {np.mean(losses):.5g}"
-                raise _diverged(epoch, what, params, best, context)
+                raise _divergence_error(epoch, what, params, best, context)
             score = None if validate is None else validate()
             best.consider(epoch, score, network)
             history.append(Epoch(epoch, float(np.mean(losses)), score, time.perf_counter() - began))
@@ -175,7 +175,7 @@ class _Best:
         return {} if self.score is None else {"nDCG@5": f"{self.latest:.4f}"}
 
 
-def _diverged(epoch: int, what: str, params: TorchHeadParams, best: _Best, context: Context) -> XmckitError:
+def _divergence_error(epoch: int, what: str, params: TorchHeadParams, best: _Best, context: Context) -> XmckitError:
     return XmckitError(
         f"training diverged in epoch {epoch}: {what}. Try a learning_rate below {params.learning_rate:g}, and check "
         f"that no feature is far larger than the others. {_save_last_good(best, context)}"

@@ -10,7 +10,7 @@ from xmckit.registry import Registry, place_of
 
 
 @contextlib.contextmanager
-def component_errors_explained(registry: Registry) -> Iterator[None]:
+def explain_component_errors(registry: Registry) -> Iterator[None]:
     """Re-raise errors of components with the component's name, its plugin and the place in its code."""
     try:
         yield
@@ -27,9 +27,9 @@ def _explanation(error: Exception, registry: Registry) -> PluginError | None:
         return None
     registered = registry.component(*component)
     if isinstance(error, PluginError):
-        return PluginError(f"{error} ({registered.described}, {registry.locate(*component)})")
+        return PluginError(f"{error} ({registered.description}, {registry.locate(*component)})")
     at = None if isinstance(error, XmckitError) else place_of(error, registered)
     if at is None:  # about the data, or a mistake of the core
         return None
     what = f"{' '.join(component)} raised {one_line(error)}"
-    return PluginError(f"{what} ({registered.described}, {at}); the run's log.txt has the traceback")
+    return PluginError(f"{what} ({registered.description}, {at}); the run's log.txt has the traceback")

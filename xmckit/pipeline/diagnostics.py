@@ -60,7 +60,7 @@ def diagnose(
     ]
     systems = []
     for output in outputs:
-        ranked = truth.ranked(output.ranking, deepest)
+        ranked = truth.first_places(output.ranking, deepest)
         of_all, by_third, by_bin = (one.numbers(ranked, weights) for one in grouped)
         at_k = min(k, ranked.labels.shape[1]) - 1
         systems.append(
@@ -122,21 +122,21 @@ class _Truth:
             left_out = as_csr(test.filter)
             rows = np.repeat(np.arange(left_out.shape[0], dtype=np.int64), np.diff(left_out.indptr))
             self.dropped = rows * self.width + left_out.indices
-            kept = ~_among(self.keys, self.dropped)
+            kept = ~_is_among(self.keys, self.dropped)
             self.rows, self.labels, self.keys = self.rows[kept], self.labels[kept], self.keys[kept]
 
-    def ranked(self, topk: TopK, deepest: int) -> _Ranked:
+    def first_places(self, topk: TopK, deepest: int) -> _Ranked:
         """Return the first places of a ranking without filtered pairs; the labels behind them move up."""
         labels, scores = topk.indices, topk.scores
         if len(self.dropped):
             rows = np.arange(topk.rows, dtype=np.int64)[:, None]
-            out = (labels >= 0) & _among(rows * self.width + labels, self.dropped)
+            out = (labels >= 0) & _is_among(rows * self.width + labels, self.dropped)
             order = np.argsort(out, axis=1, kind="stable")
             labels = np.take_along_axis(np.where(out, -1, labels), order, axis=1)
             scores = np.take_along_axis(scores, order, axis=1)
         labels, scores = labels[:, :deepest], scores[:, :deepest]
         keys = np.arange(topk.rows, dtype=np.int64)[:, None] * self.width + labels
-        return _Ranked(labels, scores, (labels >= 0) & _among(keys, self.keys))
+        return _Ranked(labels, scores, (labels >= 0) & _is_among(keys, self.keys))
 
 
 class _Ranked(NamedTuple):
@@ -147,7 +147,7 @@ class _Ranked(NamedTuple):
     hits: np.ndarray
 
 
-def _among(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
+def _is_among(keys: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return which of `keys` are in the sorted `known`."""
     if not len(known):
         return np.zeros(keys.shape, dtype=bool)
@@ -233,7 +233,7 @@ def calibration(ranked: _Ranked, k: int) -> dict[str, Any] | None:
 def examples(topk: TopK, dataset: Dataset, k: int, context: Context) -> list[dict[str, Any]]:
     """Choose a few test rows of each kind: drawn by seed, except the wrong ones with the highest scores."""
     truth = _Truth(dataset)
-    ranked = truth.ranked(topk, k)
+    ranked = truth.first_places(topk, k)
     relevant = np.bincount(truth.rows, minlength=topk.rows)
     hits = ranked.hits.sum(axis=1)
     labelled = (relevant > 0) & (ranked.labels[:, 0] >= 0)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from xmckit.context import Context
 from xmckit.errors import attribute_errors_to
-from xmckit.pipeline.blame import component_errors_explained
+from xmckit.pipeline.blame import explain_component_errors
 from xmckit.pipeline.output_checks import check_saved
 from xmckit.pipeline.setup import Setup
 from xmckit.recipe import Section
@@ -54,15 +54,15 @@ class Stage(ABC, Generic[Value]):
 
     def fresh_value(self) -> Value:
         """Read the value once more, for a reader that is going to change it."""
-        with self._attributed():  # a later stage, which reads this, is not at fault
+        with self._attribute_errors():  # a later stage, which reads this, is not at fault
             return self.restore(self.folder)
 
     def make(self, folder: Path, scratch: Path) -> None:
         """Produce the value into `folder`; errors name the component. `scratch` is the component's own folder."""
-        with component_errors_explained(self.setup.registry), self._attributed():
+        with explain_component_errors(self.setup.registry), self._attribute_errors():
             self.value = self.produce(folder, self.setup.context.using(folder=scratch))
 
-    def _attributed(self) -> contextlib.AbstractContextManager[None]:
+    def _attribute_errors(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
 
@@ -74,7 +74,7 @@ class ComponentStage(Stage[Value]):
         self.section, self.use = section, section.use
         self.who = f"{section.kind.replace('-', ' ')} {section.use}"
 
-    def _attributed(self) -> contextlib.AbstractContextManager[None]:
+    def _attribute_errors(self) -> contextlib.AbstractContextManager[None]:
         return attribute_errors_to(self.section.kind, self.use)
 
     def save(self, fitted: Any, folder: Path) -> None:

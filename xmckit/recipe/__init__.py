@@ -292,7 +292,7 @@ class _Reader:
         if what.optional and (value is None or value is False):
             return None
         if value is None:
-            self._mistakes.add(path, f"required: {a_component(what.kind)} {self._checker.known(what.kind)}")
+            self._mistakes.add(path, f"required: {a_component(what.kind)} {self._checker.known_names(what.kind)}")
             return None
         return self._section(what, value, path)
 
@@ -328,7 +328,7 @@ class _Reader:
         if not value and isinstance(value, (list, type(None))):
             if not what.optional:
                 name = f"the name of {with_article(what.kind)}"
-                known = self._checker.known(what.kind)
+                known = self._checker.known_names(what.kind)
                 self._mistakes.add(path, f"required: at least one table with `use`, {name} {known}")
             return ()
         if not isinstance(value, list):

@@ -136,12 +136,12 @@ class Checker:
         params = self.params(target.Params, given, path, more_keys=others)
         return None if params is None else (value["use"], params)
 
-    def known(self, kind: str) -> str:
+    def known_names(self, kind: str) -> str:
         return f"(known: {', '.join(self._registry.names(kind)) or 'none'})"
 
     def _resolve(self, kind: str, value: dict[str, Any], path: KeyPath) -> Any:
         if "use" not in value:
-            self.mistakes.add((*path, "use"), f"required: the name of {with_article(kind)} {self.known(kind)}")
+            self.mistakes.add((*path, "use"), f"required: the name of {with_article(kind)} {self.known_names(kind)}")
             return None
         use = value["use"]
         if not isinstance(use, str):
@@ -149,12 +149,12 @@ class Checker:
             return None
         names = self._registry.names(kind)
         if use not in names:
-            self.mistakes.add((*path, "use"), f"no {kind} named '{use}'{nearest(use, names)} {self.known(kind)}")
+            self.mistakes.add((*path, "use"), f"no {kind} named '{use}'{nearest(use, names)} {self.known_names(kind)}")
             for plugin in self._registry.problems:
-                self.mistakes.note(f"{plugin.described} was set aside: {plugin.problem}")
+                self.mistakes.note(f"{plugin.description} was set aside: {plugin.problem}")
             for plugin in self._registry.plugins:
                 if plugin.blocked:
-                    self.mistakes.note(f"{plugin.described} is not loaded: {plugin.blocked}")
+                    self.mistakes.note(f"{plugin.description} is not loaded: {plugin.blocked}")
             return None
         try:
             target = self._registry.resolve(kind, use)

@@ -70,9 +70,9 @@ def describe(schema: Schema, root: Schema) -> str:
     """
     schema = resolve(schema, root)
     if "const" in schema:
-        return quoted([schema["const"]])
+        return quote_all([schema["const"]])
     if "enum" in schema:
-        return quoted(schema["enum"])
+        return quote_all(schema["enum"])
     for union in ("anyOf", "oneOf"):
         if union in schema:
             options = [describe(option, root) for option in schema[union] if option.get("type") != "null"]
@@ -130,7 +130,7 @@ def _inside(schema: Schema, key: str | int) -> list[Schema]:
     return [inner] if isinstance(inner, Mapping) else []
 
 
-def quoted(values: Sequence[Any]) -> str:
+def quote_all(values: Sequence[Any]) -> str:
     words = [f"'{value}'" if isinstance(value, str) else json.dumps(value) for value in values]
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 

@@ -46,14 +46,17 @@ class _SchemaWriter:
             "extends": {"type": "string", "description": "A recipe that this one changes: its name or its path."},
             **self._keys(GeneralKeys),
             **sections,
-            "score": {"description": "How predictions are scored.", **_closed({**self._keys(ScoreKeys), **scoring})},
-            "ensemble": _closed(self._keys(EnsembleKeys)),
-            "report": _closed(self._keys(ReportKeys)),
+            "score": {
+                "description": "How predictions are scored.",
+                **_table_of({**self._keys(ScoreKeys), **scoring}),
+            },
+            "ensemble": _table_of(self._keys(EnsembleKeys)),
+            "report": _table_of(self._keys(ReportKeys)),
         }
         return {
             "$schema": DIALECT,
             "title": "xmckit recipe",
-            **_closed(properties),
+            **_table_of(properties),
             "if": {"not": {"required": ["extends"]}},
             "then": {"required": ["data", "head"]},
             "$defs": self._definitions,
@@ -121,6 +124,6 @@ class _SchemaWriter:
         return name
 
 
-def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
+def _table_of(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a table that has no other keys."""
     return {"type": "object", "properties": properties, "additionalProperties": False}

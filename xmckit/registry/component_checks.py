@@ -62,6 +62,6 @@ def name_taken(holder: Plugin, newcomer: Plugin) -> str:
     if holder == newcomer:
         return "a name that it offers twice"
     if holder.origin == "core":
-        return f"a name that {holder.described} already has and keeps: choose another"
+        return f"a name that {holder.description} already has and keeps: choose another"
     way_out = f"set XMCKIT_DISABLE_PLUGINS={holder.name}" if holder.origin == "installed" else "leave that file out"
-    return f"a name that {holder.described} already has; to replace that one, {way_out}"
+    return f"a name that {holder.description} already has; to replace that one, {way_out}"

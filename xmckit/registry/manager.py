@@ -78,7 +78,7 @@ class Registry:
         self.unknown_names = sorted(({*(allow or ()), *disable}) - known)
 
     @contextlib.contextmanager
-    def _traced(self, step: Step) -> Iterator[list[list[Component]]]:
+    def _trace_step(self, step: Step) -> Iterator[list[list[Component]]]:
         """Record the step with its time, and with the answers that the block puts into the list, or its error."""
         answers: list[list[Component]] = []
         begin, error = time.perf_counter(), ""
@@ -100,12 +100,12 @@ class Registry:
             self.plugins.append(self._faulty[plugin.full_name, plugin.file])
             return
         try:
-            with self._traced(Step(plugin.name, "import", plugin.file or plugin.name, 0.0)):
+            with self._trace_step(Step(plugin.name, "import", plugin.file or plugin.name, 0.0)):
                 module = imported()
         except KeyboardInterrupt:
             way_out = f"; XMCKIT_DISABLE_PLUGINS={plugin.name} leaves it out" if plugin.origin == "installed" else ""
             raise KeyboardInterrupt(
-                f"{plugin.described} was being imported. If it hangs, `xmckit doctor` says where{way_out}."
+                f"{plugin.description} was being imported. If it hangs, `xmckit doctor` says where{way_out}."
             ) from None
         except BaseException as error:  # noqa: BLE001  a plugin may raise anything; it is named, not hidden
             self._set_aside(plugin, import_fault(error, plugin, entry))
@@ -113,7 +113,7 @@ class Registry:
         plugin = replace(plugin, file=getattr(module, "__file__", None) or plugin.file)
         holder = next((plugin for known, plugin in self._holders if known is module), None)
         if holder is not None:
-            reason = f"its module is registered already, as {holder.described}: leave out one of the two entry points"
+            reason = f"its module is registered already, as {holder.description}: leave out one of the two entry points"
             self._set_aside(plugin, FaultyPlugin(reason))
             return
         try:
@@ -147,7 +147,7 @@ class Registry:
     def _show_deprecated(self, plugin: Plugin) -> None:
         """Warn the user, who chose the plugin: Python shows a DeprecationWarning only to its author."""
         for at, text in plugin.deprecated:
-            message = f"{plugin.described}: {text}"
+            message = f"{plugin.description}: {text}"
             if message not in _warned:
                 _warned.add(message)
                 warnings.warn_explicit(message, FutureWarning, at.file, at.line or 1)
@@ -168,7 +168,7 @@ class Registry:
         caller = self._manager.subset_hook_caller(hook, others)
         at = next((defined_at(own.function) for own in caller.get_hookimpls()), None)
         try:
-            with self._traced(Step(plugin.name, "hook", hook, 0.0)) as answers:
+            with self._trace_step(Step(plugin.name, "hook", hook, 0.0)) as answers:
                 answers.extend(listed_components(answer, hook) for answer in caller())
                 if at is not None and not answers:
                     raise FaultyPlugin(f"its {hook}() gave None, expected {EXPECTED}")
@@ -210,7 +210,7 @@ class Registry:
         registered = self._registered.get((kind, name))
         if registered is None:
             known = self.names(kind)
-            aside = "".join(f" Set aside: {plugin.described}: {plugin.problem}." for plugin in self.problems)
+            aside = "".join(f" Set aside: {plugin.description}: {plugin.problem}." for plugin in self.problems)
             blocked = [f"{plugin.name} ({plugin.blocked})" for plugin in self.plugins if plugin.blocked]
             left_out = f" Not loaded: {', '.join(blocked)}." if blocked else ""
             raise PluginError(
@@ -226,19 +226,19 @@ class Registry:
         # Only the first import of a target is a step: components are resolved many times.
         imported = component.target.partition(":")[0] in sys.modules
         try:
-            with stdout_to_stderr() if imported else self._traced(step):
+            with stdout_to_stderr() if imported else self._trace_step(step):
                 target = load(component.target)
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
             at = place_of(error, registered)
             place = f" ({at})" if at else ""
             raise PluginError(
-                f"{registered.described} cannot be imported from {component.target}: {one_line(error)}{place}.{hint}"
+                f"{registered.description} cannot be imported from {component.target}: {one_line(error)}{place}.{hint}"
             ) from error
         missing = missing_members(kind, target)
         if missing:
             raise PluginError(
-                f"{registered.described}: {component.target} ({self.locate(kind, name)}) lacks {', '.join(missing)}"
+                f"{registered.description}: {component.target} ({self.locate(kind, name)}) lacks {', '.join(missing)}"
             )
         return target
 
@@ -256,7 +256,7 @@ class Registry:
         try:
             return find_target(registered.component.target)
         except NotThere as fault:  # it was there when the plugin was loaded
-            raise PluginError(f"{registered.described}: {fault}") from None
+            raise PluginError(f"{registered.description}: {fault}") from None
 
 
 def installed_plugins() -> Iterator[tuple[EntryPoint, Plugin]]:

@@ -37,7 +37,7 @@ class Plugin:
         return str(self.at) if self.at else self.file
 
     @property
-    def described(self) -> str:
+    def description(self) -> str:
         home = f"{self.distribution} {self.version}".strip()
         return f"plugin '{self.name}' ({', '.join(part for part in (home, self.where) if part)})"
 
@@ -58,8 +58,8 @@ class Registered:
     plugin: Plugin
 
     @property
-    def described(self) -> str:
-        return f"{self.kind}:{self.component.name} of {self.plugin.described}"
+    def description(self) -> str:
+        return f"{self.kind}:{self.component.name} of {self.plugin.description}"
 
 
 class FaultyPlugin(Exception):

@@ -104,7 +104,7 @@ def _check_name(kind: str, name: str, registry: Registry) -> None:
     known = {other.replace("_", "-"): other for other in registry.names(kind)}
     if name.replace("_", "-") in known:
         taken = registry.component(kind, known[name.replace("_", "-")])
-        raise UsageError(f"there is a {taken.described} already: choose another name than '{name}'")
+        raise UsageError(f"there is a {taken.description} already: choose another name than '{name}'")
 
 
 def _refuse_taken(path: Path, module: str) -> None:

@@ -88,25 +88,25 @@ def results_have_no_nan(subject: Subject) -> str:
 
 
 def inputs_are_unchanged(subject: Subject) -> None:
-    require_none("changed", subject.observed.inputs)
+    require_none("changed", subject.activity.inputs)
 
 
 def process_state_is_unchanged(subject: Subject) -> None:
-    require_none("changed", subject.observed.state)
+    require_none("changed", subject.activity.state)
 
 
 def no_network_access(subject: Subject) -> str:
-    require_none("tried to reach", sorted(subject.observed.hosts))
-    return _unwatched(subject)
+    require_none("tried to reach", sorted(subject.activity.hosts))
+    return _unmonitored_programs(subject)
 
 
 def no_writes_outside_folder(subject: Subject) -> str:
-    require_none("tried to write", sorted(subject.observed.writes))
-    return _unwatched(subject)
+    require_none("tried to write", sorted(subject.activity.writes))
+    return _unmonitored_programs(subject)
 
 
 def fresh_process_same_results(subject: Subject) -> str:
-    with subject.saved() as folder:
+    with subject.save_to_temporary_folder() as folder:
         answers = fresh_answers(subject, folder)
         kept = len(files_below(folder / SAVED))
     require_none("in a fresh process, from what was saved, other", differing(subject.known, answers))
@@ -128,7 +128,7 @@ def exhibits_can_be_stored(subject: Subject) -> str:
 
 @covers(SupportsSave)
 def saved_without_pickle(subject: Subject) -> str:
-    with subject.saved() as folder:
+    with subject.save_to_temporary_folder() as folder:
         files = files_below(folder / SAVED)
         require(bool(files), "save wrote no file")
         for path in files:
@@ -140,7 +140,7 @@ def saved_without_pickle(subject: Subject) -> str:
 
 
 def damaged_file_is_named(subject: Subject) -> str:
-    with subject.saved() as folder:
+    with subject.save_to_temporary_folder() as folder:
         files = files_below(folder / SAVED)
         skip_unless(bool(files), "it saves nothing")
         for path in files:
@@ -215,6 +215,6 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
     return [model for argument in get_args(annotation) for model in _models(argument)]
 
 
-def _unwatched(subject: Subject) -> str:
-    programs = sorted(set(subject.observed.programs))
+def _unmonitored_programs(subject: Subject) -> str:
+    programs = sorted(set(subject.activity.programs))
     return f"but for what {', '.join(programs)} did, which it started" if programs else ""

@@ -17,7 +17,7 @@ from xmckit.data.model import Matrix
 from xmckit.nn.batches import Batch, as_batch
 from xmckit.testing import common
 from xmckit.testing.assertions import assert_close, require
-from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
+from xmckit.testing.gradients import assert_gradient, in_float64, perturb
 from xmckit.testing.problems import small_problem
 from xmckit.testing.rows import BY_ROW, RowSubject
 
@@ -100,7 +100,7 @@ def no_final_activation(subject: EncoderSubject) -> None:
 
 def gradient_is_correct(subject: EncoderSubject) -> str:
     """Check gradients with respect to its weights, for sparse and dense rows."""
-    encoder = perturbed(in_float64(subject.prepare_encoder(subject.X.shape[1], seed=0)))
+    encoder = perturb(in_float64(subject.prepare_encoder(subject.X.shape[1], seed=0)))
     draw = torch.Generator().manual_seed(1)
     scale = torch.randn(subject.X.shape[0], encoder.width, generator=draw, dtype=torch.float64)
 

@@ -28,7 +28,7 @@ def in_float64(value: Any) -> Any:
     return value
 
 
-def perturbed(module: Any) -> Any:
+def perturb(module: Any) -> Any:
     """Move the weights of a module a little: if all begin at 0, an activation may have a kink."""
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():

@@ -291,11 +291,11 @@ def loss_gradient_is_correct(subject: HeadSubject) -> str:
     # the module's name is compared, because torch may not be installed
     on_torch = any(base.__module__ == "xmckit.nn.head" for base in subject.cls.__mro__)
     skip_unless(on_torch, "it is not an xmckit.nn.TorchHead")
-    from xmckit.testing.gradients import assert_gradient, in_float64, perturbed
+    from xmckit.testing.gradients import assert_gradient, in_float64, perturb
 
     class Watched(subject.cls):  # type: ignore[name-defined]
         def batch_loss(self, network: Any, batch: Any, targets: Any, drop: Any, threads: Any) -> Any:
-            network, batch, targets = perturbed(in_float64(network)), in_float64(batch), in_float64(targets)
+            network, batch, targets = perturb(in_float64(network)), in_float64(batch), in_float64(targets)
 
             def loss() -> Any:
                 return super(Watched, self).batch_loss(network, batch, targets, lambda vectors: vectors, threads)

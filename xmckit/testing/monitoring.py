@@ -38,7 +38,7 @@ class Activity:
     """What monitored code did. Writing outside `folders` and connections to hosts were refused.
 
     `pickles` names what was unpickled, `programs` what was started; neither was refused. `state` names the shared state
-    that it changed, `inputs` the inputs that `Subject.observed` found changed.
+    that it changed, `inputs` the inputs that `Subject.activity` found changed.
     """
 
     folders: Sequence[Path]
@@ -118,12 +118,12 @@ def _record_path(seen: Activity, path: Any, *, writes: bool) -> None:
     full = Path(os.path.abspath(os.fsdecode(path)))
     if not writes:
         seen.reads.append(full)
-    elif not any(_allowed(full, folder) for folder in seen.folders):
+    elif not any(_is_allowed(full, folder) for folder in seen.folders):
         seen.writes.append(str(full))
         raise PermissionError(f"a check allows no writing here: {full}")
 
 
-def _allowed(path: Path, folder: Path) -> bool:
+def _is_allowed(path: Path, folder: Path) -> bool:
     """Return whether a path is in the folder, a device, or compiled code that Python and numba keep."""
     if path.is_relative_to(folder) or path.resolve().is_relative_to(folder) or path.is_relative_to("/dev"):
         return True

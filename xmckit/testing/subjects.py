@@ -132,8 +132,8 @@ class Subject(ABC):
         return self.component()
 
     @contextmanager
-    def saved(self) -> Iterator[Path]:
-        """A temporary folder whose `SAVED` holds what is saved. It was moved there, as a run moves what is complete."""
+    def save_to_temporary_folder(self) -> Iterator[Path]:
+        """Save `ready` and yield a temporary folder with the files in `SAVED`, moved there as a run moves a stage."""
         with tempfile.TemporaryDirectory() as name:
             with tempfile.TemporaryDirectory() as first:
                 folder = Path(first, SAVED)
@@ -143,8 +143,8 @@ class Subject(ABC):
             yield Path(name)
 
     @cached_property
-    def observed(self) -> Activity:
-        """Monitor a component while it is made, used, saved and loaded."""
+    def activity(self) -> Activity:
+        """What a new component does while it is made, used, saved and loaded."""
         twin = replace(self)
         before = {name: array.copy() for name, array in flat(twin.inputs(), "").items()}
         with tempfile.TemporaryDirectory() as name:

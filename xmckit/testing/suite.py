@@ -86,7 +86,7 @@ class Case:
         return self.context or make_context(workers=2)
 
     @cached_property
-    def declared(self) -> Mapping[str, Any]:
+    def declaration(self) -> Mapping[str, Any]:
         """What the component itself declares about its checks."""
         declared = self.cls.conformance if offers(self.cls, SupportsConformance) else {}
         if not isinstance(declared, Mapping) or not declared.keys() <= set(DECLARED):
@@ -96,7 +96,7 @@ class Case:
 
     @property
     def all_expected(self) -> Mapping[str, str]:
-        return {**self.declared.get("expected_failures", {}), **self.expected_failures}
+        return {**self.declaration.get("expected_failures", {}), **self.expected_failures}
 
     def _check_expected(self, expected: Mapping[str, str]) -> None:
         known = [function.__name__ for function in checks_of(self.kind)]
@@ -108,9 +108,9 @@ class Case:
 
     @cached_property
     def subject(self) -> Any:
-        params = {**self.declared.get("params", {}), **self.params}
-        indexers = self.indexers or self.declared.get("indexers", ())
-        example = self.example if self.example is not None else self.declared.get("example")
+        params = {**self.declaration.get("params", {}), **self.params}
+        indexers = self.indexers or self.declaration.get("indexers", ())
+        example = self.example if self.example is not None else self.declaration.get("example")
         if callable(example):
             example = example(kept_folder(self))
             if isinstance(example, Mapping):
@@ -126,7 +126,7 @@ class Case:
             if not problem:
                 self.subject.component()
         except (Exception, SystemExit) as raised:  # noqa: BLE001  # any error of a component is a result
-            error, problem = raised, self.explained(raised)
+            error, problem = raised, self.explain(raised)
         if problem:
             yield CheckResult(USABLE, "failed", problem, error, self.name, time.perf_counter() - begin)
             return
@@ -140,7 +140,7 @@ class Case:
         needs = self.subject.needs()
         return f"{' and '.join(needs)} (or a `conformance` that declares it)" if needs else ""
 
-    def explained(self, error: BaseException) -> str:
+    def explain(self, error: BaseException) -> str:
         """Return what a component raised and in which line, or what a check says about it."""
         if isinstance(error, ValidationError):
             return f"it cannot be made with these parameters: {store.reasons(error)}"
@@ -179,7 +179,7 @@ class Check:
                 return CheckResult(self.name, "failed", f"was expected to fail ({reason}) but does not apply: {why}")
             return CheckResult(self.name, "skipped", str(why))
         except (Exception, SystemExit) as error:  # noqa: BLE001  # any error of a component is a result
-            detail = self.case.explained(error)
+            detail = self.case.explain(error)
             if reason is not None:
                 return CheckResult(self.name, "xfailed", f"{reason} ({detail})")
             cause = error.__cause__ if isinstance(error, AssertionError) else error
@@ -233,7 +233,7 @@ def cases_named(name: str, registry: Registry) -> list[Case]:
     cases = [Case(item.kind, item.component.name, context=context) for item, known in names.items() if name in known]
     if not cases:
         aside = [plugin for plugin in registry.plugins if name in (plugin.name, plugin.distribution)]
-        why = "".join(f"; {plugin.described}: {plugin.problem or plugin.blocked}" for plugin in aside)
+        why = "".join(f"; {plugin.description}: {plugin.problem or plugin.blocked}" for plugin in aside)
         near = nearest(name, {known for item in names.values() for known in item})
         raise PluginError(f"no component, plugin or distribution '{name}' has checks{near}{why}")
     return cases

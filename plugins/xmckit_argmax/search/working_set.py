@@ -85,7 +85,7 @@ def add_worst(  # type: ignore[no-untyped-def]
             added[t] = -1
             continue
         # about twice as many rows as groups reach the value of the last chosen group
-        cut = min(max(_ranked(maxima, max(1, add // 2)), -near), worst)
+        cut = min(max(_nth_largest(maxima, max(1, add // 2)), -near), worst)
         count = counts[slot]
         end = _join(deficits, maxima, cut, in_set[slot], ids[slot], count, min(ids.shape[1], count + 2 * add))
         _set_signs(ids[slot], signs[slot], count, end, labels, deficits.shape[0] - 1 if last_is_active else -1)
@@ -118,7 +118,7 @@ def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-u
 
 
 @_kernel
-def _ranked(values, rank):  # type: ignore[no-untyped-def]
+def _nth_largest(values, rank):  # type: ignore[no-untyped-def]
     """Return the `rank`-th largest value, or −inf if there are fewer."""
     below = values.shape[0] - rank
     return np.partition(values, below)[below] if below >= 0 else np.float32(-np.inf)

@@ -94,7 +94,7 @@ def _maximum(typing_context: Any, left: Any, right: Any) -> Any:
 
 
 @intrinsic
-def _borrowed(typing_context: Any, array: Any) -> Any:
+def _borrow(typing_context: Any, array: Any) -> Any:
     """Return the array without an owner; the caller keeps the owner alive.
 
     Arrays with an owner are reference-counted, atomically, in every call that takes them: for rows of a hundred labels
@@ -210,7 +210,7 @@ def _next_t(t, step, low, high):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _padded(count):  # type: ignore[no-untyped-def]
+def _round_up(count):  # type: ignore[no-untyped-def]
     """Round `count` up, so that vectorised loops over it have no remainder. Padding has weight 0."""
     return (count + LANES - 1) // LANES * LANES
 
@@ -223,7 +223,7 @@ def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
     for i in range(np.uint64(count)):
         weights[target + i] = x[source + i]
         top = _maximum(top, x[source + i])
-    for i in range(np.uint64(edge + count), np.uint64(edge + _padded(count))):
+    for i in range(np.uint64(edge + count), np.uint64(edge + _round_up(count))):
         weights[i] = np.float32(-np.inf)
     return top
 
@@ -241,7 +241,7 @@ def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
         else:
             edge = len(weights) - BLOCK
             top = _fill_edge(x, start + at, count, weights, edge)
-            powers = _powers(weights, edge, _padded(count), top, weights, at)
+            powers = _powers(weights, edge, _round_up(count), top, weights, at)
         table[b, TOP] = top
         table[b, 0], table[b, 1], table[b, 2], table[b, 3] = powers
         highest = max(highest, top)
@@ -316,7 +316,7 @@ def _solve(x, start, stop, k, small, weights, table):  # type: ignore[no-untyped
         for place in range(listed):
             b = np.int64(table[place, NEAR])
             count = min(BLOCK, stop - start - b * BLOCK)
-            e, c, m0, m1, m2, m3 = _moments(weights, b * BLOCK, _padded(count), np.float32(t * table[b, SCALE]))
+            e, c, m0, m1, m2, m3 = _moments(weights, b * BLOCK, _round_up(count), np.float32(t * table[b, SCALE]))
             excess += e
             above += c
             h0 += m0
@@ -347,7 +347,7 @@ def _solve_group(x, width, ks, row, size, small, weights, table):  # type: ignor
         table[r, HIGHEST] = _fill_edge(x, (row + r) * width, width, weights, edge)
         top = np.float32(table[r, HIGHEST])
         table[r, 0], table[r, 1], table[r, 2], table[r, 3] = _powers(
-            weights, edge, _padded(width), top, weights, r * BLOCK
+            weights, edge, _round_up(width), top, weights, r * BLOCK
         )
     for r in range(size):
         k = ks[row + r]
@@ -357,7 +357,7 @@ def _solve_group(x, width, ks, row, size, small, weights, table):  # type: ignor
         if not 0.0 < table[r, ROOT] < LARGEST_T:
             table[r, ROOT] = 0.0
         table[r, EXCESS], table[r, ABOVE], table[r, 0], table[r, 1], table[r, 2], table[r, 3] = _moments(
-            weights, r * BLOCK, _padded(width), np.float32(table[r, ROOT])
+            weights, r * BLOCK, _round_up(width), np.float32(table[r, ROOT])
         )
     for r in range(size):
         h0, h1, h2, h3 = table[r, 0], table[r, 1], table[r, 2], table[r, 3]
@@ -423,7 +423,7 @@ def _pull_back(y, g, start, stop, mean, slope):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def pull_back(y, g, slope, means, width, first, last):  # type: ignore[no-untyped-def]
     """Fill `slope` with h∘(g − d) and `means` with d = Σhg/Σh, the mean of g weighted by h; 0 where Σh is 0."""
-    y, g, slope = _borrowed(y), _borrowed(g), _borrowed(slope)
+    y, g, slope = _borrow(y), _borrow(g), _borrow(slope)
     for row in range(first, last):
         start, stop = row * width, (row + 1) * width
         total = product = 0.0
@@ -464,9 +464,9 @@ def _loss(  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def project(x, width, ks, y, done, workspace, first, last):  # type: ignore[no-untyped-def]
     """Fill y for the rows first…last−1 of the flat x; `done` marks the rows that could be solved."""
-    x, y, ks = _borrowed(x), _borrowed(y), _borrowed(ks)
-    weights, table = _borrowed(workspace[0]), _borrowed(workspace[1])
-    group_weights, group_table = _borrowed(workspace[2]), _borrowed(workspace[3])
+    x, y, ks = _borrow(x), _borrow(y), _borrow(ks)
+    weights, table = _borrow(workspace[0]), _borrow(workspace[1])
+    group_weights, group_table = _borrow(workspace[2]), _borrow(workspace[3])
     row = first
     while row < last:
         size = min(GROUP, last - row) if 0 < width <= BLOCK else 0
@@ -491,9 +491,9 @@ def loss(  # type: ignore[no-untyped-def]
     `slope` may be x itself: a row that cannot be solved stays as it was. `missing` is scratch, one number per pair.
     """
     x, slope, labels, factors, missing = (
-        _borrowed(x), _borrowed(slope), _borrowed(labels), _borrowed(factors), _borrowed(missing)
+        _borrow(x), _borrow(slope), _borrow(labels), _borrow(factors), _borrow(missing)
     )  # fmt: skip
-    weights, table = _borrowed(workspace[0]), _borrowed(workspace[1])
+    weights, table = _borrow(workspace[0]), _borrow(workspace[1])
     for row in range(first, last):
         done[row], losses[row], k_slope[row] = _loss(
             x, row * width, (row + 1) * width, ks[row],

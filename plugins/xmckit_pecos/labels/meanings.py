@@ -38,7 +38,7 @@ def add_meanings(
     variation = np.sqrt(np.maximum(np.diff(reach.starts), 1))
     unlimited = np.full(reach.labels, budget)
     for _ in range(SWEEPS):
-        wanted = partial(_wanted, reach, placement.starts(reach.labels), placement.leaf_of, left, rule)
+        wanted = partial(_find_copies, reach, placement.starts(reach.labels), placement.leaf_of, left, rule)
         label, leaf, gain = np.concatenate(reach.map_blocks(wanted, workers), axis=1)
         order = np.lexsort((leaf, label, -gain / variation[label]))
         taken, full = _take(label, leaf, order, left, unlimited, budget)
@@ -50,7 +50,7 @@ def add_meanings(
 
 
 @njit(cache=True, nogil=True)
-def _wanted(
+def _find_copies(
     reach: Reachability,
     copy_starts: np.ndarray,
     copy_leaves: np.ndarray,

@@ -13,7 +13,7 @@ from xmckit.data.describe import describe
 from xmckit.data.model import Dataset
 from xmckit.data.saved import load_dataset, save_dataset
 from xmckit.errors import DataError
-from xmckit.pipeline.blame import component_errors_explained
+from xmckit.pipeline.blame import explain_component_errors
 from xmckit.pipeline.output_checks import checked_dataset, checked_fingerprint
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage
@@ -31,7 +31,7 @@ class DataStage(ComponentStage[Dataset]):
         """What the data depends on: input -> checksum."""
         # What the source resolves while it looks at its input, such as a format's reader, is behind its rows too.
         context = self.setup.context.using(seed=self.setup.data_seed, resolve=self._resolve)
-        with component_errors_explained(self.setup.registry), self._attributed():
+        with explain_component_errors(self.setup.registry), self._attribute_errors():
             return checked_fingerprint(self._source.fingerprint(context=context), self.use)
 
     def _resolve(self, kind: str, name: str) -> Any:
