@@ -212,17 +212,17 @@ def _train_lists(index: Any, lifted: np.ndarray, seed: int) -> None:
 
 def recall_of(found: np.ndarray, exact: np.ndarray, k: int) -> float:
     """Return the share of the exact scan's first `k` that are among the first `k` found."""
-    wanted, got = exact[:, :k], found[:, :k]
-    hits = sum(len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(wanted, got, strict=True))
-    return hits / max(1, int((wanted >= 0).sum()))
+    best, first = exact[:, :k], found[:, :k]
+    hits = sum(len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(best, first, strict=True))
+    return hits / max(1, int((best >= 0).sum()))
 
 
 def measure(searcher: Searcher, queries: np.ndarray, exact: np.ndarray) -> Trial:
     """Measure recall and work of an index for queries with known best positions."""
     deepest = exact.shape[1]
-    compared, found = searcher.count_comparisons(queries, deepest)
+    compared, positions = searcher.count_comparisons(queries, deepest)
     depths = [k for k in (SHALLOW, DEEP) if k <= deepest] or [deepest]
-    recall = {k: recall_of(found, exact, k) for k in depths}
+    recall = {k: recall_of(positions, exact, k) for k in depths}
     return Trial(searcher.settings, recall, searcher.index.ntotal / searcher.work(compared, deepest))
 
 
@@ -239,14 +239,14 @@ def trials(
 ) -> Iterator[tuple[Trial, Searcher]]:
     """Yield trials with their indexes. A graph takes long to build and comes only if nothing else pays off."""
     kinds: tuple[Kind, ...] = ("ivf", "pq", "hnsw")
-    found = 0
+    best = 0
     for kind in kinds:
-        if kind == "hnsw" and found == 2:
+        if kind == "hnsw" and best == 2:
             return
         settings = variants(kind, len(embeddings))
         searcher = Searcher.build(settings[0], embeddings, seed, workers)
         for one in settings:
             searcher.tune(one)
             trial = measure(searcher, queries, exact)
-            found = max(found, trial.worth[0])
+            best = max(best, trial.worth[0])
             yield trial, searcher

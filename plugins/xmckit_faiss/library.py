@@ -54,9 +54,9 @@ def search(index: Any, queries: np.ndarray, k: int, workers: int) -> tuple[np.nd
     with ThreadPoolExecutor(
         max(1, min(workers, len(blocks))), initializer=faiss.omp_set_num_threads, initargs=(1,)
     ) as pool:
-        found = list(pool.map(lambda block: index.search(block, k), blocks))
-    scores = np.concatenate([np.empty((0, k), np.float32), *(scores for scores, _ in found)])
-    return scores, np.concatenate([np.empty((0, k), np.int64), *(positions for _, positions in found)])
+        results = list(pool.map(lambda block: index.search(block, k), blocks))
+    scores = np.concatenate([np.empty((0, k), np.float32), *(scores for scores, _ in results)])
+    return scores, np.concatenate([np.empty((0, k), np.int64), *(positions for _, positions in results)])
 
 
 def write(path: Path, index: Any) -> dict[str, Any]:

@@ -199,9 +199,9 @@ def compare_runs(runs: Sequence[Run], *, draws: int = DRAWS, level: float = LEVE
 
 def _own_metrics(run: Run, first: Metrics) -> dict[str, float]:
     """Return the run's own metrics, without propensity-scored ones if its propensities differ from the first run's."""
-    found = run.metrics()
-    same = all(found["propensity"][name] == first["propensity"][name] for name in ("A", "B"))
-    own: dict[str, float] = found["results"][0]["metrics"]
+    metrics = run.metrics()
+    same = all(metrics["propensity"][name] == first["propensity"][name] for name in ("A", "B"))
+    own: dict[str, float] = metrics["results"][0]["metrics"]
     return {name: value for name, value in own.items() if same or not name.startswith("PS")}
 
 
@@ -315,13 +315,13 @@ def recipe_differences(files: Sequence[Path]) -> tuple[RecipeDifference, ...]:
     """Return the keys whose values differ between complete recipes, except titles and the like."""
     recipes = [_flat(_document(file)) for file in files]
     defaults = [_unset_keys(file.with_name(ORIGINS), recipe) for file, recipe in zip(files, recipes, strict=True)]
-    found = []
+    differences = []
     for key in dict.fromkeys(key for recipe in recipes for key in recipe):
         values = tuple(recipe.get(key) for recipe in recipes)
         set_by = [own for own, recipe in zip(defaults, recipes, strict=True) if key in recipe and key not in own]
         if any(value != values[0] for value in values):
-            found.append(RecipeDifference(key, values, unset=None in values and not set_by))
-    return tuple(found)
+            differences.append(RecipeDifference(key, values, unset=None in values and not set_by))
+    return tuple(differences)
 
 
 def _unset_keys(file: Path, recipe: Mapping[str, Any]) -> set[str]:

@@ -168,8 +168,8 @@ def other_spellings(names: Sequence[str], known: Sequence[str]) -> dict[str, str
     if not names:
         return {}
     own = {_letters(name): name for name in known}
-    found = {name: own.get(letters) for name in names if (letters := _letters(name))}
-    return {name: meant for name, meant in found.items() if meant is not None}
+    matches = {name: own.get(letters) for name in names if (letters := _letters(name))}
+    return {name: meant for name, meant in matches.items() if meant is not None}
 
 
 def _letters(name: str) -> str:

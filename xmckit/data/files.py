@@ -124,7 +124,7 @@ def _build_reader(name: str, options: Mapping[str, Any], context: Context) -> Re
 
 
 def _mistake(mistake: Any, known: list[str]) -> str:
-    place = ".".join(str(part) for part in mistake["loc"])
+    option = ".".join(str(part) for part in mistake["loc"])
     if mistake["type"] == "extra_forbidden":
-        return f"{place}: unknown{nearest(place, known)} (options: {', '.join(known) or 'none'})"
-    return f"{place}: {mistake['msg']}, found {mistake['input']!r}"
+        return f"{option}: unknown{nearest(option, known)} (options: {', '.join(known) or 'none'})"
+    return f"{option}: {mistake['msg']}, found {mistake['input']!r}"

@@ -219,8 +219,8 @@ def check_range(path: Path, text: np.ndarray, table: np.ndarray, low: int, high:
     lines_with_numbers = [line for line, content in enumerate(text.tobytes().split(b"\n"), 1) if content.strip()]
     # `read_integers` cuts the largest numbers.
     largest = kernels.LARGEST_INTEGER
-    found = (f"a number above {largest - 1}" if number == largest else str(number) for number in table[wrong[0]])
-    raise DataError(f"{message} {' '.join(found)}", path=path, line=lines_with_numbers[wrong[0]])
+    numbers = (f"a number above {largest - 1}" if number == largest else str(number) for number in table[wrong[0]])
+    raise DataError(f"{message} {' '.join(numbers)}", path=path, line=lines_with_numbers[wrong[0]])
 
 
 def decode_line(path: str | Path, content: bytes, line: int) -> str:

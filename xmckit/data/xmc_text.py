@@ -132,8 +132,8 @@ def _header(path: Path, text: np.ndarray, what: str) -> tuple[list[int], int]:
     fields = line.split()
     are_numbers = all(field.isdigit() and len(field) <= 18 for field in fields)
     if len(line) == _LONGEST_HEADER or len(fields) != len(what.split()) or not are_numbers:
-        found = reading.quote(text, 0, whole_line=True)
-        raise DataError(f"expected a first line `{what}` of whole numbers, found {found}", path=path, line=1)
+        first_line = reading.quote(text, 0, whole_line=True)
+        raise DataError(f"expected a first line `{what}` of whole numbers, found {first_line}", path=path, line=1)
     sizes = [int(field) for field in fields]
     if min(sizes) < 1 or max(sizes[1:]) > LARGEST_INDEX + 1:
         limits = f"must be at least 1 and columns at most {LARGEST_INDEX + 1}"

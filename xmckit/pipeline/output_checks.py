@@ -71,10 +71,10 @@ def checked_ranking(topk: Any, rows: int, k: int, head: str) -> TopK:
     if not isinstance(topk, TopK):
         raise PluginError(f"head {head} predicted a {type(topk).__name__}, expected a TopK")
     for name, array, dtype in (("indices", topk.indices, np.int32), ("scores", topk.scores, np.float32)):
-        found = (getattr(array, "dtype", type(array).__name__), getattr(array, "shape", ()))
-        if found != (dtype, (rows, k)):
+        actual = (getattr(array, "dtype", type(array).__name__), getattr(array, "shape", ()))
+        if actual != (dtype, (rows, k)):
             raise PluginError(
-                f"head {head} predicted {name} of {found[0]} and size {found[1]}, "
+                f"head {head} predicted {name} of {actual[0]} and size {actual[1]}, "
                 f"expected {np.dtype(dtype)} and {(rows, k)}, padded if there are fewer labels"
             )
     if np.isnan(topk.scores).any():

@@ -231,9 +231,9 @@ class Registry:
         except (Exception, SystemExit) as error:
             hint = f" Install what it needs: pip install '{component.requires}'" if component.requires else ""
             at = place_of(error, registered)
-            place = f" ({at})" if at else ""
+            where = f" ({at})" if at else ""
             raise PluginError(
-                f"{registered.description} cannot be imported from {component.target}: {one_line(error)}{place}.{hint}"
+                f"{registered.description} cannot be imported from {component.target}: {one_line(error)}{where}.{hint}"
             ) from error
         missing = missing_members(kind, target)
         if missing:

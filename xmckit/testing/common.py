@@ -75,8 +75,8 @@ def same_seed_same_results(subject: Subject) -> None:
 
 def workers_do_not_change_results(subject: Subject) -> None:
     for workers in (1, 3):
-        found = subject.results(subject.context.using(workers=workers))
-        require_none(f"with workers = {workers} it gives other", differing(subject.known, found))
+        results = subject.results(subject.context.using(workers=workers))
+        require_none(f"with workers = {workers} it gives other", differing(subject.known, results))
 
 
 def results_have_no_nan(subject: Subject) -> str:

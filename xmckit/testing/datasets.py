@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,11 @@ def fingerprint_covers_seed(subject: DatasetSubject) -> str:
     prints, data = [], []
     for seed in (0, 1):
         context = subject.context.using(seed=seed)
-        found = subject.ready.fingerprint(context=context)
-        sound = isinstance(found, Mapping) and all(isinstance(text, str) for item in found.items() for text in item)
-        require(sound, f"fingerprint() is {found!r}, expected texts by name")
-        prints.append(dict(found))
+        fingerprint = subject.ready.fingerprint(context=context)
+        texts = chain.from_iterable(fingerprint.items()) if isinstance(fingerprint, Mapping) else [None]
+        sound = all(isinstance(text, str) for text in texts)
+        require(sound, f"fingerprint() is {fingerprint!r}, expected texts by name")
+        prints.append(dict(fingerprint))
         data.append(flat(subject.ready.read(context=context), "data"))
     same = not differing(*data)
     require(same or prints[0] != prints[1], "another seed gives other data and the same fingerprint")

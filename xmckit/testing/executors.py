@@ -28,15 +28,15 @@ class ExecutorSubject(Subject):
 
 def order_is_kept(subject: ExecutorSubject) -> None:
     for workers in (1, 2):
-        found = subject.ready.map(operator.neg, ITEMS, workers=workers)
+        results = subject.ready.map(operator.neg, ITEMS, workers=workers)
         expected = [-item for item in ITEMS]
-        require(found == expected, f"results with {workers} workers are {found}, expected {expected}")
+        require(results == expected, f"results with {workers} workers are {results}, expected {expected}")
 
 
 def accepts_few_items(subject: ExecutorSubject) -> None:
     for items in ([], [3]):
-        found = subject.ready.map(operator.neg, items, workers=2)
-        require(found == [-item for item in items], f"{items} give {found}")
+        results = subject.ready.map(operator.neg, items, workers=2)
+        require(results == [-item for item in items], f"{items} give {results}")
 
 
 def errors_are_raised(subject: ExecutorSubject) -> None:

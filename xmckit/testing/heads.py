@@ -329,15 +329,15 @@ def _label_sets(head: Any, X: Matrix) -> csr_matrix:
 
 def _edges(head: Any, X: csr_matrix) -> csr_matrix:
     """Return rows, between neighbouring rows of X, just before and just after a label changes, found by halving."""
-    said = _label_sets(head, X).toarray() != 0
-    differ = said[:-1] != said[1:]
+    outputs = _label_sets(head, X).toarray() != 0
+    differ = outputs[:-1] != outputs[1:]
     pairs = np.flatnonzero(differ.any(axis=1))
-    labels = (differ[pairs] * np.random.default_rng(7).random((len(pairs), said.shape[1]))).argmax(axis=1)
+    labels = (differ[pairs] * np.random.default_rng(7).random((len(pairs), outputs.shape[1]))).argmax(axis=1)
     before, after = X[pairs].toarray(), X[pairs + 1].toarray()
     for _ in range(HALVINGS if len(pairs) else 0):
         middle = (before + after) / 2
         on = _label_sets(head, csr_matrix(middle)).toarray()[np.arange(len(pairs)), labels] != 0
-        early = on == said[pairs, labels]
+        early = on == outputs[pairs, labels]
         before[early], after[~early] = middle[early], middle[~early]
     return csr_matrix(np.vstack([before, after]))
 

@@ -149,8 +149,8 @@ CHECKS = common.checks_in(globals(), *common.REPORTED, *BY_ROW, *LEARNING) + com
 
 
 def _assert_lists(index: Any, Q: Matrix, k: int, labels: int) -> str:
-    found = index.shortlist(Q, k)
-    assert_csr(found, (Q.shape[0], labels), "shortlist()")
-    most = int(np.diff(found.indptr).max(initial=0))
+    shortlists = index.shortlist(Q, k)
+    assert_csr(shortlists, (Q.shape[0], labels), "shortlist()")
+    most = int(np.diff(shortlists.indptr).max(initial=0))
     require(most <= k, f"{most} candidates in a row, expected at most {k}")
-    return f"{found.nnz} candidates of {Q.shape[0]} rows"
+    return f"{shortlists.nnz} candidates of {Q.shape[0]} rows"

@@ -56,19 +56,19 @@ class MetricSubject(Subject):
         return flat(ready.compute(replace(self.evaluation, workers=context.workers)), "")
 
     def values(self, evaluation: Evaluation) -> Mapping[str, float]:
-        found = self.ready.compute(evaluation)
-        require(isinstance(found, Mapping), f"compute() is a {type(found).__name__}, expected values by name")
-        for name, value in found.items():
+        values = self.ready.compute(evaluation)
+        require(isinstance(values, Mapping), f"compute() is a {type(values).__name__}, expected values by name")
+        for name, value in values.items():
             require(isinstance(name, str), f"the name {name!r} is no text")
             sound = isinstance(value, (int, float, np.integer, np.floating)) and np.isfinite(value)
             require(sound, f"{name} is {value!r}, expected a finite number")
-        return found
+        return values
 
 
 def values_are_finite(subject: MetricSubject) -> str:
-    found = subject.values(subject.evaluation)
-    require(bool(found), "no value for a head that ranks and outputs sets")
-    return ", ".join(found)
+    values = subject.values(subject.evaluation)
+    require(bool(values), "no value for a head that ranks and outputs sets")
+    return ", ".join(values)
 
 
 def row_order_does_not_change_values(subject: MetricSubject) -> str:

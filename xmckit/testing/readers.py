@@ -79,8 +79,8 @@ def matches_only_its_format(subject: ReaderSubject) -> None:
         for file in ("junk.bin", "folder/train"):
             Path(name, file).write_bytes(JUNK)
         for other in ("nothing", "empty", "junk.bin", "folder"):
-            found = reader.matches(Path(name, other))
-            require(found is False, f"matches() is {found!r} for a path that is not in its format ({other})")
+            answer = reader.matches(Path(name, other))
+            require(answer is False, f"matches() is {answer!r} for a path that is not in its format ({other})")
 
 
 def files_lists_all_read_files(subject: ReaderSubject) -> str:
@@ -108,14 +108,14 @@ def looks_for_is_text(subject: ReaderSubject) -> str:
 def written_data_reads_back(subject: ReaderSubject) -> str:
     with tempfile.TemporaryDirectory() as name:
         wrote = subject._write(Path(name))
-        found = subject.component().read(Path(name), context=subject.context)
-    for part, one, other in (("train", wrote.train, found.train), ("test", wrote.test, found.test)):
+        read = subject.component().read(Path(name), context=subject.context)
+    for part, one, other in (("train", wrote.train, read.train), ("test", wrote.test, read.test)):
         assert_close(one.Y, other.Y, f"{part}: labels")
         if one.X is not None:
             assert_close(one.matrix, other.matrix, f"{part}: features")
         if one.texts is not None:
             require(list(one.texts) == list(other.texts or ()), f"{part}: other texts")
-    return f"{found.train.rows} + {found.test.rows} rows"
+    return f"{read.train.rows} + {read.test.rows} rows"
 
 
 def damaged_files_are_named(subject: ReaderSubject) -> str:

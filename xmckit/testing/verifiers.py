@@ -70,11 +70,11 @@ class VerifierSubject(Subject):
         return {name: (decision.W, decision.b) for name, decision in self.decisions.items()}
 
     def answers(self, ready: Any, context: Context) -> dict[str, np.ndarray]:
-        found = {}
+        by_decision = {}
         for name, decision in self.decisions.items():
             verdicts = ready.verify(decision, all_sets(len(decision.W)), context=context)
-            found[name] = [replace(verdict, seconds=0.0) for verdict in verdicts.verdicts]
-        return flat(found, "")
+            by_decision[name] = [replace(verdict, seconds=0.0) for verdict in verdicts.verdicts]
+        return flat(by_decision, "")
 
     def verify(
         self, decision: LinearDecision, assignments: csr_matrix, candidates: csr_matrix | None = None
@@ -129,24 +129,24 @@ def replayed_matches_scorer(subject: VerifierSubject) -> str:
     decision = next(iter(subject.decisions.values()))
     sets = all_sets(len(decision.W))
     lying = replace(decision, replay=lambda vectors, *counts: csr_matrix((len(vectors), len(decision.W)), dtype="f4"))
-    said = 0
+    replays = 0
     for (active, honest), (_, lied) in zip(
         _by_set(decision, subject.verify(decision, sets)), _by_set(decision, subject.verify(lying, sets)), strict=True
     ):
         require(honest.replayed is not False, f"{_set_name(active)}: the scorer gives it, `replayed` is False")
         believed = lied.replayed is True and active.any()
         require(not believed, f"{_set_name(active)}: the scorer gives nothing, `replayed` is True")
-        said += honest.replayed is True
-    return counted(said, "replay")
+        replays += honest.replayed is True
+    return counted(replays, "replay")
 
 
 def order_is_kept(subject: VerifierSubject) -> str:
     name, decision = next(iter(subject.decisions.items()))
     sets = all_sets(len(decision.W))
     order = np.random.default_rng(0).permutation(sets.shape[0])
-    found = subject.verify(decision, sets[order])
-    for place, row in enumerate(order):
-        expected, status = subject.verdicts[name][row].status, found[place].status
+    verdicts = subject.verify(decision, sets[order])
+    for position, row in enumerate(order):
+        expected, status = subject.verdicts[name][row].status, verdicts[position].status
         require(status == expected, f"set {row} is {expected}, and {status} when sets come in another order")
     return counted(len(order), "label set")
 

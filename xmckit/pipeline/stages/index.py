@@ -51,7 +51,7 @@ class IndexStage(ComponentStage[Any]):
 
 def _facts(index: Any, use: str) -> dict[str, Any]:
     """Collect what an index reports about itself, and the sizes of its clusters if it has some."""
-    shown = exhibits.stored(index, use)
+    stored = exhibits.stored(index, use)
     if offers(index, ClusteredIndex) and not offers(index, SupportsExhibits):
-        shown = exhibits.stored_all(exhibits.leaf_exhibits(index.clusters, index.label_of), use)
-    return {"facts": dict(index.facts()) if offers(index, SupportsFacts) else {}, "exhibits": shown}
+        stored = exhibits.stored_all(exhibits.leaf_exhibits(index.clusters, index.label_of), use)
+    return {"facts": dict(index.facts()) if offers(index, SupportsFacts) else {}, "exhibits": stored}
