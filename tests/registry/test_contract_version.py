@@ -54,7 +54,7 @@ def test_the_versions_are_public():
         (5, "outside", "has version 4: upgrade xmckit (pip install --upgrade xmckit), or install an older outside"),
         (5, "", "has version 4: upgrade xmckit (pip install --upgrade xmckit)"),
         (2, "outside", "takes versions from 3 to 4: upgrade the plugin (pip install --upgrade outside)"),
-        (2, "", "takes versions from 3 to 4: upgrade the plugin: `xmckit plugins new` writes one"),
+        (2, "", "takes versions from 3 to 4: upgrade the plugin: `xmckit plugins new` writes a current one"),
         (3, "outside", ""),
         (4, "outside", ""),
     ],
@@ -98,7 +98,7 @@ def old_hook(monkeypatch, tmp_path):
     sys.modules.pop("old_hook_plugin", None)
 
 
-def test_a_deprecated_hook_works_and_its_user_is_told_once(old_hook):
+def test_a_deprecated_hook_works_and_warns_once(old_hook):
     with pytest.warns(FutureWarning, match="use xmckit_heads instead") as caught:
         first = Registry(files=[old_hook])
     (told,) = caught
@@ -111,7 +111,7 @@ def test_a_deprecated_hook_works_and_its_user_is_told_once(old_hook):
     assert again == []
 
 
-def test_a_plugin_without_old_hooks_is_told_nothing(old_hook):
+def test_a_plugin_without_deprecated_hooks_does_not_warn(old_hook):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not any(plugin.deprecated for plugin in Registry().plugins)
