@@ -238,7 +238,7 @@ def test_what_a_killed_process_left_is_removed(runs, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"kept", half.name}
 
 
-def test_an_ensemble_of_ensembles_is_told_to_name_runs(runs, tmp_path):
+def test_an_ensemble_of_ensembles_is_refused(runs, tmp_path):
     combine_runs(runs[:2], "average").save(tmp_path / "kept")
     with pytest.raises(UsageError, match="is several runs combined, not a run: name a run that its"):
         CliRunner().invoke(ensemble, [str(tmp_path / "kept"), str(runs[2].path)], catch_exceptions=False)

@@ -72,7 +72,7 @@ def test_each_cell_ends_in_its_own_way_and_the_rest_goes_on(first):
     assert "nowhere" in summary.failed["gone / mine / seed 0"]
     ended = [key for key, outcome in heard if outcome is not None]
     assert ended[-1] == "made-up / missing / seed 0"
-    assert ended.count("gone") == 1  # a data set that is not there is told of once, not by cell
+    assert ended.count("gone") == 1  # a missing data set is reported once, not for each cell
     assert not any(key.startswith("gone /") for key in ended)
 
 
@@ -149,7 +149,7 @@ def test_two_sittings_do_not_share_a_folder(folder, suite, first):
         run_suite(suite, folder / "work", registry=default_registry())
 
 
-def test_other_data_makes_a_cell_anew(folder, suite, first):
+def test_changed_data_runs_a_cell_again(folder, suite, first):
     from xmckit.bench.runner import CellJob, _is_current
 
     cell = cell_of(suite, folder / "work", "worst")
@@ -233,7 +233,7 @@ def test_the_exit_code_of_a_sitting_in_which_all_failed(tmp_path, monkeypatch, o
         assert all(only in why or "popularity" in why for why in json.loads(answer.stdout)["summary"]["failed"])
 
 
-def test_cells_are_told_of_by_the_threads_that_run_them(tmp_path, monkeypatch):
+def test_threads_announce_the_cells_that_they_run(tmp_path, monkeypatch):
     monkeypatch.setattr("xmckit.bench.runner.run_cell", _failed)
     suite = str(write_suite(tmp_path))
     words = ["run", suite, "--work", str(tmp_path / "work"), "--only", "mine", "--jobs", "2", "--executor", "threads"]

@@ -205,7 +205,7 @@ def sitting(*cells, machine, missing=(), systems=SYSTEMS):
     )  # fmt: skip
 
 
-def test_data_sets_that_a_folder_has_nothing_of_stay_as_they_were():
+def test_results_of_data_sets_without_cells_are_kept():
     def on_b(*about):
         return {**cell(*about), "data_set": "b"}
 

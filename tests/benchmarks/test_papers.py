@@ -135,7 +135,7 @@ def test_smooth_svm_and_entropy_against_all_sets():
         assert sorted_entropy == pytest.approx(truncated_topk_entropy(x, targets, k).item())
 
 
-def test_minutes_are_shared_and_failures_told(monkeypatch):
+def test_minutes_are_divided_and_failed_studies_are_returned(monkeypatch):
     options = argparse.Namespace(data=Path("DIR"), only=["overlap"], minutes=30.0)
     calls = []
 

@@ -161,7 +161,7 @@ def test_few_rows_prove_nothing():
     assert (found.value, found.p, found.significant) == (1, 1, False)
 
 
-def test_the_same_seed_gives_the_same_draws_whatever_the_buffer(monkeypatch):
+def test_draws_do_not_depend_on_the_buffer(monkeypatch):
     rng = np.random.default_rng(5)
     scores = [scores_of(rng.random(64)) for _ in range(2)]
     whole = compare_rows(["a", "b"], scores, draws=300, seed=7)
@@ -234,7 +234,7 @@ def test_metrics_of_other_propensities_are_left_out(folder, tmp_path):
     found = compare_runs(runs, draws=100)
     assert "PSnDCG@1" in found.systems[0].metrics
     assert "PSnDCG@1" not in found.systems[1].metrics
-    # those that are compared by row are computed anew, with the propensities of the first run
+    # those that are compared by row are computed again, with the propensities of the first run
     assert found.systems[1].metrics["PSP@1"] == pytest.approx(kept["results"][0]["metrics"]["PSP@1"])
     assert "–" in comparison_page(found)
 

@@ -1,4 +1,4 @@
-"""`xmckit doctor` looks at plugins in processes of their own: one that hangs or ends its process is named, no more."""
+"""`xmckit doctor` imports plugins in subprocesses, and names one that hangs or kills its process."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_the_order_and_number_of_labels_may_differ(trained, tmp_path):
     assert scores(result.path, tmp_path, "--split", "train")["rows"] == 6
 
 
-def test_labels_in_other_writing_are_told(trained, tmp_path):
+def test_labels_with_other_spelling_are_reported(trained, tmp_path):
     result, _ = trained
     file = written(tmp_path / "new.jsonl", [("a drum", ["drum", "BRICK"]), ("an apple", ["Ap-ple", "pear"])])
     found = scores(result.path, file)["unknown"]["written_otherwise"]

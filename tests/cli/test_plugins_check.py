@@ -87,7 +87,7 @@ def check(*arguments):
     return CliRunner().invoke(program, ["plugins", "check", *arguments])
 
 
-def test_a_component_that_keeps_its_promises():
+def test_a_correct_component_passes():
     done = check("metric:ranking", "--set", "k=[1, 2]")
     assert done.exit_code == 0, done.output
     assert "metric:ranking(k=[1, 2])" in done.stdout
@@ -128,7 +128,7 @@ def test_parameters_that_are_missing_are_named():
     assert "failed: 0 passed, 1 failed" in done.stdout
 
 
-def test_among_several_those_that_need_something_are_told_and_not_failures(plugin):
+def test_components_that_need_parameters_are_listed_and_do_not_fail(plugin):
     file = plugin(NEEDY)
     name = Path(file).stem
     done = check(name, "--plugin", file)

@@ -1,4 +1,4 @@
-"""`xmckit predict`: rows of every format, answers in every form, and what is said of bad ones."""
+"""`xmckit predict`: rows of every format, answers in every form, and errors about bad rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program as a whole: what --help costs, exit codes, and that errors are for people."""
+"""The whole program: the cost of --help, exit codes, readable errors."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_json_is_json(recipe, tmp_path):
     assert json.loads(ok("doctor", "--json"))["healthy"] is True
 
 
-def test_what_is_known_of_a_published_set_that_is_not_there(tmp_path):
+def test_info_describes_a_published_set_that_is_missing(tmp_path):
     facts = json.loads(ok("data", "info", "Bibtex-XMC", "--json", cwd=tmp_path, XMCKIT_DATA=""))
     assert (facts["name"], facts["state"], facts["labels"]) == ("bibtex-xmc", "missing", 159)
     assert facts["source 1"]["address"].startswith("https://")

@@ -106,7 +106,7 @@ def test_show_reports_all_mistakes(call):
     ]
 
 
-def test_cp_copies_exactly_and_never_overwrites_unless_told(call, tmp_path):
+def test_cp_copies_exactly_and_overwrites_only_with_force(call, tmp_path):
     text = shipped_recipes()["quickstart"].read_text()
     assert call("cp", "quickstart").strip() == "quickstart.toml"
     assert (tmp_path / "quickstart.toml").read_text() == text

@@ -154,7 +154,7 @@ def test_a_second_call_replaces_the_first_and_what_fails_leaves_it(call, run, mo
     assert len(list(folder.parent.glob("[!.]*"))) == 1
 
 
-def test_what_a_stopped_call_had_finished_is_not_done_again(call, run, tmp_path, monkeypatch):
+def test_finished_blocks_of_a_stopped_call_are_reused(call, run, tmp_path, monkeypatch):
     diary = tmp_path / "diary"
     options = [run, "--head", "bsl", "--assignments", "random:2:10", "--set", f"diary={str(diary)!r}"]
     with monkeypatch.context() as patch:
@@ -273,7 +273,7 @@ def test_every_registered_head(call):
         assert results[head, "full"]["why"] == "its decision is not one linear layer"
     for result in results.values():
         assert not result["verifiable"] or sum(result["counts"].values()) == 20
-    # the DFT layer's promise: few runs, always within reach
+    # the DFT layer's guarantee: few arcs, always within reach
     assert results["dft", "full"]["share"] == 1.0
 
 

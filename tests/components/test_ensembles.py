@@ -137,7 +137,7 @@ def test_as_pecos_combines_lists_of_one_length(data, rule):
         assert (score if rule == "rank" else 1 / (1 + math.exp(-score))) == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_what_a_member_does_not_list_stands_behind_its_last_place():
+def test_unlisted_labels_rank_behind_the_last_place_of_a_member():
     short, long = topk([[(1.0, 0)]], 1), topk([[(2.0, 3), (1.0, 2), (0.0, 1), (-1.0, 0)]], 4)
     combined = combine_rankings([short, long], 4, "rank")
     # places 2 and 1, 2 and 2, 1 and 4 (0 has the higher score of the two with mean 2.5), 2 and 3
@@ -153,7 +153,7 @@ def test_scores_far_apart_keep_their_order_and_stay_numbers():
         assert np.isfinite(combined.scores[combined.indices >= 0]).all()
 
 
-def test_rows_are_the_same_whatever_block_they_are_in():
+def test_rows_do_not_depend_on_their_block():
     rng = np.random.default_rng(0)
     rows = BLOCK + 3
     labels = np.argsort(rng.random((rows, LABELS)), axis=1)[:, :4].astype(np.int32)

@@ -1,4 +1,4 @@
-"""Data sets by name: what the catalogue says, and what is told of a set that is missing, incomplete or changed."""
+"""Data sets by name: the catalogue's entries, and errors about sets that are missing, incomplete or changed."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def known(tmp_path, monkeypatch):
     return folder, entries
 
 
-def test_every_entry_says_what_it_must():
+def test_every_entry_is_consistent():
     for name, entry in catalogue().items():
         assert entry.needed, name
         assert bool(entry.sources) == bool(entry.unpack), name
@@ -132,7 +132,7 @@ def test_a_missing_set_says_what_to_do(known):
     assert state(entries["small"], folder) == ("half-downloaded", ["3 bytes are downloaded"])
 
 
-def test_an_incomplete_set_is_told(known):
+def test_an_incomplete_set_is_reported(known):
     folder, entries = known
     (folder / "Y.tst.npz").write_bytes((folder / "Y.tst.npz").read_bytes()[:-5])
     (folder / "X.tst.npz").unlink()
@@ -143,7 +143,7 @@ def test_an_incomplete_set_is_told(known):
         Repository(name=folder).fingerprint(context=CONTEXT)
 
 
-def test_a_changed_set_is_told(known):
+def test_a_changed_set_is_reported(known):
     folder, entries = known
     content = bytearray((folder / "Y.tst.npz").read_bytes())
     content[30] ^= 1
@@ -169,7 +169,7 @@ def test_what_was_fetched_is_remembered_where_nothing_is_published(known):
         assert (found, "this file is damaged" in why) == ("damaged", True)
 
 
-def test_other_sizes_than_the_published_ones_are_told(known):
+def test_sizes_that_differ_from_the_published_ones_are_reported(known):
     folder, entries = known
     entries["small"] = entry_for(folder, labels=7, rows=9)
     with pytest.raises(DataError, match="6 rows, published are 9; 4 labels, published are 7"):

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that breaks off, lies, changes its mind and sends what nobody asked for."""
+"""Downloads from a local server that breaks off, lies, changes files and sends other content than requested."""
 
 import contextlib
 import gzip
@@ -104,7 +104,7 @@ def source(server, **facts):
     return ArchiveSource(address=server.address, **facts)
 
 
-def test_a_file_comes_as_it_is(tmp_path):
+def test_a_file_is_downloaded_unchanged(tmp_path):
     with Server() as server:
         got = download(source(server, bytes=len(CONTENT), md5=MD5), tmp_path, retry=QUICK)
     assert got.read_bytes() == CONTENT
@@ -135,7 +135,7 @@ def test_a_server_that_always_breaks_off_at_once_is_given_up(tmp_path):
         assert len(server.requests) <= 2 * QUICK.tries
 
 
-def test_a_file_that_changes_between_attempts_is_begun_anew(tmp_path):
+def test_a_file_that_changes_between_attempts_is_downloaded_again(tmp_path):
     with Server(CONTENT, "breaks off", "changes", "well") as server:
         got = download(source(server), tmp_path, retry=QUICK)
     assert got.read_bytes() == CONTENT[::-1]
@@ -158,7 +158,7 @@ def test_without_a_version_nothing_is_resumed(tmp_path):
     assert [asked for _, asked, _ in server.requests] == [None, None]
 
 
-def test_a_resumed_file_with_a_wrong_checksum_is_begun_anew_once(tmp_path):
+def test_a_resumed_file_with_a_wrong_checksum_is_downloaded_again_once(tmp_path):
     with (
         Server(CONTENT, "breaks off", "well") as server,
         pytest.raises(TransferError, match=r"its MD5 is .* expected 0000"),
@@ -184,7 +184,7 @@ def test_a_server_that_lies_about_the_size(tmp_path):
 
 
 @pytest.mark.parametrize("code", [404, 403, 410])
-def test_what_is_not_there_is_not_asked_for_again(tmp_path, code):
+def test_a_missing_file_is_requested_only_once(tmp_path, code):
     with Server(CONTENT, code) as server, pytest.raises(TransferError, match=f"the server answered {code}"):
         download(source(server), tmp_path, retry=QUICK)
     assert len(server.requests) == 1
@@ -195,7 +195,7 @@ def test_a_server_in_trouble_is_asked_again(tmp_path):
         assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
 
 
-def test_a_range_that_the_server_has_not_is_begun_anew(tmp_path):
+def test_a_refused_range_restarts_the_download(tmp_path):
     with Server(CONTENT, "breaks off", 416, "well") as server:
         assert download(source(server), tmp_path, retry=QUICK).read_bytes() == CONTENT
 
@@ -235,7 +235,7 @@ def test_no_server_at_all(tmp_path):
             download(ArchiveSource(address=address), tmp_path, retry=QUICK)
 
 
-def test_no_network_is_said_at_once(tmp_path, monkeypatch):
+def test_a_missing_network_is_an_error_at_once(tmp_path, monkeypatch):
     def unknown(*arguments, **options):
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
@@ -279,7 +279,7 @@ def test_a_set_is_fetched_and_recorded(tmp_path):
         assert len(server.requests) == asked, "what is there is not fetched again"
 
 
-def test_the_next_source_is_tried_and_all_failures_are_told(tmp_path):
+def test_the_next_source_is_tried_and_all_failures_are_reported(tmp_path):
     with Server(CONTENT, 404) as bad, Server(zipped(In__a="", **{"In/a.txt": "text"})) as good:
         told = []
         assert fetch(entry(bad.address, good.address), tmp_path, retry=QUICK, log=told.append).address == good.address
@@ -291,7 +291,7 @@ def test_the_next_source_is_tried_and_all_failures_are_told(tmp_path):
     assert f"By hand: put a.txt into {tmp_path / 'other/small'}. Unpack it." in str(caught.value)
 
 
-def test_half_a_download_is_seen_and_gone_on_with(tmp_path):
+def test_a_partial_download_is_listed_and_resumed(tmp_path):
     content = zipped(**{"In/a.txt": random.Random(0).randbytes(5000)})
     with Server(content, "breaks off", 404) as server:
         small = entry(server.address)
@@ -303,7 +303,7 @@ def test_half_a_download_is_seen_and_gone_on_with(tmp_path):
     assert state(small, tmp_path / "small")[0] == "there"
 
 
-def test_what_cannot_be_fetched_says_what_to_do(tmp_path):
+def test_a_set_that_cannot_be_fetched_explains_the_manual_steps(tmp_path):
     with pytest.raises(DataError, match=r"small cannot be fetched: put a\.txt into .*See https://example\.org/page"):
         fetch(entry(), tmp_path, retry=QUICK)
     (tmp_path / "small").mkdir()
@@ -321,13 +321,13 @@ def test_a_web_page_instead_of_the_archive(tmp_path, facts):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_archive_that_cannot_be_used_is_as_good_as_none(tmp_path):
+def test_a_source_without_an_archive_leads_to_the_next_source(tmp_path):
     with Server(PAGE) as bad, Server(zipped(**{"In/a.txt": "text"})) as good:
         done = fetch(entry(bad.address, good.address), tmp_path, retry=QUICK)
     assert (done.address, [file.name for file in tmp_path.iterdir()]) == (good.address, ["small"])
 
 
-def test_what_was_killed_while_it_unpacked_is_gone_on_with(tmp_path, monkeypatch):
+def test_a_fetch_killed_while_unpacking_resumes(tmp_path, monkeypatch):
     left = tmp_path / store.temporary_beside(tmp_path / "small").name.replace(str(os.getpid()), "999999999")
     left.mkdir()
     monkeypatch.setattr("xmckit.data.fetch.unpack", lambda *arguments: 1 / 0)

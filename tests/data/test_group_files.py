@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_named(folder, files, message):
         read(folder, **files)
 
 
-def test_a_name_of_two_labels_cannot_say_which_is_meant(folder):
+def test_a_name_of_two_labels_is_ambiguous(folder):
     dataset = Files(path=folder).read(context=CONTEXT)
     dataset = replace(dataset, label_names=["same", "own", "same"])
     groups, labels = folder / "groups.txt", folder / "labels.txt"

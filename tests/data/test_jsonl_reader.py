@@ -88,7 +88,7 @@ def test_a_single_file_is_cut_by_seed(tmp_path):
     assert len(read(tmp_path, test_share=0.5).test.texts) == 25
 
 
-def test_a_cut_keeps_groups_whole_and_their_labels_apart(tmp_path):
+def test_a_split_keeps_groups_whole_and_their_labels_separate(tmp_path):
     rows = [{"text": str(n), "labels": ["a" if n % 2 else "b"], "group": f"g{n // 4}"} for n in range(40)]
     (tmp_path / "all.jsonl").write_bytes(lines(*rows))
     dataset = read(tmp_path)

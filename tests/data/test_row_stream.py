@@ -1,4 +1,4 @@
-"""InputRows from a stream: chunks do not change them, bad lines are told by number, and pipes are answered at once."""
+"""Rows from a stream: chunks do not change them, errors number bad lines, and pipes are answered at once."""
 
 import gzip
 import io

@@ -1,4 +1,4 @@
-"""Data sets in stage folders: an exact round trip, and damage that names itself."""
+"""Data sets in stage folders: an exact round trip, and errors that name damaged files."""
 
 from dataclasses import replace
 

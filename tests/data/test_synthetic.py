@@ -199,7 +199,7 @@ def test_pure_noise_cannot_be_learnt():
     assert truth[np.arange(500), scores.argmax(axis=1)].mean() < truth[:, popular].mean() + 0.05
 
 
-def test_what_is_said_about_the_data():
+def test_info_counts_unseen_and_general_labels():
     dataset = read(labels=200)
     unseen = np.flatnonzero(np.asarray(dataset.train.Y.sum(axis=0)).ravel() == 0)
     assert dataset.info["labels_without_training_rows"] == len(unseen)

@@ -224,7 +224,7 @@ def test_wrong_split_files(bibtex_like, content, words):
         read(bibtex_like)
 
 
-def test_a_split_that_is_not_there(bibtex_like):
+def test_a_split_that_does_not_exist(bibtex_like):
     with pytest.raises(UsageError, match="there are 2 splits, numbered from 0; split 2 is not one of them"):
         read(bibtex_like, split=2)
 

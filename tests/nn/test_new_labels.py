@@ -132,7 +132,7 @@ class BentHead(TorchHead):
         return classifier(x, threads).square().mean()
 
 
-def test_a_head_without_rows_of_its_own_says_so():
+def test_a_head_without_label_rows_cannot_add_labels():
     _, train = fitted("bsl")
     head = BentHead(epochs=1, dim=8)
     head.fit(train, context=CONTEXT)

@@ -187,7 +187,7 @@ def test_only_candidates_are_output(context, name):
     assert np.allclose(topk.scores[:, 0], dense[:, [1, 4, 5]].max(axis=1), atol=1e-4)
 
 
-def test_an_index_in_head_space_is_built_anew(context):
+def test_an_index_in_head_space_is_rebuilt(context):
     index = Nearest()
     head = fitted(context, "bsl", [index], epochs=5, patience=9, refresh=2, candidates=4, hard=2, uniform=2)
     assert index.built == 3 + 1  # epochs 1, 3 and 5, and what was learned last
@@ -199,7 +199,7 @@ def test_an_index_in_head_space_is_built_anew(context):
     assert (head.predict(X, 3).indices == full).all()
 
 
-def test_the_same_whatever_the_number_of_workers(context):
+def test_workers_do_not_change_results(context):
     X, labels = small_problem(rows=20, seed=2).matrix, small_problem().labels
     predictions = [
         fitted(context.using(workers=workers), "bsl", [Listed(labels, range(3))], uniform=2).predict(X, 3)
@@ -221,7 +221,7 @@ def test_a_head_keeps_its_index(context, tmp_path):
     assert (again.labels(X) != head.labels(X)).nnz == 0
 
 
-def test_what_cannot_work_is_said(context, tmp_path):
+def test_settings_that_cannot_work_are_errors(context, tmp_path):
     labels = small_problem().labels
     with pytest.raises(xmckit.UsageError, match='angles = "fixed"'):
         fitted(context, "dft", [Listed(labels, [0])], angles="learned")
@@ -448,7 +448,7 @@ def test_new_labels_are_listed_by_the_indexes_that_can(context, name, make_index
     )
 
 
-def test_an_index_lists_the_labels_that_it_is_said_to_know():
+def test_an_index_lists_only_the_labels_it_knows():
     X = small_problem(rows=6, seed=2).matrix
     narrow, wide = Listed(4, [1]), Listed(6, [1, 5])
     found = Indexes([narrow, wide], 6, [4, 6]).find(X, lambda: X, 3)

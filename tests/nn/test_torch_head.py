@@ -233,7 +233,7 @@ def test_wrong_parameters_are_refused(wrong):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_missing_gpu_is_said(context):
+def test_a_missing_gpu_is_an_error(context):
     with pytest.raises(xmckit.UsageError, match="cuda"):
         fitted(context, device="cuda")
     assert fitted(context, device="auto").predict(small_problem().matrix, 1).rows == 80

@@ -1,4 +1,4 @@
-"""Components that break a promise in the middle of a run: the run fails with their plugin, file and line."""
+"""Components that break their contract during a run: the error names their plugin, file and line."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def bad_head(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_head_that_breaks_a_promise(bad_head, tmp_path, body, expected):
+def test_a_head_that_breaks_its_contract(bad_head, tmp_path, body, expected):
     message = bad_head(body)
     file = tmp_path / "bad_plugin.py"
     assert expected in message
@@ -172,7 +172,7 @@ BROKEN_INDEX = """
         ("odd-head", "index = []", "decision() of head mine gave a int, expected a LinearDecision", "head:odd-head"),
     ],
 )
-def test_the_one_at_fault_is_named_whatever_stage_finds_it(tmp_path, head, also, expected, blamed):
+def test_the_component_at_fault_is_named_by_any_stage(tmp_path, head, also, expected, blamed):
     file, recipe = tmp_path / "odd_plugin.py", tmp_path / "odd.toml"
     file.write_text(textwrap.dedent(BROKEN_INDEX))
     recipe.write_text(

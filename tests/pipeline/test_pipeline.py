@@ -229,7 +229,7 @@ def test_changed_files_are_read_again(write_recipe, tmp_path):
     assert reused(pipeline.run(recipe, root=root)) == set()
 
 
-def test_a_head_is_fitted_anew_when_a_file_that_it_reads_has_changed(write_recipe, tmp_path):
+def test_a_head_is_fitted_again_when_its_input_file_changed(write_recipe, tmp_path):
     pytest.importorskip("torch")
     order = tmp_path / "order.txt"
     order.write_text("\n".join(map(str, range(60))))

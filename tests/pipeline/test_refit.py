@@ -1,4 +1,4 @@
-"""`refit = true`: what validation rows decided is kept, and everything is trained once more on all rows."""
+"""`refit = true`: keep the values chosen on the validation rows, and train once more on all rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every first-party component is held to the checks that third parties' components are held to."""
+"""First-party components pass the same checks as those of third parties."""
 
 from __future__ import annotations
 

@@ -436,7 +436,7 @@ def test_set_shows_how_to_write_a_list(mistakes):
     assert mistakes(MINIMAL, "score.k=1, 3")[0].endswith("a list needs brackets: --set 'score.k=[1, 3]'")
 
 
-def test_set_refuses_what_is_no_text(mistakes):
+def test_set_rejects_values_that_are_not_text(mistakes):
     assert mistakes(MINIMAL, "title=\udc80") == ["--set 'title=\\udc80': not UTF-8 text"]
 
 
@@ -685,7 +685,7 @@ def test_mistakes_with_several_features(mistakes):
     assert mistakes(VIEWS, "features=[]")[0].startswith("--set features=[]: features: required: at least one table")
 
 
-def test_a_mistake_with_features_is_told_once(mistakes):
+def test_a_mistake_with_features_is_reported_once(mistakes):
     """What a wrong name, or features that have a mistake of their own, would lead to is not."""
     alone = [f"{key}.{place}.features=wrds" for key in ("index", "head") for place in (0, 1)]
     assert [mistake.split(": ")[1] for mistake in mistakes(VIEWS, *alone)] == [path.partition("=")[0] for path in alone]

@@ -60,7 +60,7 @@ class TooFar(EveryOther):
 
 
 class DrawsNothing(xmckit.Configured):
-    """It breaks the promise of its kind."""
+    """A sampler that breaks the contract of its kind."""
 
 
 class OnASample(xmckit.Configured):

@@ -79,7 +79,7 @@ def test_every_place_and_form(site, monkeypatch):
 
 
 def test_other_ways_to_install_are_asked(site, monkeypatch):
-    """Whatever else on `sys.meta_path` has distributions is heard too."""
+    """Other finders on `sys.meta_path` that have distributions are asked too."""
 
     class Elsewhere(importlib.metadata.DistributionFinder):
         def find_distributions(self, context=None):
@@ -108,7 +108,7 @@ def test_a_damaged_one_is_set_aside_alone(site, text, line, expected):
     assert "bsl" in registry.names("head")
 
 
-def test_damage_of_those_that_are_no_plugins_is_none_of_ours(site):
+def test_damage_of_other_distributions_is_ignored(site):
     install(site, "strange", b"[console_scripts]\njust words\n\xff\xfe")
     install(site, "nameless", "[made.up]\na = b", about="\n")
     assert not Registry().problems

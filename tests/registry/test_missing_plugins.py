@@ -1,4 +1,4 @@
-"""A model whose plugin is gone says which component is missed, whose it was, and how to have it again."""
+"""A model without its plugin: the error names the missing component, its distribution, and how to get it."""
 
 from __future__ import annotations
 

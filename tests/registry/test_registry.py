@@ -277,7 +277,7 @@ def test_a_target_that_fails_on_import_names_plugin_and_remedy(site):
         ("from xmckit.nn import TorchHead\nclass Thin(TorchHead): ...", "loss()"),
     ],
 )
-def test_a_target_that_lacks_what_its_kind_promises(site, body, lacks):
+def test_a_target_that_lacks_members_of_its_protocol(site, body, lacks):
     module = install(
         site,
         "thin",
@@ -318,7 +318,7 @@ def test_a_component_that_cannot_be_imported_is_found_when_it_is_used(site, sour
     assert registry.resolve("head", "popularity")
 
 
-def test_what_was_left_out_is_said_when_it_is_missed():
+def test_blocked_plugins_are_named_when_a_component_is_missing():
     with pytest.raises(PluginError, match=r"no head named 'bsl'.*Not loaded: heads \(disabled by XMCKIT_DISABLE"):
         Registry(disable=["heads"]).resolve("head", "bsl")
 

@@ -1,4 +1,4 @@
-"""Charts: well-formed, the same each time, with every value told and at its place."""
+"""Charts are well-formed and deterministic, and show every value at its place."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_the_text_beside_the_longest_bar_is_inside_the_picture() -> None:
     assert float(text.get("x", "")) + 6.5 * len(said) <= WIDTH
 
 
-def test_as_many_systems_as_a_suite_has_can_be_told_apart() -> None:
+def test_all_systems_of_a_suite_have_distinct_marks() -> None:
     series = [Series(f"system {place}", [(place + 1, 1.0)], joined=False) for place in range(16)]
     chart = line_chart("one", "One", series, Axis("x"), Axis("y"))
     tree = ElementTree.fromstring(str(chart.svg))

@@ -1,4 +1,4 @@
-"""The records of a run folder: what is damaged is named, and what this version does not know is kept."""
+"""The records of a run folder: errors name damaged files, and unknown fields are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text kernel: numbers against Python's own float, rows whatever the chunks, tables of integers."""
+"""The text kernel: numbers against Python's float, rows with any chunks, tables of integers."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -114,7 +114,7 @@ def test_undecided_values_of_unsorted_rows_stay_with_their_index():
     assert np.array_equal(rows.values, expected_values(["2", "1e-300", halfway]))
 
 
-def test_the_first_error_of_the_file_is_reported_whatever_the_chunks():
+def test_the_first_error_of_a_file_is_reported_with_any_chunks():
     text = b"0 1:1\n0 1:x\n0 1:1\n0 y\n"
     for chunk_bytes in (1, 8, 100):
         with pytest.raises(TextError) as caught:

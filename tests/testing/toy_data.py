@@ -1,4 +1,4 @@
-"""Small correct data sets and readers, and some that each break one promise."""
+"""Small correct data sets and readers, and some that each break one rule of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small correct head, and heads that each break one promise."""
+"""A small correct head, and heads that each break one rule of the contract."""
 
 from __future__ import annotations
 

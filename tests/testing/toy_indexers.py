@@ -1,4 +1,4 @@
-"""A small correct indexer, and indexers that each break one promise."""
+"""A small correct indexer, and indexers that each break one rule of the contract."""
 
 from __future__ import annotations
 

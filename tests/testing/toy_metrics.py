@@ -1,4 +1,4 @@
-"""Small correct metrics and executors, and some that each break one promise, of their kind or of all kinds."""
+"""Small correct metrics and executors, and some that each break one rule, of their kind or of all kinds."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class CountsWorkers(Loop):
         return [function(item) + 1e-9 * workers for item in items]
 
 
-# Promises of all kinds, broken by metrics, which are the quickest
+# Rules of all kinds, broken by metrics, which are the quickest
 
 
 class DocumentsNothing(Share):

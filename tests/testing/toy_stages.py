@@ -1,4 +1,4 @@
-"""Small correct label preprocessors, featurizers and encoders, and some that each break one promise."""
+"""Small correct label preprocessors, featurizers and encoders, and some that each break one rule of the contract."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small correct verifier, and verifiers that each break one promise."""
+"""A small correct verifier, and verifiers that each break one rule of the contract."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_it_satisfies_rows_by_a_vector_beyond_single_precision() -> None:
     assert (v[1:] > 1000 * v[:-1]).all()
 
 
-def test_it_finds_the_worst_of_rows_that_single_precision_cannot_tell_apart() -> None:
+def test_the_worst_row_is_found_beyond_single_precision() -> None:
     """The row nearest to minus the first one, which comes last, leaves nothing to do for the others."""
     angles = np.arange(30, 0, -1) * 1e-5
     rows = np.concatenate([[[1.0, 0.0]], np.stack([-np.cos(angles), np.sin(angles)], axis=1)])

@@ -171,7 +171,7 @@ def test_a_worker_that_dies_costs_no_verdict() -> None:
     assert "a worker was killed" in messages[0]
 
 
-def test_a_solver_that_travelled_to_another_process_gives_the_same_bits() -> None:
+def test_a_copied_solver_gives_the_same_bits() -> None:
     rng = np.random.default_rng(3)
     W, b = rng.standard_normal((8, 3)), rng.standard_normal(8)
     solver = Solver(make_system(W, b, "sign"), W, b, SolverSettings())

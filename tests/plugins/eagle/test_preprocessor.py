@@ -175,7 +175,7 @@ def test_confidence_of_a_tie_and_of_no_choice():
     assert eagle.confidence.tolist() == [0.5, 1.0]
 
 
-def test_a_label_that_one_group_has_is_as_unclear_as_a_tie_whatever_its_scores():
+def test_a_label_of_one_group_has_the_confidence_of_a_tie():
     rng = np.random.default_rng(0)
     X = csr_matrix(rng.random((12, 5)).astype(np.float32))
     membership = csr_matrix((np.ones(12, np.float32), (np.arange(12), np.arange(12) // 4)), (12, 3))

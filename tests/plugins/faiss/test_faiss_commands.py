@@ -118,7 +118,7 @@ def test_a_label_finds_others_but_not_itself(indexed):
     assert {item["label"] for item in told["labels"]} == set(TOPICS) - {"fruit"}
 
 
-def test_what_is_not_there_is_said(indexed):
+def test_unknown_names_are_reported(indexed):
     with pytest.raises(xmckit.UsageError, match="did you mean 'fruit'"):
         call("search", str(indexed), "friut", "--label")
     with pytest.raises(xmckit.UsageError, match="no word of 'qqq' is among the run's features"):

@@ -35,7 +35,7 @@ def build(train, context=None, **params):
 
 
 def clusters_of_labels(tree) -> np.ndarray:
-    """Labels × leaves, whatever the pseudo-labels."""
+    """Return labels × leaves, in any order of the pseudo-labels."""
     C = np.zeros((tree.labels, tree.leaves), dtype=int)
     np.add.at(C, (tree.label_of, tree.leaf_of), 1)
     return C

@@ -172,7 +172,7 @@ def test_probabilities_come_true_on_rows_nobody_saw(method, parts):
     assert errors["after, on rows left out"] < errors["before"]
 
 
-def test_calibration_without_validation_rows_is_said():
+def test_calibration_without_validation_rows_warns():
     head = fitted(every_label(), calibration="platt")
     assert "not calibrated" in head.facts(every_label().Y)["warnings"][0]
 

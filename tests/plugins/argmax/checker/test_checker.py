@@ -111,7 +111,7 @@ def test_ties_duplicates_and_zero_rows(tmp_path_factory, oracle, weights, rule):
 
 
 class Says:
-    """A verifier that says what it is told."""
+    """A verifier that returns the given verdicts."""
 
     def __init__(self, *verdicts):
         self.verdicts = verdicts
@@ -470,7 +470,7 @@ def test_a_missing_or_broken_file_is_code_3(stored):
     assert "certificates.npz: no such file" in str(call(stored).exception)
 
 
-def test_what_people_read_at_the_top_of_the_run_is_what_was_checked(stored):
+def test_copies_at_the_top_of_the_run_are_compared_with_the_checked_files(stored):
     run = stored.parents[1]
     store.link_file(stored / "verdicts.json", run / "verdicts.json")
     assert call(run).exit_code == 0

@@ -162,7 +162,7 @@ def test_forged_claims_are_rejected(tmp_path: Path, claim: str, forge: Any, name
 
 
 @pytest.mark.parametrize("key", ["counts", "share", "smallest_margin", "eps", "ideal", "replayed", "missed", "never"])
-def test_what_is_told_about_all_verdicts_is_recounted(tmp_path: Path, key: str) -> None:
+def test_totals_of_verdicts_are_recounted(tmp_path: Path, key: str) -> None:
     summary = verified(tmp_path / "v", DECISIONS["sign"])
     result = summary["results"][0]
     if key == "never":
@@ -280,7 +280,7 @@ def test_the_length_of_a_tiny_witness_is_not_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [1e-305, 1e-200, 1e200, 1e300])
 @pytest.mark.parametrize("shift", [None, 1.0, "as large"])
 @pytest.mark.parametrize("rule", ["sign", "topk"])
-def test_claims_hold_whatever_the_scale_of_the_weights(tmp_path: Path, scale: float, shift: Any, rule: str) -> None:
+def test_claims_hold_at_any_scale_of_the_weights(tmp_path: Path, scale: float, shift: Any, rule: str) -> None:
     """And little stays open: squares of such numbers are no numbers, and no square is needed."""
     b = None if shift is None else gaussian(3, 6) * (scale if shift == "as large" else shift)
     summary = verified(tmp_path / "v", LinearDecision(gaussian(0, 6, 3) * scale, b, rule))

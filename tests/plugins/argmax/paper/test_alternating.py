@@ -168,7 +168,7 @@ def test_stored_zeros_and_repeated_labels_count_once():
     assert cyclic_arcs(Y, np.arange(5)).tolist() == [2]
 
 
-def test_without_structure_there_is_no_answer():
+def test_a_layer_without_structure_has_no_ideal_answer():
     assert ideal_statuses(LinearDecision(np.ones((3, 1)), None), csr_matrix((2, 3))) == [None, None]
 
 

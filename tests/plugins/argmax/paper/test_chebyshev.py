@@ -175,7 +175,7 @@ def test_the_radius_scales_with_the_box_and_bounds_the_margin():
     assert wide.radius[0] <= wide.margin * 1e4 * 2 * (1 + 1e-9)
 
 
-def test_a_region_below_the_tolerance_is_told_apart_from_none():
+def test_a_region_below_the_tolerance_differs_from_no_region():
     thin = np.array([[1.0, 0.0], [-1.0, 1e-14]])  # radius about 5e-11
     answer = chebyshev(LinearDecision(thin, None), [0, 1])
     assert answer.status in (CAN, OPEN)

@@ -62,7 +62,7 @@ def weighed(
 )
 @settings(deadline=None, max_examples=60, derandomize=True)
 def test_rows_that_are_not_doubtful_are_positive(n: int, d: int, biased: bool, seed: int, tiny: int) -> None:
-    """And the least products are those of all labels, whatever block of rows they are in."""
+    """The least products are those of all labels, in any block of rows."""
     rng = np.random.default_rng(seed)
     V = rng.standard_normal((3, d))
     rows = rng.standard_normal((n, d))
@@ -106,7 +106,7 @@ def inverses_of(supports: np.ndarray) -> np.ndarray:
 def test_multipliers_are_only_proved_when_they_exist(
     kind: str, d: int, seed: int, noise: float, entry: float | None
 ) -> None:
-    """Whatever is said to be the inverse."""
+    """The proofs hold with any matrix as the inverse."""
     rng = np.random.default_rng(seed)
     supports = np.asarray([layer(kind, d + 1, d, rng) for _ in range(4)], dtype=np.float64)
     inverse = inverses_of(supports)

@@ -187,7 +187,7 @@ def test_a_head_label_with_many_steps_stays_a_cosine():
 
 
 def test_scores_are_those_of_the_embedding():
-    """One row a group: e is the mean direction, whatever the number of steps."""
+    """One row a group: e is the mean direction, after any number of steps."""
     X, _, _ = problem(5, rows=20)
     X = X[np.diff(X.indptr) > 0]
     rows = X.shape[0]

@@ -136,7 +136,7 @@ def test_margins_are_the_heads_scores():
         assert (unlisted < held_out.margins[listed].min() - 0.5).all()
 
 
-def test_what_a_head_does_not_list_is_below_what_it_lists(monkeypatch):
+def test_unlisted_labels_rank_below_listed_ones(monkeypatch):
     from xmckit_eagle.assign import cross_fitting
 
     monkeypatch.setattr(cross_fitting, "LISTED", 2)

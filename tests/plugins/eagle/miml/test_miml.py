@@ -288,7 +288,7 @@ def test_validation_by_bags_or_by_rows(context):
     assert scores["bags"] != scores["rows"]
 
 
-def test_groups_are_needed_unless_told(context):
+def test_groups_are_required_unless_alone_is_set(context):
     with pytest.raises(DataError, match=r"groups.*aggregate.*alone"):
         MIMLHead(**QUICK).fit(small_problem(), context=context)
     MIMLHead(**QUICK, alone=True).fit(small_problem(), context=context)

@@ -1,4 +1,4 @@
-"""Where labels stand once a matcher is there: against brute force, an LP solver and the paper's theorem."""
+"""The leaves of labels, given a matcher: against brute force, an LP solver and the paper's theorem."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_clusters_of_an_index(tmp_path):
         ([], [], 0),
     ],
 )
-def test_what_is_no_tree(parents, label_of, labels):
+def test_malformed_trees_are_rejected(parents, label_of, labels):
     arrays = tuple(np.asarray(level, dtype=np.int32) for level in parents)
     with pytest.raises(DataError, match="label tree"):
         LabelTree(arrays, np.asarray(label_of, dtype=np.int32), labels)

@@ -83,7 +83,7 @@ from xmckit_pecos.xrlinear import XRLinearHead
 """
 
 
-def test_models_predict_where_there_is_no_pecos(tmp_path):
+def test_models_predict_without_pecos(tmp_path):
     train = every_label()
     index = TreeIndexer(leaf_size=5, branching=4).build(train, context=Context(seed=3))
     head = XRLinearHead()

@@ -1,4 +1,4 @@
-"""PECOS in a process of its own, and what is left when it ends the process that it is in."""
+"""PECOS in a subprocess, and recovery after it killed its process."""
 
 from __future__ import annotations
 

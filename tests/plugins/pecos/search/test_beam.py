@@ -37,7 +37,7 @@ def model(
     few_values: bool,
     even: bool = False,
 ) -> LinearModel:
-    """Any weights over any tree whose levels have so many nodes; with few values, most scores are equal to others."""
+    """Return any weights over any tree with these numbers of nodes; with few values, most scores are equal."""
     levels, above = [], 1
     for nodes in sizes:
         rows = features + (bias > 0)

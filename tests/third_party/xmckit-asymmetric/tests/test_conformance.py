@@ -1,4 +1,4 @@
-"""The promises that xmckit relies on, and what the two components are for."""
+"""xmckit's checks of both components, and tests of what they compute."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ QUICK = {"epochs": 2, "dim": 8, "encoder": {"use": "sparse-linear", "width": 8}}
 
 
 @parametrize_with_checks([("head", AsymmetricHead, QUICK)])
-def test_the_head_keeps_its_promises(check):
+def test_contract_of_the_head(check):
     check()
 
 
