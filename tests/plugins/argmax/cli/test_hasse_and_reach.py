@@ -107,7 +107,7 @@ def test_mistakes_are_named(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(xmckit.StorageError, match="no verdicts"):
         call("hasse", tmp_path / "none.npy", "--runs", runs)
     (tmp_path / "bad.npy").write_bytes(b"nothing")
-    with pytest.raises(xmckit.DataError, match="no matrix in numpy's format"):
+    with pytest.raises(xmckit.DataError, match="not a matrix in numpy's format"):
         call("hasse", tmp_path / "bad.npy")
     store.write_arrays(tmp_path / "empty.npz", {"V": W63})
     with pytest.raises(xmckit.DataError, match="no array W"):

@@ -249,4 +249,4 @@ def test_the_layer_is_the_same_after_training_as_one_product(tmp_path):
 def test_a_loss_that_is_always_0_warns(loss, k, warned):
     train = labelled([{0, 3}, {1, 4, 6}, {2}, {5, 7}], 10)
     warnings = fitted(train, slack=4, loss=loss, k=k).facts(train.Y)["warnings"]
-    assert any(text.startswith("nothing was learned: where all 10 labels are output") for text in warnings) == warned
+    assert any(text.startswith("nothing was learned: if all 10 labels are output") for text in warnings) == warned
