@@ -11,7 +11,8 @@ from browser import Browser, Page
 from pages import COMPARISON, SUITE
 
 from xmckit import pipeline
-from xmckit.report import write_comparison, write_suite
+from xmckit.report.comparison_page import write_comparison
+from xmckit.report.suite_page import write_suite
 
 PHONE, PAPER = 390, 720
 # Numbers, and words of our own, that stand on several lines where one word should stand on one.

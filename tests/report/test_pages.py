@@ -19,12 +19,11 @@ from xmckit import UsageError, pipeline, store
 from xmckit.analysis.compare import RecipeDifference
 from xmckit.cli.runs import runs
 from xmckit.errors import shorten
-from xmckit.report import write_comparison, write_report, write_suite
-from xmckit.report.comparison_page import comparison_page
+from xmckit.report.comparison_page import comparison_page, write_comparison
 from xmckit.report.page import render
 from xmckit.report.run_charts import stage_section
-from xmckit.report.run_report import without_index_facts
-from xmckit.report.suite_page import suite_page
+from xmckit.report.run_report import without_index_facts, write_report
+from xmckit.report.suite_page import suite_page, write_suite
 from xmckit.report.tables import Cell, Column, ReportTable, metric_tables, name_cell
 from xmckit.report.texts import number, size, visible
 from xmckit.runs import Run, StageRecord

@@ -173,7 +173,7 @@ def table(suite: str, work: str | None, as_markdown: bool, write: bool, html: st
             raise click.UsageError("--write needs the suite itself, a .toml file")
         results, _ = _write_results(own, results)
     if html is not None:
-        from xmckit.report import write_suite
+        from xmckit.report.suite_page import write_suite
 
         write_suite(results, Path(html))
     if as_json:

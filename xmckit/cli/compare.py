@@ -34,7 +34,7 @@ def compare(runs: tuple[str, ...], html: str | None, draws: int, seed: int, root
     with invocation.terminal_progress() as progress, progress("comparing runs"):
         comparison = compare_runs(finished, draws=draws, seed=seed)
         if html is not None:
-            from xmckit.report import write_comparison
+            from xmckit.report.comparison_page import write_comparison
 
             write_comparison(comparison, Path(html))
     if as_json:

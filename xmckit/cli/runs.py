@@ -92,7 +92,7 @@ def show(run: str, root: str, as_json: bool) -> None:
 def report(run: str, root: str, as_json: bool) -> None:
     """Write the report of RUN again, with this version of xmckit."""
     from xmckit.analysis.combine import check_done
-    from xmckit.report import write_report
+    from xmckit.report.run_report import write_report
     from xmckit.runs import find_run
 
     record = find_run(run, Path(root))

@@ -10,7 +10,7 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage, keys_of
-from xmckit.report import write_report
+from xmckit.report.run_report import write_report
 from xmckit.runs import Run, layout
 
 
