@@ -16,6 +16,7 @@ from scipy.sparse import random as random_sparse
 
 from xmckit import store
 from xmckit.errors import StorageError, UsageError
+from xmckit.store import files
 
 
 @settings(deadline=None, max_examples=50, derandomize=True)
@@ -115,13 +116,13 @@ def test_a_folder_that_somebody_else_completed_first_stays(tmp_path):
 
 def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(tmp_path):
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    (tmp_path / f"{store.TEMPORARY}{store._HOST}-{int(dead.stdout)}-ab-stage").mkdir()
-    (tmp_path / f"{store.TEMPORARY}{store._HOST}-{int(dead.stdout)}-cd-file.json").write_text("")
-    (tmp_path / f"{store.TEMPORARY}{store._HOST}-{os.getpid()}-ef-stage").mkdir()
+    (tmp_path / f"{store.TEMPORARY}{files._HOST}-{int(dead.stdout)}-ab-stage").mkdir()
+    (tmp_path / f"{store.TEMPORARY}{files._HOST}-{int(dead.stdout)}-cd-file.json").write_text("")
+    (tmp_path / f"{store.TEMPORARY}{files._HOST}-{os.getpid()}-ef-stage").mkdir()
     (tmp_path / f"{store.TEMPORARY}elsewhere-{int(dead.stdout)}-ab-stage").mkdir()
     store.remove_stale(tmp_path)
     (tmp_path / f"{store.TEMPORARY}elsewhere-{int(dead.stdout)}-ab-stage").rmdir()
-    assert os.listdir(tmp_path) == [f"{store.TEMPORARY}{store._HOST}-{os.getpid()}-ef-stage"]
+    assert os.listdir(tmp_path) == [f"{store.TEMPORARY}{files._HOST}-{os.getpid()}-ef-stage"]
 
 
 def test_no_space_left_leaves_nothing_behind(tmp_path):

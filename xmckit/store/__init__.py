@@ -1,0 +1,42 @@
+"""Files on disk: written atomically, checked when they are read, never pickled; every error names the file.
+
+May import xmckit.errors only; numpy, scipy, pydantic and safetensors are imported where they are used. Public are the
+names in `__all__`.
+"""
+
+from xmckit.store.arrays import (
+    read_arrays,
+    read_csr,
+    read_matrix,
+    read_strings,
+    read_tensors,
+    write_arrays,
+    write_csr,
+    write_matrix,
+    write_strings,
+    write_tensors,
+)
+from xmckit.store.damage import damaged
+from xmckit.store.documents import canonical_sha256, check_type, read_json, reasons, write_json
+from xmckit.store.files import (
+    TEMPORARY,
+    atomic_file,
+    atomic_folder,
+    check_new_folder,
+    file_sha256,
+    link_file,
+    link_tree,
+    locked,
+    process_alive,
+    remove_folder,
+    remove_stale,
+    temporary_beside,
+    write_text,
+)
+
+__all__ = [
+    "TEMPORARY", "atomic_file", "atomic_folder", "canonical_sha256", "check_new_folder", "check_type", "damaged",
+    "file_sha256", "link_file", "link_tree", "locked", "process_alive", "read_arrays", "read_csr", "read_json",
+    "read_matrix", "read_strings", "read_tensors", "reasons", "remove_folder", "remove_stale", "temporary_beside",
+    "write_arrays", "write_csr", "write_json", "write_matrix", "write_strings", "write_tensors", "write_text",
+]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Arrays, sparse matrices, strings and tensors: npz and safetensors, written atomically, never pickled."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xmckit.store.damage import damaged, explain_damage
+from xmckit.store.files import atomic_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+# zipfile raises RuntimeError for encrypted files and unknown compression.
+_UNREADABLE = (
+    ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile
+)  # fmt: skip
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays of numbers as an uncompressed npz."""
+    import numpy as np
+
+    # numpy.savez would pickle arrays of objects, and fails in a destructor when the disk is full.
+    with atomic_file(path) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Read the arrays of an npz, or only those called `names`, which must exist."""
+    import numpy as np
+
+    # Open the file here: numpy does not close a file that it cannot read.
+    with (
+        explain_damage(path, f"not an npz with {', '.join(names) or 'arrays'}", *_UNREADABLE),
+        open(path, "rb") as stream,
+        np.load(stream, allow_pickle=False) as archive,
+    ):
+        return {name: archive[name] for name in (names or archive.files)}
+
+
+def write_csr(path: Path, matrix: csr_matrix) -> None:
+    import numpy as np
+
+    arrays = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
+    write_arrays(path, {**arrays, "shape": np.asarray(matrix.shape, dtype=np.int64)})
+
+
+def read_csr(path: Path) -> csr_matrix:
+    return _as_csr(path, read_arrays(path))
+
+
+def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
+    from scipy.sparse import csr_matrix
+
+    with explain_damage(path, "not a CSR matrix", ValueError, TypeError, KeyError):
+        parts = tuple(arrays[name] for name in ("data", "indices", "indptr"))
+        matrix = csr_matrix(parts, shape=tuple(int(n) for n in arrays["shape"]))
+        matrix.check_format(full_check=True)
+    return matrix
+
+
+def write_matrix(path: Path, matrix: csr_matrix | np.ndarray) -> None:
+    """Write a CSR matrix or a dense array; `read_matrix` restores the same type."""
+    if hasattr(matrix, "indptr"):
+        write_csr(path, matrix)
+    else:
+        write_arrays(path, {"dense": matrix})
+
+
+def read_matrix(path: Path) -> csr_matrix | np.ndarray:
+    arrays = read_arrays(path)
+    return arrays["dense"] if "dense" in arrays else _as_csr(path, arrays)
+
+
+def write_strings(path: Path, strings: Sequence[str]) -> None:
+    """Write strings as one UTF-8 buffer and offsets, so that millions of texts load in one read."""
+    import numpy as np
+
+    encoded = [string.encode("utf-8", "surrogatepass") for string in strings]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(item) for item in encoded], out=offsets[1:])
+    write_arrays(path, {"utf8": np.frombuffer(b"".join(encoded), dtype=np.uint8), "offsets": offsets})
+
+
+def read_strings(path: Path) -> list[str]:
+    arrays = read_arrays(path, "utf8", "offsets")
+    utf8, ends = arrays["utf8"], arrays["offsets"]
+    if utf8.dtype != "uint8" or ends.dtype.kind != "i" or (utf8.ndim, ends.ndim) != (1, 1) or not len(ends):
+        raise damaged(
+            path, f"expected bytes and offsets, found {utf8.dtype} {utf8.shape} and {ends.dtype} {ends.shape}"
+        )
+    buffer, offsets = utf8.tobytes(), ends.tolist()
+    if offsets[0] or offsets[-1] != len(buffer) or any(end < start for start, end in itertools.pairwise(offsets)):
+        raise damaged(path, f"expected offsets that rise from 0 to {len(buffer)}")
+    with explain_damage(path, "not UTF-8", UnicodeDecodeError):
+        return [buffer[start:end].decode("utf-8", "surrogatepass") for start, end in itertools.pairwise(offsets)]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write torch tensors as safetensors."""
+    from safetensors.torch import save
+
+    content = save({name: tensor.detach().contiguous() for name, tensor in tensors.items()})
+    with atomic_file(path) as stream:
+        stream.write(content)
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    with explain_damage(path, "not a safetensors file", SafetensorError):
+        return load_file(path)
