@@ -12,9 +12,9 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, Groups, HeadSpec, Params, Split, store
-from xmckit.data.model import as_csr
+from xmckit.data.model import as_csr, check_sound
 from xmckit.exhibits import Exhibit
-from xmckit_eagle.assign.choice import Choice, check_sound
+from xmckit_eagle.assign.choice import Choice
 from xmckit_eagle.assign.cross_fitting import check_head
 from xmckit_eagle.assign.normalise import normalise_rows, squared_lengths
 from xmckit_eagle.assign.steps import choose_rows

@@ -259,9 +259,9 @@ def test_real_data(name):
     ("change", "words"),
     [
         ({"format": np.array("bsr")}, r"format 'bsr', expected csr, csc or coo"),
-        ({"shape": np.array([3.5, 5.0])}, "shape is not a list of whole numbers"),
-        ({"shape": np.array([3, 5, 1])}, r"shape \(3, 5, 1\), expected rows and columns"),
-        ({"data": np.ones((3, 1))}, "data is not a list of values"),
+        ({"shape": np.array([3.5, 5.0])}, "expected two whole numbers"),
+        ({"shape": np.array([3, 5, 1])}, r"shape \[3, 5, 1\], expected two whole numbers"),
+        ({"data": np.ones((3, 1))}, "expected a list of numbers"),
     ],
 )
 def test_arrays_that_are_no_sparse_matrix(folder, change, words):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from scipy.sparse import coo_matrix, csc_matrix, csr_matrix, save_npz
+from scipy.sparse import csr_matrix, save_npz
 
 from xmckit import store
 from xmckit.data import reading
@@ -31,7 +31,11 @@ _LARGEST_RATIO = 1040
 _LARGEST_HEADER = 10_000
 
 # The arrays that hold the positions of the values in each format.
-_INDEX_ARRAYS = {"csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "coo": ("row", "col")}
+_FORMATS: dict[str, tuple[Any, tuple[str, str]]] = {
+    "csr": (store.make_csr, ("indices", "indptr")),
+    "csc": (store.make_csc, ("indices", "indptr")),
+    "coo": (store.make_coo, ("row", "col")),
+}
 
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
@@ -67,22 +71,10 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
-    if kind not in _INDEX_ARRAYS:
+    if kind not in _FORMATS:
         raise ValueError(f"format {kind!r}, expected csr, csc or coo")
-    for name in ("shape", *_INDEX_ARRAYS[kind]):
-        if arrays[name].dtype.kind not in "iu" or arrays[name].ndim != 1:
-            raise ValueError(f"{name} is not a list of whole numbers")
-    if arrays["data"].ndim != 1:
-        raise ValueError("data is not a list of values")
-    shape = tuple(arrays["shape"].tolist())
-    if len(shape) != 2 or min(shape) < 0:
-        raise ValueError(f"shape {shape}, expected rows and columns")
-    positions = [arrays[name] for name in _INDEX_ARRAYS[kind]]
-    if kind == "coo":
-        return coo_matrix((arrays["data"], tuple(positions)), shape=shape).tocsr()
-    matrix = (csr_matrix if kind == "csr" else csc_matrix)((arrays["data"], *positions), shape=shape)
-    matrix.check_format(full_check=True)
-    return matrix.tocsr()
+    make, positions = _FORMATS[kind]
+    return make(arrays["data"], *(arrays[name] for name in positions), arrays["shape"]).tocsr()
 
 
 def _read_archive(path: Path) -> dict[str, np.ndarray]:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 
+from xmckit import store
 from xmckit.errors import DataError
 from xmckit.sparse.csr import canonical
 
@@ -36,9 +37,19 @@ def take_rows(X: Features, rows: np.ndarray) -> Features:
 def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
     """Return a `csr_matrix` (the type that PECOS takes) with sorted indices, without duplicates and stored zeros.
 
-    The input does not change: a matrix in this form is shared, any other is copied.
+    The input does not change: a matrix in this form is shared, any other is copied. DataError if it is not sound.
     """
+    if issparse(matrix):
+        check_sound(matrix, "the matrix")
     return canonical(csr_matrix(matrix, dtype=dtype))
+
+
+def check_sound(matrix: Any, what: str) -> None:
+    """Raise DataError if a sparse matrix names rows or columns that it does not have: compiled code does not check."""
+    try:
+        store.check_matrix(matrix)
+    except ValueError as error:
+        raise DataError(f"{what} is not a sound {matrix.format.upper()} matrix: {error}") from None
 
 
 def stored_values(matrix: Matrix) -> np.ndarray:
@@ -69,6 +80,8 @@ class Groups:
     names: Sequence[str] | None = None
 
     def check(self, rows: int, labels: int) -> None:
+        for name, matrix in {"membership": self.membership, "labels": self.labels}.items():
+            check_sound(matrix, f"the groups' {name}")
         groups = self.membership.shape[1]
         if self.membership.shape[0] != rows or self.labels.shape != (groups, labels):
             raise DataError(
@@ -135,6 +148,10 @@ class Split:
             raise DataError(f"{what} has neither features nor texts")
         if self.X is not None and not self.blocks:
             raise DataError(f"{what} has an empty set of feature blocks")
+        parts: dict[str, Any] = {**self.blocks, "labels": self.Y, "weights": self.weights, "filter": self.filter}
+        for name, part in parts.items():
+            if issparse(part):
+                check_sound(part, f"{name} of {what}")
         for name, block in self.blocks.items():
             if block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")

@@ -23,6 +23,7 @@ import torch
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit import store
 from xmckit.data.model import Matrix, as_csr
 from xmckit.errors import PluginError, attribute_errors_to
 from xmckit.nn.batches import Batch, Targets, as_batch
@@ -243,10 +244,10 @@ def _listed_labels(shortlists: Any, shape: tuple[int, int], index: str) -> csr_m
     if shortlists.shape != shape:
         raise PluginError(f"the index {index} gave shortlists of size {shortlists.shape}, expected {shape}")
     try:
-        listed = csr_matrix(shortlists)
-        listed.check_format(full_check=True)
+        store.check_matrix(shortlists)
     except ValueError as error:
         raise PluginError(f"the index {index} gave shortlists that are not a sound CSR matrix: {error}") from None
+    listed = csr_matrix(shortlists)
     if np.isnan(listed.data).any():
         raise PluginError(f"the index {index} gave a score that is not a number (NaN)")
     return as_csr(csr_matrix((listed.data != -np.inf, listed.indices, listed.indptr), shape=shape))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit import store
 from xmckit.context import map_on_threads
 from xmckit.errors import DataError, UsageError
 
@@ -27,13 +28,10 @@ def csr_pattern(matrix: csr_matrix, what: str) -> Pattern:
     if getattr(matrix, "format", "") != "csr":
         form = getattr(matrix, "format", type(matrix).__name__)
         raise UsageError(f"{what} has to be a CSR matrix, not {form.upper()}")
-    columns = matrix.shape[1]
-    if columns > LARGEST_INT32:
-        raise DataError(f"{what} has {columns} columns, expected at most {LARGEST_INT32}")
     try:
-        matrix.check_format(full_check=True)
+        store.check_matrix(matrix)
     except ValueError as error:
-        raise DataError(f"{what} is not a sound CSR matrix with {columns} columns: {error}") from None
+        raise DataError(f"{what} is not a sound CSR matrix with {matrix.shape[1]} columns: {error}") from None
     return Pattern(matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmckit.store.damage import damaged, explain_damage
 from xmckit.store.files import atomic_file
+from xmckit.store.matrices import make_csr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,13 +58,8 @@ def read_csr(path: Path) -> csr_matrix:
 
 
 def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
-    from scipy.sparse import csr_matrix
-
     with explain_damage(path, "not a CSR matrix", ValueError, TypeError, KeyError):
-        parts = tuple(arrays[name] for name in ("data", "indices", "indptr"))
-        matrix = csr_matrix(parts, shape=tuple(int(n) for n in arrays["shape"]))
-        matrix.check_format(full_check=True)
-    return matrix
+        return make_csr(*(arrays[name] for name in ("data", "indices", "indptr", "shape")))
 
 
 def write_matrix(path: Path, matrix: csr_matrix | np.ndarray) -> None:

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import fmpq, fmpz_mat
 
+from xmckit import store
+
 Certificate = tuple[np.ndarray, np.ndarray]  # labels and multipliers
 
 
@@ -88,12 +90,10 @@ def read_layer(arrays: dict[str, np.ndarray]) -> StoredLayer:
 
 def read_label_sets(arrays: dict[str, np.ndarray], labels: int) -> list[np.ndarray]:
     """Return the rows of a CSR matrix as arrays of label numbers."""
-    indices, indptr, shape = arrays["indices"], arrays["indptr"], arrays["shape"].tolist()
-    if shape[1] != labels or len(indptr) != shape[0] + 1 or np.any((indices < 0) | (indices >= labels)):
-        raise Rejection(f"label sets of size {shape} do not fit {labels} labels")
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any() or (arrays["data"] != 1).any():
-        raise Rejection("label sets are not a CSR matrix of ones")
-    return [indices[start:end] for start, end in itertools.pairwise(indptr)]
+    sets = store.make_csr(*(arrays[name] for name in ("data", "indices", "indptr", "shape")))
+    if sets.shape[1] != labels or (sets.data != 1).any():
+        raise Rejection(f"expected ones in a matrix of {labels} columns, found label sets of size {sets.shape}")
+    return [sets.indices[start:end] for start, end in itertools.pairwise(sets.indptr)]
 
 
 def prove(status: str, evidence: Evidence) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix, issparse
 
 from xmckit import DataError, Matrix
-from xmckit.data.model import as_csr
+from xmckit.data.model import as_csr, check_sound
 from xmckit_eagle.assign.algorithm1 import NOTHING, LabelGroups, Members, Rules, assign_labels, make_scratch
 from xmckit_eagle.assign.normalise import squared_lengths
 from xmckit_eagle.assign.rows import compiled_rows, group_products, products_with_sum
@@ -177,15 +177,6 @@ def _lots(seed: int, labels: int) -> np.ndarray:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         z = (z ^ (z >> np.uint64(shift))) * np.uint64(factor)
     return z ^ (z >> np.uint64(31))
-
-
-def check_sound(matrix: csr_matrix, what: str) -> None:
-    """Raise DataError if a matrix names rows or columns that it does not have: compiled code does not check."""
-    try:
-        matrix.check_format(full_check=True)
-    except ValueError as error:
-        size = " × ".join(str(n) for n in matrix.shape)
-        raise DataError(f"{what} is not a sound matrix of {size}: {error}") from None
 
 
 def _check_inputs(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tuple[Matrix, csc_matrix, csc_matrix]:

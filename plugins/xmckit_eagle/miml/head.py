@@ -17,7 +17,7 @@ from pydantic import Field
 from scipy.sparse import csr_matrix, diags, issparse, vstack
 
 from xmckit import Context, DataError, Groups, Matrix, Params, Split, TopK, UsageError
-from xmckit.data.model import as_csr
+from xmckit.data.model import as_csr, check_sound
 from xmckit.nn import (
     Network,
     Targets,
@@ -32,7 +32,7 @@ from xmckit.nn import (
 )
 from xmckit.protocols import LabelIndex
 from xmckit.sparse import topk_dense
-from xmckit_eagle.assign.choice import assign, check_sound
+from xmckit_eagle.assign.choice import assign
 from xmckit_eagle.miml.network import (
     BagBatch,
     Bags,

@@ -22,9 +22,8 @@ import torch
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit import DataError, Matrix
-from xmckit.data.model import as_csr
+from xmckit.data.model import as_csr, check_sound
 from xmckit.nn import Batch, FeatureTable, Targets, Threads, as_batch, linear
-from xmckit_eagle.assign.choice import check_sound
 
 # Entries of V₁ that are computed at a time without gradients.
 CONCEPTS_AT_ONCE = 1 << 24

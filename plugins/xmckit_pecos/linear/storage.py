@@ -148,26 +148,19 @@ def _expect(path: Path, about: Mapping[str, Any], sizes: Mapping[str, int]) -> N
 def _read_csc(path: Path) -> csc_matrix:
     """Read a float32 CSC matrix with sorted columns, and check every number of it."""
     arrays = store.read_arrays(path, "data", "indices", "indptr", "shape", "format")
-    data, indices, indptr, shape = (arrays[name] for name in ("data", "indices", "indptr", "shape"))
-    integers = all(array.ndim == 1 and array.dtype in (np.int32, np.int64) for array in (indices, indptr, shape))
-    if arrays["format"].tobytes() != b"csc" or len(np.atleast_1d(shape)) != 2:
-        raise store.damaged(path, "expected a matrix in the format csc")
-    if not integers or data.dtype != np.float32 or data.ndim != 1:
-        raise store.damaged(path, "expected a matrix of float32 with int32 or int64 indices")
-    rows, columns = (int(size) for size in shape)
-    if not (0 < rows < 2**31 and 0 < columns < 2**31) or len(indptr) != columns + 1 or len(data) != len(indices):
-        raise store.damaged(path, f"{len(data)} values and {len(indptr)} starts do not make {rows} × {columns}")
-    if indptr[0] != 0 or indptr[-1] != len(data) or (np.diff(indptr) < 0).any():
-        raise store.damaged(path, "the starts of its columns do not rise from 0 to the number of values")
-    if len(indices) and not 0 <= indices.min() <= indices.max() < rows:
-        raise store.damaged(path, f"an index is not between 0 and {rows - 1}")
-    if not _columns_rise(indices, indptr):
+    signed = all(arrays[name].dtype in (np.int32, np.int64) for name in ("indices", "indptr"))
+    if arrays["format"].tobytes() != b"csc" or arrays["data"].dtype != np.float32 or not signed:
+        raise store.damaged(path, "expected a matrix of float32 with int32 or int64 indices in the format csc")
+    try:
+        matrix = store.make_csc(*(arrays[name] for name in ("data", "indices", "indptr", "shape")))
+    except ValueError as error:
+        raise store.damaged(path, f"not a CSC matrix: {error}") from None
+    if 0 in matrix.shape:
+        raise store.damaged(path, f"expected rows and columns, found {matrix.shape}")
+    if not _columns_rise(matrix.indices, matrix.indptr):
         raise store.damaged(path, "the indices of a column do not rise")
-    if not np.isfinite(data).all():
+    if not np.isfinite(matrix.data).all():
         raise store.damaged(path, "a value is not a finite number")
-    # csc_matrix((data, indices, indptr)) would widen the indices if only the starts need it
-    matrix = csc_matrix((rows, columns), dtype=np.float32)
-    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
     return matrix
 
 

@@ -249,7 +249,7 @@ def test_groups_that_name_rows_or_labels_that_do_not_exist_are_refused():
     train, _ = planted()
     labels = train.groups.labels.copy()
     labels.indices[0] = 99
-    with pytest.raises(xmckit.DataError, match="groups' labels is not a sound matrix of 60 × 8"):
+    with pytest.raises(xmckit.DataError, match="groups' labels is not a sound CSR matrix"):
         applied(replace(train, groups=replace(train.groups, labels=labels)))
 
 

@@ -327,10 +327,10 @@ def test_groups_that_name_rows_or_groups_that_do_not_exist_are_refused(context):
         beyond = getattr(split.groups, name).copy()
         beyond.indices[-1] = 10**6
         groups = replace(split.groups, **{name: beyond})
-        with pytest.raises(DataError, match=f"the groups' {name} is not a sound matrix"):
+        with pytest.raises(DataError, match=f"the groups' {name} is not a sound CSR matrix"):
             MIMLHead(**QUICK).fit(replace(split, groups=groups), context=context)
         if name == "membership":
-            with pytest.raises(DataError, match="not a sound matrix"):
+            with pytest.raises(DataError, match="not a sound CSR matrix"):
                 head.predict(split.X, 3, groups=groups)
 
 

@@ -155,7 +155,7 @@ DAMAGE = {
     "an index below 0": (negative, "W.npz", "not between 0 and"),
     "a label in two clusters": (two_clusters, "C.npz", "do not rise|several clusters"),
     "an unsorted column": (unsorted_column, "C.npz", "do not rise"),
-    "starts that fall": (falling_starts, "C.npz", "starts of its columns"),
+    "starts that fall": (falling_starts, "C.npz", "indptr decreases"),
     "a pickle": (pickled, "W.npz", "pickle"),
     "a value that is no number": (
         lambda folder: rewrite(folder / LAST / "C.npz", data=np.full(12, np.nan, np.float32)), "C.npz", "finite"),
@@ -163,7 +163,7 @@ DAMAGE = {
     "unsigned indices": (
         lambda folder: rewrite(folder / LAST / "C.npz", indices=np.arange(12, dtype=np.uint64)), "C.npz", "int32"),
     "another shape": (lambda folder: rewrite(folder / LAST / "C.npz", shape=np.asarray([11, 3])), "C.npz", "between"),
-    "no shape": (lambda folder: rewrite(folder / LAST / "C.npz", shape=np.asarray(7)), "C.npz", "csc"),
+    "no shape": (lambda folder: rewrite(folder / LAST / "C.npz", shape=np.asarray(7)), "C.npz", "shape 7"),
     "another format": (lambda folder: rewrite(folder / LAST / "C.npz", format=np.asarray(b"csr")), "C.npz", "csc"),
     "another number of clusters": (a_fourth_cluster, "param.json", "nr_codes"),
     "a level that is missing": (lambda folder: shutil.rmtree(folder / LAST), "param.json", "no such file"),
