@@ -46,7 +46,7 @@ def checked_features(X: Any, split: Split, use: str) -> Matrix:
     return X
 
 
-def with_labels_of(before: Split, after: Any, use: str) -> Split:
+def checked_labels(before: Split, after: Any, use: str) -> Split:
     """Return `before` with the labels, weights and groups of `after`: all that a label stage may change."""
     if not isinstance(after, Split):
         raise PluginError(f"label preprocessor {use} gave a {type(after).__name__}, expected a Split")

@@ -13,7 +13,7 @@ from xmckit import exhibits, store
 from xmckit.context import Context
 from xmckit.data.model import Dataset, Split
 from xmckit.data.saved import load_split, save_split
-from xmckit.pipeline.output_checks import check_unchanged, checked_facts, with_labels_of
+from xmckit.pipeline.output_checks import check_unchanged, checked_facts, checked_labels
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import ComponentStage, Stage
 from xmckit.pipeline.stages.features import FeaturesStage
@@ -51,7 +51,7 @@ class LabelsStage(ComponentStage[Split]):
         preprocessor = self.setup.build(self.section)
         with check_unchanged(self.who, self._rows_before):
             output = preprocessor.apply(self._rows_before, context=context.using(seed=self._seed))
-        rows = with_labels_of(self._rows_before, output, self.use)
+        rows = checked_labels(self._rows_before, output, self.use)
         save_split(replace(rows, X=None, texts=None, names=None), folder)
         if offers(preprocessor, SupportsSave):
             (folder / layout.PREPROCESSOR).mkdir()
