@@ -10,9 +10,8 @@ from scipy.sparse import csr_matrix
 
 pytest.importorskip("pecos")
 
-from pecos_problems import every_label, problem
+from pecos_problems import every_label, objectives, problem, random_problem
 from pydantic import ValidationError
-from test_assignment import objectives, random_problem
 from xmckit_pecos import overlap
 from xmckit_pecos.labels import assignment, auction
 from xmckit_pecos.labels.tree import tree_of_leaves

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pecos_problems import objectives, random_problem
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_matrix, kron
 from scipy.sparse import eye as identity
@@ -14,16 +15,6 @@ from xmckit_pecos.labels.assignment import Placement, Reachability
 from xmckit_pecos.labels.meanings import MeaningRule
 
 seeds = st.integers(0, 2**32 - 1)
-
-
-def random_problem(seed: int, *, rows: int = 25, labels: int = 9, leaves: int = 6, beam: int | None = None):
-    """(Y, M, a partition): M has `beam` ones a row; some labels are on no row, and some rows have no label."""
-    rng = np.random.default_rng(seed)
-    beam = beam or int(rng.integers(1, leaves + 1))
-    popular = rng.random(leaves) ** 3
-    M = np.argsort(rng.random((rows, leaves)) * popular, axis=1).argsort(axis=1) >= leaves - beam
-    Y = rng.random((rows, labels)) < rng.random(labels) ** 2
-    return csr_matrix(Y, dtype=np.float32), csr_matrix(M, dtype=np.float32), rng.integers(0, leaves, labels, np.int32)
 
 
 def of_partition(leaf_of) -> Placement:
@@ -35,12 +26,6 @@ def clusters(placed: Placement, labels: int, leaves: int) -> np.ndarray:
     np.add.at(C, (placed.label_of, placed.leaf_of), 1)
     assert C.max(initial=0) <= 1, "a label stands in a leaf twice"
     return C
-
-
-def objectives(Y, M, C) -> tuple[int, int]:
-    """(Tr(YᵀBinary(MCᵀ)), Σ C∘(YᵀM)) by the formulas."""
-    Y, M = Y.toarray(), M.toarray()
-    return int(np.trace(Y.T @ (M @ C.T > 0))), int((C * (Y.T @ M)).sum())
 
 
 def optimum(S: np.ndarray, copies: int, room: np.ndarray) -> float:
