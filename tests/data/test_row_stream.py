@@ -229,3 +229,8 @@ def test_matrices_come_in_chunks(monkeypatch, tmp_path):
     X[5, 1] = np.nan
     with pytest.raises(DataError, match="row 5: a value is not a finite number"):
         list(matrix_chunks(X, tmp_path))
+
+
+def test_a_json_string_has_no_id_called_like_the_column():
+    (rows,) = read_chunks(Lines(io.BufferedReader(io.BytesIO(b'"a"\n')), "x"), "jsonl", column="id")
+    assert (list(rows.texts), rows.ids) == (["a"], [None])

@@ -256,6 +256,13 @@ METRIC = {"kind": "metric", "section": '[[score.metrics]]\nuse = "bad"'}
             "after label preprocessor bad: train has ",
             0,
         ),
+        (
+            LABELS,
+            "def apply(self, train, *, context):\n    weights = train.Y.copy()\n    weights.indptr[-1] = 0\n"
+            "    return replace(train, weights=weights)",
+            "weights of label preprocessor bad is not a sound CSR matrix: indptr decreases",
+            0,
+        ),
         (LABELS, "def apply(self, train, *, context):\n    return {}['gone']", "bad raised KeyError: 'gone'", 2),
         (METRIC, "def compute(self, evaluation): return 3.0", "metric Bad gave a float, expected numbers by name", 0),
         (

@@ -17,6 +17,7 @@ import pytest
 
 from xmckit import pipeline, store
 from xmckit.errors import DataError, StorageError, UsageError, XmckitError
+from xmckit.pipeline.cache import is_complete
 from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
 from xmckit.runs import Run, find_run, find_runs
@@ -435,3 +436,9 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_half_written(write_recipe, 
     assert leftovers(root) == []
     assert list((root / ".cache").iterdir()) == []
     assert [run.status for run in find_runs(root)] == ["failed"]
+
+
+def test_what_is_no_stage_in_the_cache_is_not_complete(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "stage.json").mkdir(parents=True)
+    assert not any(is_complete(tmp_path / name, "key") for name in ("file", "folder", "nothing"))

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
-from xmckit.data.model import Dataset, Matrix, Split, as_csr
+from xmckit.data.model import Dataset, Matrix, Split, as_csr, check_sound
 from xmckit.errors import DataError, PluginError
 from xmckit.records import Evaluation, TopK
 
@@ -54,6 +54,12 @@ def checked_labels(before: Split, after: Any, use: str) -> Split:
         raise PluginError(
             f"label preprocessor {use} changed the number of rows or labels from {before.Y.shape} to {after.Y.shape}"
         )
+    for what, matrix in (("labels", after.Y), ("weights", after.weights)):
+        try:
+            if matrix is not None:
+                check_sound(matrix, f"{what} of label preprocessor {use}")
+        except DataError as error:
+            raise PluginError(str(error)) from None
     weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()
     changed = replace(before, Y=as_csr(after.Y), weights=weights, groups=after.groups)
     for what, matrix in (("label", changed.Y), ("weight", weights)):

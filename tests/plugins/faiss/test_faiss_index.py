@@ -291,6 +291,8 @@ def test_an_index_in_head_space_is_empty_at_first(tmp_path):
     index.save(tmp_path)
     again = FaissIndexer.load(tmp_path, context=CONTEXT)
     again.rebuild(vectors(60))
+    with pytest.raises(UsageError, match="features have to pass the head first"):
+        again.embed(planted().matrix)
     assert again.shortlist(vectors(2), 3).nnz == 6
     with pytest.raises(UsageError, match="only an index over the rows of a head"):
         FaissIndexer().build(planted(), context=CONTEXT).rebuild(vectors(60))
