@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
 from xmckit import Configured, Context, DataError, Groups, HeadSpec, Params, Split, store
-from xmckit.data.model import as_csr, check_sound
+from xmckit.data.model import as_csr
 from xmckit.exhibits import Exhibit
 from xmckit_eagle.assign.choice import Choice
 from xmckit_eagle.assign.cross_fitting import check_head
@@ -200,7 +200,7 @@ def _check_groups(train: Split) -> Groups:
         )
     train.groups.check(train.rows, train.labels)
     for what, matrix in {"membership": train.groups.membership, "labels": train.groups.labels}.items():
-        check_sound(matrix, f"the groups' {what}")
+        store.check_matrix(matrix, f"the groups' {what}")
     return Groups(as_csr(train.groups.membership), as_csr(train.groups.labels), train.groups.names)
 
 

@@ -120,5 +120,5 @@ def test_features_beyond_the_last_column():
     X, Y = csr_matrix(np.eye(3, 5, dtype=np.float32)), csr_matrix(np.eye(3, dtype=np.float32))
     X.indices[0] = 10_000_000
     for projection in (None, random_projection(5, 4, np.random.default_rng(0))):
-        with pytest.raises(DataError, match="feature matrix is not a sound CSR matrix with 5 columns"):
+        with pytest.raises(DataError, match="feature matrix is not a sound CSR matrix"):
             label_centroids(X, Y, projection=projection)

@@ -147,5 +147,5 @@ def test_wrong_arguments():
         topk_dense(np.zeros(2, dtype=np.float32), 1)
     broken = as_matrix([[(0, 1.0)]], 2)
     broken.indices = np.array([-4], dtype=np.int32)
-    with pytest.raises(DataError, match="not a sound CSR matrix with 2 columns"):
+    with pytest.raises(DataError, match="not a sound CSR matrix"):
         topk_csr(broken, 1)

@@ -136,8 +136,12 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_every_entry_point_refuses_a_broken_matrix(name, tmp_path):
     matrix = broken(BROKEN[name])
-    with pytest.raises(ValueError, match=r"\w"):
-        store.check_matrix(matrix)
+    with pytest.raises(DataError, match="this is not a sound CSR matrix"):
+        store.check_matrix(matrix, "this")
+    transposed = sp.csc_matrix((30, 20))
+    transposed.data, transposed.indices, transposed.indptr = matrix.data, matrix.indices, matrix.indptr
+    with pytest.raises(DataError, match="this is not a sound CSC matrix"):
+        store.check_matrix(transposed, "this")
     with pytest.raises(DataError, match="not a sound CSR matrix"):
         as_csr(matrix)
     with pytest.raises(DataError, match="not a sound CSR matrix"):
@@ -164,9 +168,22 @@ def test_sizes_that_cannot_be_are_refused(shape):
         store.make_csr(matrix.data, matrix.indices, matrix.indptr, shape)
 
 
-def test_formats_without_a_check_are_refused():
-    with pytest.raises(ValueError, match="format bsr, expected csr, csc or coo"):
-        store.check_matrix(sp.bsr_matrix(np.eye(4)))
+@pytest.mark.parametrize("form", ["bsr", "coo", "csc", "csr", "dia", "dok", "lil"])
+def test_a_sound_matrix_of_any_format_is_taken(form):
+    matrix = sound_csr()
+    np.testing.assert_array_equal(as_csr(matrix.asformat(form)).toarray(), matrix.toarray())
+
+
+@pytest.mark.parametrize(("name", "position"), [("indptr", -1), ("indices", 0)])
+def test_broken_blocks_are_refused(name, position):
+    matrix = sp.bsr_matrix(sound_csr(), blocksize=(2, 3))
+    getattr(matrix, name)[position] = 10**6
+    with pytest.raises(DataError, match="the matrix is not a sound BSR matrix"):
+        as_csr(matrix)
+    matrix = sp.bsr_matrix(sound_csr(), blocksize=(2, 3))
+    matrix.data = matrix.data[:, :, :0]
+    with pytest.raises(DataError, match="do not divide"):
+        as_csr(matrix)
 
 
 def test_a_matrix_shares_its_arrays():

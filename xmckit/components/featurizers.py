@@ -16,7 +16,6 @@ from xmckit.context import Context, map_on_threads
 from xmckit.data.model import ONLY_BLOCK, Matrix, Split, as_csr, check_entries, stored_values
 from xmckit.errors import DataError, UsageError, nearest
 from xmckit.params import Configured, Params
-from xmckit.sparse.csr import csr_pattern
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.text import CountedTerms, Spread, Terms, Vocabulary, count_terms, learn_terms
 
@@ -300,8 +299,8 @@ def _check_finite(matrix: Matrix, name: str) -> None:
 def _named_blocks(split: Split) -> dict[str, Matrix]:
     if split.blocks:
         for name, block in split.blocks.items():
-            if getattr(block, "format", "") == "csr":
-                csr_pattern(block, f"the feature block {name}")
+            if issparse(block):
+                store.check_matrix(block, f"the feature block {name}")
         return dict(split.blocks)
     if split.texts is not None:
         raise DataError('these rows have texts but no feature matrix: add `[features] use = "tfidf"` to the recipe')

@@ -34,22 +34,15 @@ def take_rows(X: Features, rows: np.ndarray) -> Features:
     return {name: block[rows] for name, block in X.items()} if isinstance(X, Mapping) else X[rows]
 
 
-def as_csr(matrix: Any, dtype: type = np.float32) -> csr_matrix:
+def as_csr(matrix: Any, dtype: type = np.float32, *, what: str = "the matrix") -> csr_matrix:
     """Return a `csr_matrix` (the type that PECOS takes) with sorted indices, without duplicates and stored zeros.
 
-    The input does not change: a matrix in this form is shared, any other is copied. DataError if it is not sound.
+    The input does not change: a matrix in this form is shared, any other is copied. DataError, which calls the matrix
+    `what`, if it is not sound.
     """
     if issparse(matrix):
-        check_sound(matrix, "the matrix")
+        store.check_matrix(matrix, what)
     return canonical(csr_matrix(matrix, dtype=dtype))
-
-
-def check_sound(matrix: Any, what: str) -> None:
-    """Raise DataError if a sparse matrix names rows or columns that it does not have: compiled code does not check."""
-    try:
-        store.check_matrix(matrix)
-    except ValueError as error:
-        raise DataError(f"{what} is not a sound {matrix.format.upper()} matrix: {error}") from None
 
 
 def stored_values(matrix: Matrix) -> np.ndarray:
@@ -81,7 +74,7 @@ class Groups:
 
     def check(self, rows: int, labels: int) -> None:
         for name, matrix in {"membership": self.membership, "labels": self.labels}.items():
-            check_sound(matrix, f"the groups' {name}")
+            store.check_matrix(matrix, f"the groups' {name}")
         groups = self.membership.shape[1]
         if self.membership.shape[0] != rows or self.labels.shape != (groups, labels):
             raise DataError(
@@ -151,7 +144,7 @@ class Split:
         parts: dict[str, Any] = {**self.blocks, "labels": self.Y, "weights": self.weights, "filter": self.filter}
         for name, part in parts.items():
             if issparse(part):
-                check_sound(part, f"{name} of {what}")
+                store.check_matrix(part, f"{name} of {what}")
         for name, block in self.blocks.items():
             if block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")

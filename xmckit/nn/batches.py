@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix, issparse
 
-from xmckit.data.model import Matrix, as_csr
+from xmckit.data.model import Matrix, as_csr, check_entries, stored_values
 from xmckit.errors import DataError
-from xmckit.sparse.csr import csr_pattern, first_row_not_finite
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,11 @@ class Targets:
 
 def as_inputs(X: Matrix) -> Matrix:
     """Return X as canonical CSR float32 or as a dense float32 array, all finite; the argument does not change."""
-    if getattr(X, "format", "") == "csr":
-        csr_pattern(X, "the feature matrix")  # scipy's code must not run on a broken matrix
     with np.errstate(over="ignore"):  # values too large for float32 become infinite and raise below
-        inputs: Any = as_csr(X) if issparse(X) else np.asarray(X, dtype=np.float32)
+        inputs: Any = as_csr(X, what="the feature matrix") if issparse(X) else np.asarray(X, dtype=np.float32)
     if inputs.ndim != 2:
         raise DataError(f"features must have two dimensions, rows × features, found {inputs.ndim}")
-    row = first_row_not_finite(inputs)
-    if row >= 0:
-        raise DataError("a feature is not a finite number of 32 bits", row=row)
+    check_entries(inputs, np.isfinite(stored_values(inputs)), "a feature is not a finite number of 32 bits")
     return inputs
 
 

@@ -39,7 +39,6 @@ from xmckit.nn.validation import Validation
 from xmckit.params import Configured, Params, Spec
 from xmckit.protocols import LabelIndex, NamedIndex, SupportsFacts, offers
 from xmckit.records import Alternating, LinearDecision, TopK
-from xmckit.sparse.csr import csr_pattern
 
 LISTED_AT_ONCE = 1 << 26  # candidates of validation rows that are kept for all epochs
 
@@ -174,7 +173,7 @@ class TorchHead(Configured, ABC):
     # The contract of a head
 
     def fit(self, train: Split, *, indexes: Sequence[LabelIndex] = (), context: Context) -> None:
-        csr_pattern(csr_matrix(train.Y), "the label matrix")
+        store.check_matrix(train.Y, "the label matrix")
         train = without_stored_zeros(train)
         examples = self.examples(train)
         self._indexes = Indexes(indexes, train.labels) if indexes else None

@@ -25,7 +25,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
 from xmckit.data.model import Matrix, as_csr
-from xmckit.errors import PluginError, attribute_errors_to
+from xmckit.errors import DataError, PluginError, attribute_errors_to
 from xmckit.nn.batches import Batch, Targets, as_batch
 from xmckit.nn.threads import Threads, slices
 from xmckit.nn.training import RowExamples
@@ -244,9 +244,9 @@ def _listed_labels(shortlists: Any, shape: tuple[int, int], index: str) -> csr_m
     if shortlists.shape != shape:
         raise PluginError(f"the index {index} gave shortlists of size {shortlists.shape}, expected {shape}")
     try:
-        store.check_matrix(shortlists)
-    except ValueError as error:
-        raise PluginError(f"the index {index} gave shortlists that are not a sound CSR matrix: {error}") from None
+        store.check_matrix(shortlists, f"the matrix that the index {index} gave")
+    except DataError as error:
+        raise PluginError(str(error)) from None
     listed = csr_matrix(shortlists)
     if np.isnan(listed.data).any():
         raise PluginError(f"the index {index} gave a score that is not a number (NaN)")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
-from xmckit.data.model import Dataset, Matrix, Split, as_csr, check_sound
+from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
 from xmckit.records import Evaluation, TopK
 
@@ -57,7 +57,7 @@ def checked_labels(before: Split, after: Any, use: str) -> Split:
     for what, matrix in (("labels", after.Y), ("weights", after.weights)):
         try:
             if matrix is not None:
-                check_sound(matrix, f"{what} of label preprocessor {use}")
+                store.check_matrix(matrix, f"{what} of label preprocessor {use}")
         except DataError as error:
             raise PluginError(str(error)) from None
     weights = None if after.weights is None else csr_matrix(after.weights, dtype=np.float32).sorted_indices()

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import map_on_threads
-from xmckit.errors import DataError, UsageError
+from xmckit.errors import UsageError
 
 LARGEST_INT32 = np.iinfo(np.int32).max
 
@@ -28,10 +28,7 @@ def csr_pattern(matrix: csr_matrix, what: str) -> Pattern:
     if getattr(matrix, "format", "") != "csr":
         form = getattr(matrix, "format", type(matrix).__name__)
         raise UsageError(f"{what} has to be a CSR matrix, not {form.upper()}")
-    try:
-        store.check_matrix(matrix)
-    except ValueError as error:
-        raise DataError(f"{what} is not a sound CSR matrix with {matrix.shape[1]} columns: {error}") from None
+    store.check_matrix(matrix, what)
     return Pattern(matrix.indptr.astype(np.int64, copy=False), matrix.indices.astype(np.int32, copy=False))
 
 
@@ -50,17 +47,6 @@ def canonical(matrix: csr_matrix) -> csr_matrix:
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
     return matrix
-
-
-def first_row_not_finite(matrix: Any) -> int:
-    """Return the first row of a CSR matrix or an array with a value that is not a finite number, or −1."""
-    finite = np.isfinite(matrix.data if issparse(matrix) else matrix)
-    if finite.all():
-        return -1
-    first = finite.argmin()
-    if issparse(matrix):
-        return int(np.searchsorted(matrix.indptr, first, side="right")) - 1
-    return int(np.unravel_index(first, finite.shape)[0])
 
 
 def row_pointers(sizes: np.ndarray | list[int]) -> np.ndarray:

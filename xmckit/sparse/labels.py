@@ -8,8 +8,9 @@ import numpy as np
 from numba import njit
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit import store
 from xmckit.errors import DataError, UsageError
-from xmckit.sparse.csr import Pattern, canonical_pattern, csr_pattern, map_row_blocks, row_pointers, sorted_csr
+from xmckit.sparse.csr import Pattern, canonical_pattern, map_row_blocks, row_pointers, sorted_csr
 from xmckit.sparse.normalise import weigh_rows
 from xmckit.sparse.product import Entries, multiply, transpose
 from xmckit.sparse.topk import offer, pour
@@ -47,8 +48,8 @@ def label_centroids(X: Any, Y: csr_matrix, *, projection: Any = None, workers: i
     """
     indptr, labels = canonical_pattern(Y, "the label matrix")
     if issparse(X):
+        store.check_matrix(X, "the feature matrix")
         X = csr_matrix(X)
-        csr_pattern(X, "the feature matrix")
     if X.shape[0] != Y.shape[0]:
         raise DataError(f"centroids need as many rows of features as of labels, found {X.shape[0]} and {Y.shape[0]}")
     if projection is not None and projection.shape[0] != X.shape[1]:

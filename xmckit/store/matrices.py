@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from xmckit.errors import DataError
+
 if TYPE_CHECKING:
     import numpy as np
     from scipy.sparse import coo_matrix, csc_matrix, csr_matrix
@@ -45,15 +47,29 @@ def make_coo(data: np.ndarray, row: np.ndarray, col: np.ndarray, shape: Sizes) -
     return coo_matrix((data, (row, col)), shape=(rows, columns))
 
 
-def check_matrix(matrix: Any) -> None:
-    """Raise ValueError unless a scipy matrix of any origin is sound: its arrays, and the numbers in them."""
-    if matrix.format == "coo":
-        make_coo(matrix.data, matrix.row, matrix.col, matrix.shape)
-    elif matrix.format in ("csr", "csc"):
-        major = int(matrix.format == "csc")
-        _check_compressed(matrix.data, matrix.indices, matrix.indptr, matrix.shape, major)
-    else:
-        raise ValueError(f"format {matrix.format}, expected csr, csc or coo")
+def check_matrix(matrix: Any, what: str) -> None:
+    """Raise DataError unless a scipy matrix of any origin is sound; `what` names it in the message.
+
+    Formats that scipy converts in Python (lil, dok, dia) have no index arrays to check.
+    """
+    try:
+        if matrix.format == "coo":
+            make_coo(matrix.data, matrix.row, matrix.col, matrix.shape)
+        elif matrix.format == "bsr":
+            _check_blocks(matrix)
+        elif matrix.format in ("csr", "csc"):
+            major = int(matrix.format == "csc")
+            _check_compressed(matrix.data, matrix.indices, matrix.indptr, matrix.shape, major)
+    except ValueError as error:
+        raise DataError(f"{what} is not a sound {matrix.format.upper()} matrix: {error}") from None
+
+
+def _check_blocks(matrix: Any) -> None:
+    blocks, *size = matrix.data.shape
+    if len(size) != 2 or 0 in size or any(total % part for total, part in zip(matrix.shape, size, strict=True)):
+        raise ValueError(f"{blocks} blocks of size {size} do not divide {matrix.shape}")
+    shape = [total // part for total, part in zip(matrix.shape, size, strict=True)]
+    _check_compressed(matrix.data[:, 0, 0], matrix.indices, matrix.indptr, shape, 0)
 
 
 def _make_compressed(kind: Any, data: Any, indices: Any, indptr: Any, shape: Sizes) -> Any:

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csc_matrix, csr_matrix, issparse
 
-from xmckit import DataError, Matrix
-from xmckit.data.model import as_csr, check_sound
+from xmckit import DataError, Matrix, store
+from xmckit.data.model import as_csr, check_entries, stored_values
 from xmckit_eagle.assign.algorithm1 import NOTHING, LabelGroups, Members, Rules, assign_labels, make_scratch
 from xmckit_eagle.assign.normalise import squared_lengths
 from xmckit_eagle.assign.rows import compiled_rows, group_products, products_with_sum
@@ -188,7 +188,7 @@ def _check_inputs(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tupl
     if labels.shape[0] != membership.shape[1]:
         raise DataError(f"rows are in {membership.shape[1]} groups, but there are labels for {labels.shape[0]} groups")
     for what, matrix in {"membership": membership, "labels": labels}.items():
-        check_sound(matrix, f"the groups' {what}")
+        store.check_matrix(matrix, f"the groups' {what}")
         if not (np.isfinite(matrix.data) & (matrix.data >= 0)).all():
             raise DataError(f"the groups' {what} has a value that is negative or not a number")
     by_group, by_label = (as_csr(matrix).tocsc() for matrix in (membership, labels))
@@ -199,13 +199,8 @@ def _check_inputs(X: Matrix, membership: csr_matrix, labels: csr_matrix) -> tupl
 
 def _finite(X: Any) -> Matrix:
     """Return X in float32; raise DataError if a value is not finite or overflows float32."""
-    if issparse(X):
-        check_sound(X, "the feature matrix")
     with np.errstate(over="ignore"):
-        rows: Any = as_csr(X) if issparse(X) else np.ascontiguousarray(X, dtype=np.float32)
-    finite = np.isfinite(rows.data if issparse(rows) else rows)
-    if not finite.all():
-        first = int(np.argmin(finite))
-        row = int(np.searchsorted(rows.indptr, first, "right")) - 1 if issparse(rows) else first // rows.shape[1]
-        raise DataError("the features have a value that is not a finite number of 32 bits", row=row)
+        rows: Any = as_csr(X, what="the feature matrix") if issparse(X) else np.ascontiguousarray(X, dtype=np.float32)
+    finite = np.isfinite(stored_values(rows))
+    check_entries(rows, finite, "the features have a value that is not a finite number of 32 bits")
     return rows

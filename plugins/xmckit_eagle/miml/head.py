@@ -16,8 +16,8 @@ import torch
 from pydantic import Field
 from scipy.sparse import csr_matrix, diags, issparse, vstack
 
-from xmckit import Context, DataError, Groups, Matrix, Params, Split, TopK, UsageError
-from xmckit.data.model import as_csr, check_sound
+from xmckit import Context, DataError, Groups, Matrix, Params, Split, TopK, UsageError, store
+from xmckit.data.model import as_csr
 from xmckit.nn import (
     Network,
     Targets,
@@ -289,7 +289,7 @@ class MIMLHead(TorchHead):
             Y, weights = train.Y, train.weights
         else:
             bags, kept = Bags.from_membership(train.groups.membership)
-            check_sound(train.groups.labels, "the groups' labels")
+            store.check_matrix(train.groups.labels, "the groups' labels")
             counts = as_csr(train.groups.labels)
             empty = counts.shape[0] - len(kept)
             if not (np.isfinite(counts.data) & (counts.data > 0)).all():

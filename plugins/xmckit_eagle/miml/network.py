@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix, issparse
 
-from xmckit import DataError, Matrix
-from xmckit.data.model import as_csr, check_sound
+from xmckit import DataError, Matrix, store
+from xmckit.data.model import as_csr
 from xmckit.nn import Batch, FeatureTable, Targets, Threads, as_batch, linear
 
 # Entries of V₁ that are computed at a time without gradients.
@@ -43,7 +43,7 @@ class Bags:
     @classmethod
     def from_membership(cls, membership: csr_matrix) -> tuple[Bags, np.ndarray]:
         """Return the groups that have rows, from a matrix rows × groups, and the ids of these groups."""
-        check_sound(membership, "the groups' membership")
+        store.check_matrix(membership, "the groups' membership")
         by_group = as_csr(membership.T)
         sizes = np.diff(by_group.indptr)
         kept = np.flatnonzero(sizes)
