@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -53,15 +54,15 @@ _MESSAGES = {
 }
 
 
-class FileReader(Configured):
+class FileReader(Configured, ABC):
     """Base of readers whose files have known names: a reader finds them, and this class checks that it is one set."""
 
     form: ClassVar[str]
     looks_for: ClassVar[str]
 
+    @abstractmethod
     def layouts(self, path: Path) -> Sequence[Sequence[Path]]:
         """Return the files of each data set at `path`."""
-        raise NotImplementedError
 
     def matches(self, path: Path) -> bool:
         return len(self.layouts(path)) > 0
