@@ -107,6 +107,11 @@ def shorten(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, in the plural unless it is 1; `plural` is the noun with an s by default."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` if a known name is close to `name`, otherwise the empty string."""
     import difflib

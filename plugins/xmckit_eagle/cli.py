@@ -203,14 +203,25 @@ def _print_group(group: dict[str, Any]) -> None:
         click.echo("\n" + printable(f"not placed: {', '.join(group['not_placed'])}", keep=""))
 
 
+COLUMNS = ("group", "label", "text of the row", "row", "confidence", "margin")  # the last three are numbers
+
+
 def _print_assignments(entries: Sequence[Mapping[str, Any]], *, with_group: bool) -> None:
     from xmckit.cli.tables import print_table
 
-    rows = []
-    for entry in entries:
-        margin = "no other" if entry["margin"] is None else f"{entry['margin']:+.3f}"
-        confidence = f"{entry['confidence']:.3f}"
-        rows.append([entry["group"], entry["label"], entry["is"], str(entry["row"]), confidence, margin])
-    columns = ["group", "label", "is", "row", "confidence", "margin"]
-    first = 0 if with_group else 1
-    print_table([row[first:] for row in rows], columns[first:], left=3 - first)
+    hidden = set() if with_group else {"group"}
+    if not any(entry["is"] for entry in entries):
+        hidden.add("text of the row")
+    columns = [name for name in COLUMNS if name not in hidden]
+    rows = [
+        {
+            "group": entry["group"],
+            "label": entry["label"],
+            "text of the row": entry["is"],
+            "row": str(entry["row"]),
+            "confidence": f"{entry['confidence']:.3f}",
+            "margin": "no other" if entry["margin"] is None else f"{entry['margin']:+.3f}",
+        }
+        for entry in entries
+    ]
+    print_table([[row[name] for name in columns] for row in rows], columns, left=len(columns) - 3)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from xmckit.cli.options import json_option, print_json, runs_option
-from xmckit.errors import printable
+from xmckit.errors import counted, printable
 
 
 @click.command()
@@ -64,7 +64,7 @@ def add(run: str, file: Path, output: Path | None, root: str, as_json: bool) -> 
         print_json(summary)
         return
     count, names = len(extension.labels), ", ".join(extension.labels[:5])
-    click.echo(f"{count} new label{'s' * (count > 1)}: {printable(names, keep='')}{', …' * (count > 5)}")
+    click.echo(f"{counted(count, 'new label')}: {printable(names, keep='')}{', …' * (count > 5)}")
     for line in indexes:
         listed = "lists the new labels" if line["new"] else f"still lists only the first {line['labels']:,} labels"
         click.echo(f"head {line['head']}: index {line['index']} {listed}")

@@ -92,7 +92,7 @@ def test_the_page_says_who_is_behind_what_failed_and_what_was_published(results)
     assert "on other rows of the same source" in text
     assert "| b | ours | 0 | crashed | signal 11 |" in text
     assert "data abcdef012345" in text
-    assert "Not run yet: 1 cells." in text
+    assert "Not run yet: 1 cell." in text
     assert "ours \\| first" in text
     for line in text.splitlines():
         if line.startswith("| ours \\|"):

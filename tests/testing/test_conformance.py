@@ -277,10 +277,10 @@ def test_a_result_names_the_line_of_the_component_that_raised(toy, told):
     assert first < int(line) < first + len(lines)
 
 
-def test_programs_that_nobody_watches_are_told():
+def test_programs_that_are_not_monitored_are_named():
     results = [one_check(name, "head", toy_heads.StartsPrograms).run() for name in UNSEEN]
     assert [result.status for result in results] == ["passed"] * 2
-    assert all("but for what true did" in result.detail for result in results)
+    assert all("not monitored: true, which it started" in result.detail for result in results)
 
 
 def test_what_others_clean_up_is_not_held_against_a_component(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xmckit import store
 from xmckit.bench.results import Change, DataResults, Duel, Results
-from xmckit.errors import StorageError, UsageError
+from xmckit.errors import StorageError, UsageError, counted
 from xmckit.report import suite_page
 from xmckit.report.tables import BEST, MARKS, SAME
 
@@ -61,9 +61,9 @@ DUEL_COLUMNS = ("data", "metric", "best recipe", "best peer", "difference", "xmc
 
 
 LEGEND = (
-    f"Percentages, mean ± deviation over seeds. {MARKS[BEST]} the best of the data set, {MARKS[SAME]} not "
-    "significantly different from it: paired bootstrap over test rows, Holm's correction over all pairs, level 95%. "
-    "Times and memory are measured in a separate child process for every system."
+    f"Percentages, mean ± deviation over seeds. {MARKS[BEST]} marks the best system of a data set, {MARKS[SAME]} those "
+    "that do not differ from it significantly: paired bootstrap over test rows, Holm's correction over all pairs, "
+    "level 95%. Times and memory are measured in a separate child process for every system."
 )
 
 
@@ -73,8 +73,7 @@ def markdown(results: Results) -> str:
     lines = [f"### {results.title or results.suite}", ""]
     if machine:
         where = f"{machine.get('processor', '')}, {machine.get('system', '')}".strip(", ")
-        threads = f"{results.threads} thread{'' if results.threads == 1 else 's'}"
-        lines += [f"{threads} for every system; {where}; {machine.get('python', '')}.", ""]
+        lines += [f"{counted(results.threads, 'thread')} for every system; {where}; {machine.get('python', '')}.", ""]
     lines += [LEGEND, ""]
     if rows := duel_rows(results):
         lines += ["The best recipe against the best peer (recipe minus peer, 95% of draws):", ""]
@@ -91,7 +90,7 @@ def markdown(results: Results) -> str:
         lines += ["What did not run:", ""]
         lines += [*_markdown_table(["data", "system", "seed", "why", ""], rows, left=5), ""]
     if results.missing:
-        lines += [f"Not run yet: {len(results.missing)} cells.", ""]
+        lines += [f"Not run yet: {counted(len(results.missing), 'cell')}.", ""]
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     lines += [f"Versions: {versions}."] if versions else []
     return "\n".join(lines).rstrip() + "\n"

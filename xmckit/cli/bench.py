@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted, print_table
-from xmckit.errors import DataError, StorageError
+from xmckit.cli.tables import print_table
+from xmckit.errors import DataError, StorageError, counted
 
 if TYPE_CHECKING:
     from xmckit.bench.results import Results

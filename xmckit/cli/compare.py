@@ -70,7 +70,7 @@ def print_comparison(comparison: Comparison) -> None:
     click.echo()
     deepest = deepest_metrics(comparison.metrics)
     differences = [comparison.difference(metric, other, names[0]) for other in names[1:] for metric in deepest]
-    table = difference_table(differences, comparison.level).without("other", "p")
+    table = difference_table(differences, comparison.level).without("compared with", "p")
     print_report_table(table, f"compared with {names[0]}")
     click.echo()
     print_report_table(cost_table(comparison.systems), "time and memory")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted
+from xmckit.errors import counted
 
 
 @click.command()

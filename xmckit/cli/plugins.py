@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted, print_table
-from xmckit.errors import PluginError, UsageError, nearest
+from xmckit.cli.tables import print_table
+from xmckit.errors import PluginError, UsageError, counted, nearest
 
 
 @click.group()

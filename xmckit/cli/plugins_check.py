@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted, print_table
-from xmckit.errors import UsageError
+from xmckit.cli.tables import print_table
+from xmckit.errors import UsageError, counted
 from xmckit.testing import Case, CheckResult, cases_named, summarise
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted
-from xmckit.errors import PluginError, RecipeError, StorageError, UsageError
+from xmckit.errors import PluginError, RecipeError, StorageError, UsageError, counted
 
 
 @click.group()

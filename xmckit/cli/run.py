@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted, headline, metric_text, print_metrics, print_table
+from xmckit.cli.tables import headline, metric_text, print_metrics, print_table
+from xmckit.errors import counted
 
 if TYPE_CHECKING:
     from xmckit.pipeline import Result

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from xmckit.cli import options
-from xmckit.cli.tables import counted, metric_text, print_metrics, print_report_table, print_table
-from xmckit.errors import StorageError, UsageError, XmckitError, printable
+from xmckit.cli.tables import metric_text, print_metrics, print_report_table, print_table
+from xmckit.errors import StorageError, UsageError, XmckitError, counted, printable
 
 
 @click.group()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from xmckit.errors import printable
+from xmckit.errors import counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 GAP = 2  # spaces between two columns
 _PERCENT = re.compile(r"(P|nDCG|R|F1|PSP|PSnDCG|coverage)@\d+|micro-F1|macro-F1")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless it is 1."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def sizes_title(facts: Mapping[str, Any]) -> str:

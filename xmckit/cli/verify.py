@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import counted, print_report_table
-from xmckit.errors import UsageError, VerificationError, printable
+from xmckit.cli.tables import print_report_table
+from xmckit.errors import UsageError, VerificationError, counted, printable
 
 if TYPE_CHECKING:
     from xmckit.recipe import Section

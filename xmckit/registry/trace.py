@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
+from xmckit.errors import counted
+
 
 @dataclass(frozen=True)
 class Step:
@@ -33,7 +35,7 @@ class Step:
             return "imported"
         if self.components is None:
             return "no answer"
-        return f"{self.components} component{'s' * (self.components != 1)}"
+        return counted(self.components, "component")
 
     def __str__(self) -> str:
         return f"{self.plugin}: {self.action} {self.what}: {self.outcome}, {1000 * self.seconds:.1f} ms"

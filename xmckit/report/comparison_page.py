@@ -119,9 +119,9 @@ def difference_table(differences: Sequence[Difference], level: float) -> ReportT
         ]
         for one in differences
     ]
-    difference = Column("one − other", True, "percentage points")
+    difference = Column("difference", True, "system minus the one that it is compared with, in percentage points")
     draws = f"{level:.0%} of draws"
-    return make_table(["one", "other", "metric", difference, draws, "p", "p, corrected", "verdict"], rows)
+    return make_table(["system", "compared with", "metric", difference, draws, "p", "p, corrected", "conclusion"], rows)
 
 
 def _cost_charts(comparison: Comparison) -> list[Chart]:

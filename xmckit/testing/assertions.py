@@ -58,10 +58,6 @@ def expect_error(
         raise AssertionError(f"{cause}: expected an error, there was none")
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
 def flat(value: Any, name: str = "answer") -> dict[str, np.ndarray]:
     """Return everything in `value` as arrays by name, to be stored and compared bit for bit; functions are left out."""
     if value is None or callable(value):

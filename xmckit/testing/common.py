@@ -16,13 +16,12 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from xmckit import exhibits
-from xmckit.errors import XmckitError
+from xmckit.errors import XmckitError, counted
 from xmckit.kinds import KINDS, load_protocol
 from xmckit.protocols import HeadWithFacts, SupportsExhibits, SupportsFacts, SupportsSave
 from xmckit.registry.contract import missing_members, required_methods
 from xmckit.testing.assertions import (
     assert_no_pickle,
-    counted,
     differing,
     expect_error,
     require,
@@ -217,4 +216,4 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def _unmonitored_programs(subject: Subject) -> str:
     programs = sorted(set(subject.activity.programs))
-    return f"but for what {', '.join(programs)} did, which it started" if programs else ""
+    return f"not monitored: {', '.join(programs)}, which it started" if programs else ""

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from xmckit.context import Context
-from xmckit.errors import XmckitError
+from xmckit.errors import XmckitError, counted
 from xmckit.params import InputPath
 from xmckit.testing import common
-from xmckit.testing.assertions import assert_dataset, counted, differing, expect_error, flat, require, skip_unless
+from xmckit.testing.assertions import assert_dataset, differing, expect_error, flat, require, skip_unless
 from xmckit.testing.subjects import Subject, files_below
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from xmckit.testing.assertions import counted, require
+from xmckit.errors import counted
+from xmckit.testing.assertions import require
 
 STEP, TOLERANCE, DIRECTIONS = 1e-6, 1e-5, 3
 

@@ -14,7 +14,7 @@ from xmckit import protocols
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
-from xmckit.errors import UsageError
+from xmckit.errors import UsageError, counted
 from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
@@ -24,7 +24,6 @@ from xmckit.testing.assertions import (
     assert_csr,
     assert_ranking,
     assert_same_ranking,
-    counted,
     require,
     same_bits,
     skip_unless,

@@ -12,9 +12,10 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.errors import counted
 from xmckit.protocols import ClusteredIndex, ExtensibleIndex, RebuildableIndex
 from xmckit.testing import common
-from xmckit.testing.assertions import ABSOLUTE, RELATIVE, assert_csr, counted, flat, require, require_none, skip_unless
+from xmckit.testing.assertions import ABSOLUTE, RELATIVE, assert_csr, flat, require, require_none, skip_unless
 from xmckit.testing.problems import small_problem
 from xmckit.testing.rows import BY_ROW, LEARNING, LearningSubject, RowSubject
 from xmckit.testing.subjects import covers

@@ -12,10 +12,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
-from xmckit.errors import XmckitError
+from xmckit.errors import XmckitError, counted
 from xmckit.records import Evaluation, TopK
 from xmckit.testing import common
-from xmckit.testing.assertions import counted, flat, require
+from xmckit.testing.assertions import flat, require
 from xmckit.testing.problems import small_problem
 from xmckit.testing.subjects import Subject
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from xmckit.context import Context
 from xmckit.data.model import Dataset
-from xmckit.errors import XmckitError, one_line
+from xmckit.errors import XmckitError, counted, one_line
 from xmckit.protocols import ReaderWithHint, Writer, offers
 from xmckit.testing import common
-from xmckit.testing.assertions import assert_close, assert_dataset, counted, expect_error, flat, require, require_none
+from xmckit.testing.assertions import assert_close, assert_dataset, expect_error, flat, require, require_none
 from xmckit.testing.datasets import contents, copy_of
 from xmckit.testing.monitoring import monitor
 from xmckit.testing.problems import small_dataset

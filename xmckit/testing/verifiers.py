@@ -12,10 +12,11 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit.context import Context
+from xmckit.errors import counted
 from xmckit.protocols import SupportsParams
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, UNRESOLVED, LinearDecision, Verdicts
 from xmckit.testing import common
-from xmckit.testing.assertions import counted, expect_error, flat, require
+from xmckit.testing.assertions import expect_error, flat, require
 from xmckit.testing.brute_force import outputs, possible_sets
 from xmckit.testing.subjects import Subject, covers
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from xmckit.errors import counted
+
 BARS = 12  # lines of the histogram of leaf sizes
 WIDTH = 40
 LONGEST_TEXT, MOST_LABELS = 160, 6  # of an example
@@ -114,7 +116,6 @@ def _example(example: dict[str, Any]) -> str:
 
 
 def _nearest_lines(labels: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        f"  {item['cosine']:.3f}  {item['label']}  ({item['rows']:,} row{'' if item['rows'] == 1 else 's'})"
-        for item in labels
-    ] or ["  none"]
+    return [f"  {item['cosine']:.3f}  {item['label']}  ({counted(item['rows'], 'row')})" for item in labels] or [
+        "  none"
+    ]
