@@ -62,11 +62,12 @@ class LinearDecision:
     """The decision of a head: the layer that its prediction really uses, and its rule.
 
     `W` is labels × d with rows in label-id order; `b` has one entry per label or is None. Rule `sign`: a label is
-    output if W·x + b > 0. Rule `topk`: the labels with the largest W·x + b are output, so a label set is argmaxable if
-    some x ranks exactly its labels first. The space of x is the widest one that the head can fill (see
-    `Head.features`). `replay` runs vectors x through the head's own scorer (its float32, its FFT) and returns the label
-    sets; for `topk` it also takes the number of labels to output per row. `inputs` is the number of features that
-    vectors are computed from, if the head knows it; if it is less than d, some vectors belong to no row.
+    output if W·x + b > 0, so a logit of exactly 0 is off. Rule `topk`: the labels with the largest W·x + b are output,
+    and of equal ones those with the lower id (see `xmckit.sparse.topk`), so a label set is argmaxable if some x ranks
+    exactly its labels first. The space of x is the widest one that the head can fill (see `Head.features`). `replay`
+    runs vectors x through the head's own scorer (its float32, its FFT) and returns the label sets; for `topk` it also
+    takes the number of labels to output per row. `inputs` is the number of features that vectors are computed from, if
+    the head knows it; if it is less than d, some vectors belong to no row.
     """
 
     W: np.ndarray
@@ -85,12 +86,15 @@ STATUSES = (ARGMAXABLE, UNARGMAXABLE, UNRESOLVED)
 class Verdict:
     """The answer for one assignment, and its proof.
 
-    *argmaxable* is proved for a feature vector (`witness`), not for a document. *unargmaxable* is proved for every
-    input, by `certificate` = (label ids, multipliers) of a Gordan combination. The status is about the stored matrix.
-    `replayed`: the head's own scorer output the assignment for the witness. `margin` is that of the witness. `radius`
+    The status is about the stored matrix and the rule of `LinearDecision`, ties included. *argmaxable* is proved for a
+    feature vector (`witness`), not for a document. If float64 cannot hold the vector that proves it, `exact_witness`
+    holds it as integers, the numerators of its entries and then their common denominator, and `witness` is the nearest
+    float64 vector. *unargmaxable* is proved for every input, by `certificate` = (label ids, multipliers) of a positive
+    combination that is zero and ties labels that must not be tied. `replayed`: the head's own scorer output the
+    assignment for `witness`. `margin` is that of the witness; it is 0 if the set is output by a tie only. `radius`
     bounds the Chebyshev radius; for an argmaxable set the certificate proves the upper bound, by weak duality. `ideal`
-    is the answer for the layer as defined (from its structure), `eps` the one for the paper's tolerance and box.
-    `missed` are active labels outside the candidates.
+    is the answer for the layer as defined (from its structure), `eps` the one for the paper's tolerance and box, where
+    ties do not count. `missed` are active labels outside the candidates.
     """
 
     status: str
@@ -104,6 +108,7 @@ class Verdict:
     eps: str | None = None
     missed: tuple[int, ...] = ()
     seconds: float = 0.0
+    exact_witness: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

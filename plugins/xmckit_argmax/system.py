@@ -2,9 +2,10 @@
 
 The row of a label is its row of W. The rule "topk" adds a column of ones, for a free threshold. A bias adds the column
 b, for a variable t that must be positive, and one more row that says so. An assignment requires a vector v with
-s·row·v > 0 for every row, where s = +1 for active labels and for the row of t, and s = −1 for the other labels (Grivas
-et al. 2024, definition 1). Scaling a row, or the column of an auxiliary variable, by a power of two changes neither the
-problem nor any mantissa, and makes rows of different scales comparable.
+s·row·v ≥ 0 for every row, where s = +1 for active labels and for the row of t, and s = −1 for the other labels. The
+search asks for > 0 on every row, as the paper does (Grivas et al. 2024, definition 1). Where that is impossible, the
+head's own rule decides which rows may be 0 together: `LinearSystem.clash`. Scaling a row, or the column of an auxiliary
+variable, by a power of two changes neither the problem nor any mantissa, and makes rows of different scales comparable.
 """
 
 from __future__ import annotations
@@ -54,6 +55,23 @@ class LinearSystem:
         """Return the sign that each of the rows `ids` must have for these active labels."""
         return np.where(np.isin(ids, active) | (ids == self.labels), 1.0, -1.0)
 
+    def clash(self, ids: np.ndarray, active: np.ndarray) -> list[int]:
+        """Return one or two of the rows `ids` that must not be 0 at the same time; empty if all of them may be 0.
+
+        t is positive. Rule "sign": an active logit is positive. Rule "topk": equal logits are ranked by label id, so
+        an active label must not be equal to another label with a lower id.
+        """
+        if (ids == self.labels).any():
+            return [self.labels]
+        on = np.isin(ids, active)
+        if not on.any():
+            return []
+        last = int(ids[on].max())
+        if self.rule == "sign":
+            return [last]
+        first = int(ids[~on].min(initial=self.labels))
+        return [last, first] if first < last else []
+
 
 def check_weights(decision: LinearDecision) -> tuple[np.ndarray, np.ndarray | None]:
     """Return W and b as float64, or raise DataError with the row that is wrong."""
@@ -88,6 +106,13 @@ def check_sets(sets: csr_matrix, labels: int, what: str) -> csr_matrix:
     if sets.shape[1] != labels:
         raise DataError(f"the {what} are over {sets.shape[1]} labels, but W has {labels} rows")
     return as_csr(sets)
+
+
+def zero_rows(W: np.ndarray, b: np.ndarray | None, rule: str) -> np.ndarray:
+    """Return for each label whether its row is zero, so that its logit is 0 for every x; never for the rule "topk"."""
+    if rule == "topk":
+        return np.zeros(len(W), dtype=bool)
+    return np.asarray(~W.any(axis=1) & (True if b is None else b == 0))
 
 
 def make_system(W: np.ndarray, b: np.ndarray | None, rule: str, *, plain_columns: bool = False) -> LinearSystem:

@@ -22,7 +22,7 @@ from xmckit_argmax.paper.radius import radius_bound
 from xmckit_argmax.paper.tolerance import ToleranceSolver
 from xmckit_argmax.records import Assignment
 from xmckit_argmax.solver import Solver, SolverSettings, slots_within
-from xmckit_argmax.system import check_sets, check_weights, make_system
+from xmckit_argmax.system import check_sets, check_weights, make_system, zero_rows
 
 SETS_PER_SLOT = 2  # assignments of a block for each slot; with more, one worker would get all of a few assignments
 BLOCKS_PER_WORKER = 4  # between two advances of the progress bar
@@ -84,6 +84,9 @@ class ArgmaxVerifier(Configured):
     def _solve(
         self, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment], context: Context
     ) -> list[Verdict]:
+        zero = zero_rows(W, b, rule)
+        if zero.any():
+            return self._solve_without(zero, rule, W, b, assignments, context)
         largest = self.params.margin == "largest"
         system = make_system(W, b, rule, plain_columns=largest)
         if self.params.mode == "chebyshev":
@@ -103,6 +106,31 @@ class ArgmaxVerifier(Configured):
             answers = _map_blocks("verifying at eps", at_eps, left_open, BLOCK_AT_EPS, context)
             for row, answer in zip(rows, answers, strict=True):
                 verdicts[row] = self._with_eps(verdicts[row], answer)
+        return verdicts
+
+    def _solve_without(
+        self, zero: np.ndarray, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment],
+        context: Context,
+    ) -> list[Verdict]:  # fmt: skip
+        """Solve without the labels whose logit is 0 for every x: they are always off, so no set can have one."""
+        kept = np.flatnonzero(~zero)
+        places = np.cumsum(~zero) - 1
+        verdicts, rest = [], []
+        for assignment in assignments:
+            never = assignment.active[zero[assignment.active]]
+            certificate = (never[:1], np.ones(1)) if len(never) else None
+            verdicts.append(Verdict(UNARGMAXABLE, "exact", certificate=certificate, eps=UNARGMAXABLE))
+            if certificate is None:
+                listed = assignment.candidates
+                listed = None if listed is None else places[listed[~zero[listed]]]
+                rest.append(Assignment(places[assignment.active], listed))
+        solved = iter(self._solve(rule, W[kept], None if b is None else b[kept], rest, context))
+        for row, verdict in enumerate(verdicts):
+            if verdict.certificate is None:
+                verdict = next(solved)
+                if verdict.certificate is not None:
+                    verdict = replace(verdict, certificate=(kept[verdict.certificate[0]], verdict.certificate[1]))
+                verdicts[row] = verdict
         return verdicts
 
     def _settings(self, slots: int, *, largest: bool = False) -> SolverSettings:
@@ -127,7 +155,7 @@ class ArgmaxVerifier(Configured):
             return replace(verdict, eps=at_eps.status, certificate=at_eps.certificate, radius=radius)
         if at_eps.witness is None or self.params.margin == "largest":
             return verdict
-        return replace(verdict, eps=at_eps.status, witness=at_eps.witness, margin=at_eps.margin)
+        return replace(verdict, eps=at_eps.status, witness=at_eps.witness, exact_witness=None, margin=at_eps.margin)
 
 
 def _assignment(sets: csr_matrix, allowed: csr_matrix | None, row: int) -> Assignment:

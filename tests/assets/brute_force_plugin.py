@@ -1,13 +1,16 @@
 """A verifier that tries everything, in fractions: an oracle for small layers that shares no code with any other.
 
 Signed rows s_i·a_i of the homogeneous form (see `homogeneous`) have v with s_i·a_i·v > 0 for all i, or some of them
-have a positive combination that is zero (Gordan). A smallest one has at most rank + 1 rows, so all subsets up to that
-size are tried. Without one, the cone of all v is full: the sum of its extreme rays is inside.
+have a positive combination that is zero (Gordan), and are 0 for every v that makes no row negative. A smallest
+combination has at most rank + 1 rows, so all subsets up to that size are tried. If the rule forbids that all these rows
+are 0, there is no v. Otherwise the cone of all v is full in the space where they are 0: the sum of its extreme rays is
+inside.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 from fractions import Fraction
@@ -63,21 +66,31 @@ def dot(row, v):
     return sum((a * b for a, b in zip(row, v, strict=True)), Fraction(0))
 
 
-def zero_combination(rows):
-    """Indices and multipliers of a smallest positive combination of the rows that is zero, or None."""
-    if not rows:
-        return None
+def zero_combinations(rows):
+    """Yield the indices and multipliers of each smallest positive combination of the rows that is zero."""
     _, pivots = reduced(rows)
     for size in range(1, len(pivots) + 2):
         for chosen in itertools.combinations(range(len(rows)), size):
-            line = null_line([list(column) for column in zip(*(rows[row] for row in chosen), strict=True)], size)
+            columns = [list(column) for column in zip(*(rows[row] for row in chosen), strict=True)]
+            line = null_line(columns, size)
             if line is None:
                 continue
             if all(value < 0 for value in line):
                 line = [-value for value in line]
             if all(value > 0 for value in line):
-                return list(chosen), line
-    return None
+                yield list(chosen), line
+
+
+def null_space(rows, width):
+    """A basis of the v with row·v = 0 for every row."""
+    echelon, pivots = reduced(rows)
+    basis = []
+    for free in (column for column in range(width) if column not in pivots):
+        line = [Fraction(int(column == free)) for column in range(width)]
+        for row, pivot in enumerate(pivots):
+            line[pivot] = -echelon[row][free]
+        basis.append(line)
+    return basis
 
 
 def inside(rows):
@@ -114,14 +127,55 @@ def judge(decision, active, asked):
         return xmckit.Verdict("argmaxable", "exact", witness=np.zeros(dim))
     if decision.b is not None:
         rows.append([Fraction(0)] * (len(rows[0]) - 1) + [Fraction(1)])
-    found = zero_combination(rows)
-    if found is not None:
-        of_labels = [(labels[row], value) for row, value in zip(*found, strict=True) if row < len(labels)]
-        certificate = (np.array([label for label, _ in of_labels]), np.array([float(value) for _, value in of_labels]))
-        return xmckit.Verdict("unargmaxable", "exact", certificate=certificate)
-    v = inside(rows)
+    found = list(zero_combinations(rows))
+    tied = sorted({row for chosen, _ in found for row in chosen})
+    if clash(decision.rule, tied, labels, active):
+        return refuted(decision.rule, found, labels, active)
+    v = solution(rows, tied)
     scale = v[-1] if decision.b is not None else Fraction(1)
-    return xmckit.Verdict("argmaxable", "exact", witness=np.array([float(value / scale) for value in v[:dim]]))
+    x = [value / scale for value in v[:dim]]
+    witness = np.array([float(value) for value in x])
+    common, integers = math.lcm(*(value.denominator for value in x)), None
+    if tied and [Fraction(value) for value in witness.tolist()] != x:
+        integers = (*(int(value * common) for value in x), common)
+    return xmckit.Verdict("argmaxable", "exact", witness=witness, exact_witness=integers)
+
+
+def clash(rule, tied, labels, active):
+    """Whether these rows must not all be 0: the row of t, an active one, or, for topk, one above a lower id."""
+    on = [labels[row] for row in tied if row < len(labels) and labels[row] in active]
+    off = [labels[row] for row in tied if row < len(labels) and labels[row] not in active]
+    if len(labels) in tied:
+        return True
+    return bool(on) if rule == "sign" else bool(on and off) and max(on) > min(off)
+
+
+def refuted(rule, found, labels, active):
+    """The first combination that no rule allows, or the first two together; their last labels determine the others."""
+    for one, other in [(single, single) for single in found] + list(itertools.combinations(found, 2)):
+        parts = dict.fromkeys([*one[0], *other[0]], Fraction(0))
+        for chosen, values in (one, other):
+            for row, value in zip(chosen, values, strict=True):
+                parts[row] += value
+        if clash(rule, list(parts), labels, active):
+            first, second = set(one[0]) - set(other[0]), set(other[0]) - set(one[0])
+            last = [max(first), max(second)] if first else []
+            rows = [row for row in [*(row for row in parts if row not in last), *last] if row < len(labels)]
+            certificate = np.array([labels[row] for row in rows]), np.array([float(parts[row]) for row in rows])
+            return xmckit.Verdict("unargmaxable", "exact", certificate=certificate)
+    raise AssertionError("no two combinations tie what all of them tie")
+
+
+def solution(rows, tied):
+    """v with row·v = 0 for the tied rows and > 0 for all other rows that are not 0 together with them."""
+    width = len(rows[0])
+    basis = null_space([rows[row] for row in tied] or [[Fraction(0)] * width], width)
+    short = [[dot(row, line) for line in basis] for row in rows]
+    free = [row for row in short if any(row)]
+    v = inside(free) if free else []
+    return [
+        sum((part * line[place] for part, line in zip(v, basis, strict=False)), Fraction(0)) for place in range(width)
+    ]
 
 
 class BruteForce(xmckit.Configured):

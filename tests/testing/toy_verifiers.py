@@ -9,7 +9,7 @@ from pydantic import Field
 
 import xmckit
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, UNRESOLVED
-from xmckit.testing.brute_force import outputs
+from xmckit.testing.brute_force import can_output, outputs
 
 
 class Guesses(xmckit.Configured):
@@ -66,6 +66,16 @@ class Denies(Guesses):
     def verdict(self, decision, active, asked, context):
         found = super().verdict(decision, active, asked, context)
         return replace(found, status=UNARGMAXABLE) if found.status == UNRESOLVED and active.any() else found
+
+
+class DeniesTies(Guesses):
+    """Asks for logits below 0 where a label is off, as if 0 were neither on nor off."""
+
+    def verdict(self, decision, active, asked, context):
+        found = super().verdict(decision, active, asked, context)
+        if found.status != UNRESOLVED or len(asked) < len(active) or can_output(decision, active):
+            return found
+        return xmckit.Verdict(UNARGMAXABLE, "exact", certificate=(asked, np.ones(len(asked))))
 
 
 class DeniesAll(Guesses):

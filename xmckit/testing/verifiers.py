@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -17,26 +18,29 @@ from xmckit.protocols import SupportsParams
 from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, UNRESOLVED, LinearDecision, Verdicts
 from xmckit.testing import common
 from xmckit.testing.assertions import expect_error, flat, require
-from xmckit.testing.brute_force import outputs, possible_sets
+from xmckit.testing.brute_force import can_output, outputs, possible_sets
 from xmckit.testing.subjects import Subject, covers
 
 RESIDUAL = 1e-9  # of a combination that should vanish, relative to its terms
 PROOFS = ("float-certified", "exact", "none")
 
 
-def tiny_decision(labels: int, width: int, *, rule: Any = "sign", bias: bool = False, seed: int = 0) -> LinearDecision:
-    """Return a decision of whole numbers in general position, as float32, with a `replay`."""
-    for draw in itertools.count():
-        rng = np.random.default_rng([seed, draw])
-        W = rng.integers(-9, 10, (labels, width)).astype(np.float32)
-        b = rng.integers(-9, 10, labels).astype(np.float32) if bias else None
-        decision = LinearDecision(W, b, rule)
-        try:
-            possible_sets(decision)
-        except ValueError:
-            continue
-        return replace(decision, replay=_scorer(decision))
-    raise AssertionError("unreachable")
+def tiny_decision(
+    labels: int, width: int, *, rule: Any = "sign", bias: bool = False, seed: int = 0, largest: int = 9
+) -> LinearDecision:
+    """Return a decision of whole numbers as float32, with a `replay`; the smaller the numbers, the more labels tie."""
+    rng = np.random.default_rng(seed)
+    W = rng.integers(-largest, largest + 1, (labels, width)).astype(np.float32)
+    b = rng.integers(-largest, largest + 1, labels).astype(np.float32) if bias else None
+    decision = LinearDecision(W, b, rule)
+    return replace(decision, replay=_scorer(decision))
+
+
+def tied_decision(rule: Any) -> LinearDecision:
+    """Return a decision with a row of zeros, two equal rows and two opposite ones, so that some sets need ties."""
+    W = np.array([[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, -1]], dtype=np.float32)
+    decision = LinearDecision(W, None, rule)
+    return replace(decision, replay=_scorer(decision))
 
 
 def all_sets(labels: int) -> csr_matrix:
@@ -65,6 +69,9 @@ class VerifierSubject(Subject):
             "sign with a bias, 5 labels in 2 dimensions": tiny_decision(5, 2, bias=True, seed=1),
             "topk, 6 labels in 2 dimensions": tiny_decision(6, 2, rule="topk", seed=2),
             "topk with a bias, 5 labels in 1 dimension": tiny_decision(5, 1, rule="topk", bias=True, seed=3),
+            "sign, with rows that tie": tied_decision("sign"),
+            "sign with a bias, with rows that tie": tiny_decision(5, 2, bias=True, seed=4, largest=1),
+            "topk, with rows that tie": tied_decision("topk"),
         }
 
     def inputs(self) -> dict[str, Any]:
@@ -105,6 +112,21 @@ def verdicts_match_brute_force(subject: VerifierSubject) -> str:
     return f"{decided} of {total} label sets decided, all rightly"
 
 
+def ties_count_as_outputs(subject: VerifierSubject) -> str:
+    """A logit of exactly 0 is off, and the lower id wins a tie: a set that such a tie outputs is not impossible."""
+    by_tie = 0
+    for name, decision in subject.decisions.items():
+        possible = possible_sets(decision)
+        for active, verdict in _by_set(decision, subject.verdicts[name]):
+            if tuple(active.tolist()) in possible and not can_output(decision, active):
+                by_tie += 1
+                require(
+                    verdict.status != UNARGMAXABLE,
+                    f"{name}: {_set_name(active)} is unargmaxable by the verdict, and is output where logits tie",
+                )
+    return f"{by_tie} label sets that only ties output"
+
+
 def proofs_are_valid(subject: VerifierSubject) -> str:
     """Check witnesses in exact arithmetic; combinations in float64, unless they hide an auxiliary variable."""
     proofs = 0
@@ -116,7 +138,10 @@ def proofs_are_valid(subject: VerifierSubject) -> str:
             require(verdict.proof in PROOFS, f"{where}: the proof is {verdict.proof!r}, expected {', '.join(PROOFS)}")
             if verdict.status == ARGMAXABLE:
                 require(verdict.witness is not None, f"{where} is argmaxable, and there is no witness")
-                x = np.asarray(verdict.witness, dtype=np.float64)
+                x: Any = np.asarray(verdict.witness, dtype=np.float64)
+                if verdict.exact_witness is not None:
+                    *numerators, denominator = verdict.exact_witness
+                    x = [Fraction(number, denominator) for number in numerators]
                 require(outputs(decision, x, active, everything), f"{where}: the witness does not give this set")
             elif verdict.status == UNARGMAXABLE:
                 require(verdict.certificate is not None, f"{where} is unargmaxable, and there is no certificate")
@@ -231,9 +256,16 @@ def _set_name(active: np.ndarray) -> str:
 
 
 def _assert_combination(W: np.ndarray, active: np.ndarray, certificate: Any, where: str) -> None:
-    """Σ λ_i y_i w_i = 0 with λ ≥ 0, not all 0: no x has y_i w_i·x > 0 for all i (Gordan)."""
+    """Σ λ_i y_i w_i = 0 with λ ≥ 0: all logits with λ_i > 0 are 0, and one of them must not be (Motzkin).
+
+    If these rows span the whole space, x is 0 and so are all logits.
+    """
     labels, multipliers = certificate[0], np.asarray(certificate[1], dtype=np.float64)
     require((multipliers >= 0).all() and (multipliers > 0).any(), f"{where}: multipliers below 0, or none above")
     terms = multipliers[:, None] * np.where(active[labels], 1.0, -1.0)[:, None] * W[labels].astype(np.float64)
     size = np.abs(terms).sum()
     require(np.abs(terms.sum(axis=0)).max() <= RESIDUAL * size, f"{where}: the certificate does not vanish")
+    used = np.asarray(labels)[multipliers > 0]
+    spans = np.linalg.matrix_rank(W[used].astype(np.float64)) == W.shape[1]
+    clash = active.any() if spans else active[used].any()
+    require(bool(clash), f"{where}: the certificate ties only labels that are off")

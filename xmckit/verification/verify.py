@@ -6,8 +6,8 @@ The folder holds all that a second program needs to check every verdict, and not
     assignments.npz       the label sets that were verified, CSR; `rows` says which rows they came from
     decision-<head>.npz   W, b (if the head has one) and rule as the head gave them; degree, slack, order of a structure
     candidates-<head>.npz the candidates of each row, CSR, for a head behind a shortlist
-    certificates.npz      <head>/<scope>/…: witnesses as rows of a matrix, certificates as ragged arrays, each with the
-                          positions they belong to
+    certificates.npz      <head>/<scope>/…: witnesses as rows of a matrix, certificates as ragged arrays, witnesses that
+                          floats cannot hold also as text, each with the positions they belong to
 
 Assignments are verified in blocks. A finished block is kept in the stage's scratch folder under a name that follows
 from its content, so that a run that was killed resumes with the next block.
@@ -181,9 +181,10 @@ def _load_block(path: Path) -> list[Verdict]:
         row: (arrays["certificate_labels"][span], arrays["certificate_multipliers"][span])
         for row, span in zip(arrays["certificate_of"].tolist(), spans, strict=True)
     }
+    exact = _exact_witnesses(arrays)
     summaries = json.loads(arrays["verdicts"].tobytes())
     return [
-        Verdict(**summary, witness=witnesses.get(row), certificate=certificates.get(row))
+        Verdict(**summary, witness=witnesses.get(row), certificate=certificates.get(row), exact_witness=exact.get(row))
         for row, summary in enumerate(summaries)
     ]
 
@@ -338,4 +339,25 @@ def _proof_arrays(verdicts: Sequence[Verdict], width: int) -> dict[str, np.ndarr
         "certificate_start": np.cumsum([len(part) for part in labels], dtype=np.int64),
         "certificate_labels": np.concatenate(labels).astype(np.int64),
         "certificate_multipliers": np.concatenate(multipliers).astype(np.float64),
+        **_exact_witness_arrays(verdicts),
     }
+
+
+def _exact_witness_arrays(verdicts: Sequence[Verdict]) -> dict[str, np.ndarray]:
+    """Return the witnesses that floats cannot hold as lines of text: integers, in hexadecimal."""
+    exact = {row: verdict.exact_witness for row, verdict in enumerate(verdicts) if verdict.exact_witness is not None}
+    if not exact:
+        return {}
+    text = "\n".join(" ".join(format(number, "x") for number in numbers) for numbers in exact.values())
+    return {
+        "exact_witness": np.frombuffer(text.encode("ascii"), dtype=np.uint8),
+        "exact_witness_of": np.asarray(list(exact), dtype=np.int64),
+    }
+
+
+def _exact_witnesses(arrays: Mapping[str, np.ndarray]) -> dict[int, tuple[int, ...]]:
+    if "exact_witness" not in arrays:
+        return {}
+    lines = arrays["exact_witness"].tobytes().decode("ascii").split("\n")
+    integers = [tuple(int(number, 16) for number in line.split()) for line in lines]
+    return dict(zip(arrays["exact_witness_of"].tolist(), integers, strict=True))

@@ -9,7 +9,6 @@ measured (`seconds`, the rank of the verifier's `proof`).
 from __future__ import annotations
 
 import hashlib
-import itertools
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 
 from xmckit import store
 from xmckit_argmax.checker.claims import CLAIM_CHECKS, ClaimBasis, read_basis
-from xmckit_argmax.checker.proofs import Evidence, Rejection, StoredLayer, prove, read_label_sets, read_layer
+from xmckit_argmax.checker.evidence import Evidence, Rejection, StoredLayer, read_label_sets, read_layer, read_proofs
+from xmckit_argmax.checker.proofs import prove
 
 STATUSES = ("argmaxable", "unargmaxable", "unresolved")
 FORMAT = 1  # the version of verdicts.json
@@ -81,15 +81,11 @@ def _check_result(
     expected = {**totals(verdicts, active), **_facts(layer, structured=bool(basis.structure))}
     wrong = [name for name, value in expected.items() if result[name] != value]
     report.failures += [f"head {head}, {scope}: its {name} differs from the files" for name in wrong]
-    proofs, prefix = files["certificates.npz"], f"{head}/{scope}/"
-    arrays = {key.removeprefix(prefix): proofs[key] for key in proofs if key.startswith(prefix)}
-    witnesses = dict(zip(arrays["witness_of"].tolist(), arrays["witness"], strict=True))
-    spans = [slice(*pair) for pair in itertools.pairwise(arrays["certificate_start"].tolist())]
-    certificates = dict(zip(arrays["certificate_of"].tolist(), spans, strict=True))
+    witnesses, exact, certificates = read_proofs(files["certificates.npz"], f"{head}/{scope}/")
+    none = np.empty(0, np.int64), np.empty(0)
     for position, verdict in enumerate(verdicts):
-        span = certificates.get(position, slice(0))
-        certificate = arrays["certificate_labels"][span], arrays["certificate_multipliers"][span]
-        evidence = Evidence.gather(layer, active[position], counted[position], witnesses.get(position), certificate)
+        proof = witnesses.get(position), certificates.get(position, none), exact.get(position)
+        evidence = Evidence.gather(layer, active[position], counted[position], *proof)
         _check_verdict(f"head {head}, {scope}, assignment {position}", verdict, evidence, basis, report)
 
 

@@ -1,12 +1,13 @@
 """Check what a verdict claims beside its status against the files; part of the independent checker (see check.py).
 
 * *margin*: the smallest s_i·a_i·v/(‖a_i‖‖v‖) of the witness v = x, with a_i = w_i. A bias adds the entry 1 to v and b_i
-  to a_i; the rule "topk" adds −c and 1 for a threshold c, and the best c is searched here.
+  to a_i; the rule "topk" adds −c and 1 for the best threshold c, which is searched here. Rows of zeros do not count.
 * *radius* and *eps*, rule "sign": a ball of radius r around an x with entries up to `box` is inside the region if
   s_i·(w_i·x + b_i) ≥ r‖w_i‖ for every i; without biases x may be scaled to the box. For λ ≥ 0 no radius exceeds
   (box·‖Σ λ_i s_i w_i‖₁ + Σ λ_i s_i b_i)/Σ λ_i‖w_i‖: the certificate of an argmaxable set is such a λ.
 * *ideal*: an alternating layer of degree k outputs every set with up to k arcs (cyclic runs of active labels in its
-  order), and no other if it has no slack and equal biases. The head alone vouches that its layer is alternating.
+  order), and no other if it has no slack and equal biases, but for the tie of all labels under "topk", which outputs
+  the lowest ids. The head alone vouches that its layer is alternating.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flint import fmpq
 
-from xmckit_argmax.checker.proofs import Evidence, StoredLayer, rational
+from xmckit_argmax.checker.evidence import Evidence, StoredLayer, rational
 
 MOST_THIRDS = 2000  # (2/3)^2000 of an interval is negligible at any scale of its ends
 CLOSE = 1e-6  # a margin may differ by this share from the one computed here, which rounds differently
@@ -50,7 +51,8 @@ def _lengths(rows: np.ndarray) -> np.ndarray:
 
 def _margin_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
     """Check that the witness has this margin."""
-    layer, x, claimed, counted = evidence.layer, evidence.x, verdict["margin"], evidence.signs != 0
+    layer, x, claimed = evidence.layer, evidence.x, verdict["margin"]
+    counted = (evidence.signs != 0) & (basis.lengths > 0)  # a row of zeros has no angle with x
     signs, lengths, topk = evidence.signs[counted], basis.lengths[counted], layer.rule == "topk"
     if x is None or verdict["status"] != "argmaxable" or len(set(signs)) < 1 + topk:
         return False
@@ -58,7 +60,9 @@ def _margin_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis
         return False
     with np.errstate(all="ignore"):
         middle, length = (evidence.low + evidence.high)[counted] / 2, math.hypot(*x, layer.biased)
-        room = float(((evidence.high - evidence.low)[counted] / lengths).max()) / length if length > 0 else np.nan
+        if length == 0:  # all labels are tied
+            return bool(claimed == 0)
+        room = float(((evidence.high - evidence.low)[counted] / lengths).max(initial=0.0)) / length
         if not room < np.inf:
             return False
 
@@ -68,13 +72,15 @@ def _margin_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis
         if not topk:
             return bool(abs(max(0.0, margin(0.0)) - claimed) <= room + CLOSE * claimed)
         left, right = float(middle[signs < 0].max()), float(middle[signs > 0].min())
+        best = 0.0
         for _ in range(MOST_THIRDS):  # the margin rises and then falls with the threshold
             a, b = (2 * left + right) / 3, (left + 2 * right) / 3
             margins = margin(a), margin(b)
-            if claimed <= max(margins) * (1 + CLOSE) + room:
-                return True
+            best = max(best, *margins)
+            if best > claimed * (1 + CLOSE) + room or not left < a < b < right:
+                break
             left, right = (a, right) if margins[0] < margins[1] else (left, b)
-        return False
+        return bool(abs(best - claimed) <= room + CLOSE * claimed)
 
 
 def _radius_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
@@ -92,7 +98,7 @@ def _eps_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -
     if verdict["eps"] == "unargmaxable":
         return verdict["status"] == "unargmaxable" or _radius_is_bounded(evidence, basis, basis.eps)
     if verdict["eps"] == "argmaxable":
-        return not evidence.missed and bool(_ball(evidence, basis) > basis.eps)
+        return verdict["status"] == "argmaxable" and bool(_ball(evidence, basis) > basis.eps)
     return bool(verdict["eps"] == "unresolved")
 
 
@@ -104,6 +110,8 @@ def _ball(evidence: Evidence, basis: ClaimBasis) -> float:
     if layer.rule != "sign" or x is None:
         return -np.inf
     sloped = (signs != 0) & (basis.norms > 0)  # a label without slope bounds no ball, and its sign is proved
+    if not sloped.any():
+        return np.inf
     with np.errstate(over="ignore"):  # such a distance exceeds any box
         distances = np.where(signs > 0, evidence.low, -evidence.high)[sloped] / basis.norms[sloped] * (1 - 1e-12)
     largest, distance = float(np.abs(x).max(initial=0.0)), float(distances.min(initial=np.inf))
@@ -130,7 +138,7 @@ def _radius_is_bounded(evidence: Evidence, basis: ClaimBasis, radius: float) -> 
     shift = sum((part * rational(layer.b[label]) for label, part in zip(labels, parts, strict=True)), fmpq(0))
     lengths = [rational(basis.norms[label] * (1 - 1e-12)) for label in labels]
     scale = sum((abs(part) * length for part, length in zip(parts, lengths, strict=True)), fmpq(0))
-    return bool(rational(basis.box) * total + shift <= rational(radius) * scale)
+    return bool(scale > 0 and rational(basis.box) * total + shift <= rational(radius) * scale)
 
 
 def _ideal_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis) -> bool:
@@ -148,7 +156,8 @@ def _ideal_holds(verdict: dict[str, Any], evidence: Evidence, basis: ClaimBasis)
     arcs = int((around & ~np.roll(around, 1)).sum())
     b = np.ldexp(evidence.layer.b, evidence.layer.powers)
     equal = bool((b == b[:1]).all())
-    expected = "argmaxable" if arcs <= degree else "unargmaxable" if slack == 0 and equal else None
+    lowest = evidence.layer.rule == "topk" and equal and (np.diff(evidence.signs[evidence.signs != 0]) <= 0).all()
+    expected = "argmaxable" if arcs <= degree or lowest else "unargmaxable" if slack == 0 and equal else None
     return bool(verdict["ideal"] == expected)
 
 

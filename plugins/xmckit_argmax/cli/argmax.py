@@ -37,8 +37,9 @@ argmax.add_command(reach)
 def count(labels: int, dims: tuple[int, ...], bias: bool, rule: Any, plot: Path | None, as_json: bool) -> None:
     """Count the label sets that a layer of N labels in D dimensions can output at most (Cover's formula).
 
-    Weights in general position reach exactly this many of the 2^N label sets, other weights fewer. --plot
-    draws this share by dimension.
+    Weights in general position reach exactly this many of the 2^N label sets, other weights fewer. As in the paper,
+    ties do not count: sets that are output only where a logit is exactly 0, or equal to another one, come on top.
+    --plot draws this share by dimension.
     """
     from xmckit_argmax.paper.counting import share_curve
 

@@ -12,6 +12,9 @@ its complement have equally many arcs: if x gives one of them, −x gives the ot
 - Rule "topk": the active labels are above some threshold and the others below. A threshold is one more bias, equal for
   all labels. So the statuses are those of the rule "sign": `degree` arcs can be ranked first, and with slack 0 and
   equal biases more arcs cannot.
+- Ties: a zero that the curve only touches counts twice, so zeros at labels add no arc: where the polynomial is not 0
+  everywhere, at most `degree` arcs are output. Where it is, all labels are tied, which x = 0 does if the biases are
+  equal. The rule "sign" then outputs no label, and "topk" those with the lowest ids, in however many arcs they are.
 
 These are statements about the ideal layer. A float32 copy of its matrix may not reach a set that the layer reaches.
 """
@@ -44,10 +47,26 @@ def ideal_statuses(
         arcs, missed = cyclic_arcs(assignments, structure.order), np.zeros(assignments.shape[0], dtype=bool)
     else:
         arcs, missed = _arcs_among(assignments, candidates, structure.order)
+    possible = arcs <= structure.degree
+    if decision.rule == "topk" and equal_biases:
+        possible |= _are_lowest(assignments, candidates)
     return [
-        UNARGMAXABLE if misses else ARGMAXABLE if count <= structure.degree else beyond
-        for count, misses in zip(arcs.tolist(), missed.tolist(), strict=True)
+        UNARGMAXABLE if misses else ARGMAXABLE if can else beyond
+        for can, misses in zip(possible.tolist(), missed.tolist(), strict=True)
     ]
+
+
+def _are_lowest(assignments: csr_matrix, candidates: csr_matrix | None) -> np.ndarray:
+    """Return for each row whether its active labels are those with the lowest ids, among the candidates if any."""
+    rows, active = _entries(assignments)
+    ranks = active.astype(np.int64)
+    if candidates is not None:  # the number of candidates of the row with a lower id
+        listed_rows, listed = _entries(candidates)
+        labels = assignments.shape[1]
+        keys = listed_rows * labels + listed
+        ranks = np.searchsorted(keys, rows * labels + active) - np.searchsorted(keys, rows * labels)
+    counts = np.bincount(rows, minlength=assignments.shape[0])
+    return np.asarray(np.bincount(rows[ranks >= counts[rows]], minlength=assignments.shape[0]) == 0)
 
 
 def cyclic_arcs(assignments: csr_matrix, order: np.ndarray) -> np.ndarray:

@@ -11,7 +11,9 @@ The paper requires ε > eps inside the program. The tolerance of a solver lets v
 is 0, and the optimum is compared with eps. The output of HiGHS is never an answer by itself:
 
 - *argmaxable*: its point, divided by t, has the right signs, proved with error bounds or in exact arithmetic;
-- *unargmaxable*: the labels with a multiplier have an exact positive combination that is zero (Gordan);
+- *unargmaxable*: the labels with a multiplier have an exact positive combination that is zero (Gordan), and it ties
+  labels that must not be tied. The programme does not know ties: a set that only a tie outputs has eps unargmaxable,
+  and its status stays unresolved, unless x = 0 outputs it;
 - the radius lies between the bound from its point and the bound from its multipliers (weak duality): for λ ≥ 0,
   ε ≤ box·‖Σ λ_i s_i a_i‖₁ ÷ Σ λ_i‖a_i‖.
 """
@@ -58,7 +60,36 @@ class ChebyshevSolver:
     def _solve_one(self, assignment: Assignment) -> Verdict:
         start = time.perf_counter()
         verdict = self._prover.prove_trivial(assignment) or _by_program(self._problem(assignment), self.settings)
+        if verdict.status == UNARGMAXABLE:
+            verdict = self._by_rule(assignment, verdict)
         return replace(verdict, seconds=time.perf_counter() - start)
+
+    def _by_rule(self, assignment: Assignment, verdict: Verdict) -> Verdict:
+        """Return the verdict if its combination, which excludes strict inequalities, excludes ties too.
+
+        If it does not, only the answer at eps stays: the programme does not know ties.
+        """
+        assert verdict.certificate is not None
+        system, (labels, weights) = self._prover.system, verdict.certificate
+        rows = fmpz_mat([row for row, _ in self._prover.signed_rows(assignment, labels)])
+        by_tie = self._prover.try_zero(assignment)
+        if rows.rank() == len(labels):  # zero but for the bias, so that t would be 0
+            return verdict
+        if rows.rank() == system.width:  # only the zero vector satisfies all inequalities
+            if by_tie is None:
+                return verdict
+        elif system.clash(labels, assignment.active):
+            return verdict
+        else:
+            by_tie = Verdict(UNRESOLVED)
+        if system.rule == "topk":
+            return by_tie
+        signs = system.signs(labels, assignment.active)
+        shifts = np.zeros(len(labels)) if self.b is None else self.b[labels] * signs
+        eps, box = self.settings.eps, self.settings.box
+        if radius_is_at_most(eps, self.W[labels] * signs[:, None], shifts, weights, box):
+            return replace(by_tie, eps=UNARGMAXABLE, certificate=verdict.certificate)
+        return replace(by_tie, eps=UNRESOLVED)
 
     def _problem(self, assignment: Assignment) -> _ChebyshevProblem:
         labels = np.arange(len(self.W)) if assignment.candidates is None else assignment.candidates
@@ -274,7 +305,7 @@ def _positive_combination(problem: _ChebyshevProblem, support: np.ndarray) -> li
     weights = [abs(weight) for weight in weights]
     if problem.b is not None and sum(weight * row[-1] for weight, row in zip(weights, rows, strict=True)) > 0:
         return None
-    return [Fraction(weight << power) for weight, (_, power) in zip(weights, signed, strict=True)]
+    return [weight * Fraction(2) ** power for weight, (_, power) in zip(weights, signed, strict=True)]
 
 
 def _null_vector(rows: Sequence[Sequence[int]]) -> tuple[list[int], int]:

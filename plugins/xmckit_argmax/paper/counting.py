@@ -7,7 +7,7 @@ If the rows of n labels are in general position in d dimensions, the number depe
 
 The rule "topk" has a free threshold, which is one more dimension. Divided by 2^n, both counts are probabilities of a
 fair coin: of at most d−1 heads in n−1 tosses, and of at most d heads in n tosses. Rows that are not in general position
-reach fewer sets, never more.
+reach fewer sets, never more. Ties do not count here, as in the paper: no logit is exactly 0, and no two are equal.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -16,10 +16,17 @@ import numpy as np
 from flint import fmpz_mat
 
 Integers = list[int]
+Rows = Mapping[int, Integers]
+Weights = dict[int, Fraction]
 
 
 class OutOfTime(Exception):
     """Exact arithmetic exceeded its deadline."""
+
+
+def check_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise OutOfTime
 
 
 @dataclass(frozen=True)
@@ -36,12 +43,59 @@ def integer_row(numbers: np.ndarray, powers: np.ndarray | None = None) -> tuple[
     exponents = [0] * len(ratios) if powers is None else [int(power) for power in powers[: len(ratios)]]
     twos = [power - (denominator.bit_length() - 1) for (_, denominator), power in zip(ratios, exponents, strict=True)]
     least = min(twos, default=0)
-    return [numerator << (two - least) for (numerator, _), two in zip(ratios, twos, strict=True)], -least
+    integers = [numerator << (two - least) for (numerator, _), two in zip(ratios, twos, strict=True)]
+    common = math.gcd(*integers)
+    shift = (common & -common).bit_length() - 1 if common else 0
+    return [integer >> shift for integer in integers], -least - shift
 
 
-def are_positive(rows: Sequence[Integers], v: Integers) -> np.ndarray:
-    """Return for each row whether row·v > 0, exactly."""
-    return np.asarray([sum(a * b for a, b in zip(row, v, strict=True) if a) > 0 for row in rows], dtype=bool)
+def dot(row: Integers, v: Integers) -> int:
+    return sum(a * b for a, b in zip(row, v, strict=True) if a)
+
+
+def primitive(numbers: Sequence[Fraction]) -> Integers:
+    """Return the shortest vector of integers in the direction of the numbers."""
+    common = math.lcm(*(number.denominator for number in numbers))
+    integers = [number.numerator * (common // number.denominator) for number in numbers]
+    factor = math.gcd(*integers) or 1
+    return [integer // factor for integer in integers]
+
+
+def null_basis(rows: Sequence[Integers], width: int) -> list[Integers]:
+    """Return a basis of the vectors v with row·v = 0 for every row."""
+    table, dimension = fmpz_mat([*rows] or [[0] * width]).nullspace()
+    columns = [[int(table[line, column]) for line in range(width)] for column in range(dimension)]
+    return [[number // (math.gcd(*column) or 1) for number in column] for column in columns]
+
+
+def coordinates(rows: Sequence[Integers], target: Integers) -> list[Fraction]:
+    """Return c with Σ c_i rows_i = target, for a target in the span of the rows."""
+    equations = [list(column) for column in zip(*rows, target, strict=True)]
+    echelon, denominator, rank = fmpz_mat(equations).rref()
+    solution = [Fraction(0)] * len(rows)
+    for line in echelon.table()[:rank]:
+        solution[_first_nonzero(line)] = Fraction(int(line[-1]), int(denominator))
+    return solution
+
+
+def smaller_combination(rows: Rows, weights: Weights, kept: Sequence[int]) -> Weights:
+    """Drop rows from a positive combination that is zero, but none of `kept`, until the rest is independent of them.
+
+    Each step moves along a combination without the rows `kept` until a weight becomes 0 (Carathéodory).
+    """
+    weights = dict(weights)
+    while True:
+        ids = list(weights)
+        fixed = [[int(index == row) for index in ids] for row in kept]
+        equations = [list(column) for column in zip(*(rows[index] for index in ids), strict=True)]
+        directions = null_basis([*equations, *fixed], len(ids))
+        if not directions:
+            return weights
+        direction = directions[0] if max(directions[0]) > 0 else [-number for number in directions[0]]
+        steps = [weights[index] / part for index, part in zip(ids, direction, strict=True) if part > 0]
+        step = min(steps)
+        moved = {index: weights[index] - step * part for index, part in zip(ids, direction, strict=True)}
+        weights = {index: weight for index, weight in moved.items() if weight}
 
 
 def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Fraction]:
@@ -58,8 +112,7 @@ def decide(rows: Sequence[Integers], deadline: float) -> Combination | list[Frac
     table, denominator, basis = _initial_table(rows)
     patience = 20 * len(basis) + 100
     while True:
-        if time.monotonic() > deadline:
-            raise OutOfTime
+        check_time(deadline)
         totals = table.sum(axis=0)
         if all(total > 0 for total in totals):
             return _dual_point([rows[index] for index in basis])
@@ -131,3 +184,10 @@ def nearest_floats(numbers: Sequence[Fraction]) -> np.ndarray:
         except OverflowError:
             floats[index] = math.inf if number > 0 else -math.inf
     return floats
+
+
+def times_powers(numbers: np.ndarray, powers: np.ndarray) -> np.ndarray:
+    """Multiply positive numbers by powers of two, and keep them positive and finite."""
+    with np.errstate(over="ignore", under="ignore"):
+        scaled = np.ldexp(numbers, np.clip(powers, -2000, 2000))
+    return np.clip(scaled, np.finfo(np.float64).smallest_subnormal, np.finfo(np.float64).max)

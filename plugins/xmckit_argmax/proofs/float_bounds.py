@@ -12,6 +12,8 @@ from numba import njit
 
 UNIT = 2.0**-53
 ROWS_IN_CACHE = 1 << 9
+MOST_TIGHT = 64  # rows that bound a margin
+MOST_THIRDS = 2000  # steps of the search for a threshold; (2/3)^2000 of an interval is negligible at any scale
 SLIGHTLY_MORE = 1 + 1e-9  # covers the roundings in the bounds themselves
 
 
@@ -100,3 +102,54 @@ def _least_values(products, error, norms, inverse_norms, inverse_slopes):  # typ
         if inverse_slopes[i] > 0.0:
             distance = min(distance, (products[i] - error * norms[i]) * inverse_slopes[i])
     return margin, distance
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def best_margin(values, slopes, rest):  # type: ignore[no-untyped-def]
+    """Return the largest min_i (values_i + slopes_i·c)/√(rest² + c²) over all thresholds c.
+
+    The quotient rises and then falls with c, for any rows. It is maximised for a few rows, at first one, and the least
+    row at the best c joins them.
+    """
+    low, high = -np.inf, np.inf
+    for i in range(values.shape[0]):
+        if slopes[i] > 0.0:
+            low = max(low, -values[i] / slopes[i])
+        elif slopes[i] < 0.0:
+            high = min(high, -values[i] / slopes[i])
+    best, c = 0.0, 0.5 * low + 0.5 * high
+    chosen = np.empty(MOST_TIGHT, dtype=np.int64)
+    for count in range(MOST_TIGHT):
+        chosen[count] = _least_row(values, slopes, c)
+        best = max(best, _quotient(values, slopes, rest, chosen[count : count + 1], c))
+        if (chosen[:count] == chosen[count]).any():
+            break
+        left, right, rows = low, high, chosen[: count + 1]
+        for _ in range(MOST_THIRDS):
+            a, b = left + (right - left) / 3.0, right - (right - left) / 3.0
+            if not left < a < b < right:
+                break
+            if _quotient(values, slopes, rest, rows, a) < _quotient(values, slopes, rest, rows, b):
+                left = a
+            else:
+                right = b
+        c = left + (right - left) / 2.0
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _least_row(values, slopes, c):  # type: ignore[no-untyped-def]
+    least, where = np.inf, 0
+    for i in range(values.shape[0]):
+        value = values[i] + slopes[i] * c
+        if value < least:
+            least, where = value, i
+    return where
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _quotient(values, slopes, rest, rows, c):  # type: ignore[no-untyped-def]
+    least = np.inf
+    for i in rows:
+        least = min(least, values[i] + slopes[i] * c)
+    return least / np.hypot(rest, c)

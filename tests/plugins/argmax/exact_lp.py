@@ -22,55 +22,76 @@ def exactly_argmaxable(
     active: Iterable[int],
     candidates: Iterable[int] | None = None,
 ) -> bool:
-    """Whether some x gives exactly the `active` labels; `candidates`: only these labels count, others are off."""
+    """Whether some x gives exactly the `active` labels; `candidates`: only these labels count, others are off.
+
+    Rule "sign": active logits are positive, the others are not. Rule "topk": an active label has a larger logit than
+    any other label, or an equal one and a lower id.
+    """
     chosen = range(len(W)) if candidates is None else sorted({int(label) for label in candidates})
     wanted = {int(label) for label in active}
     if not wanted <= set(chosen):
         return False
-    return positive_point_or_weights(signed_rows(W, b, rule, wanted, chosen))[0] is not None
+    rows, strict = required_rows(W, b, rule, wanted, chosen)
+    return point_or_weights(rows, strict)[0] is not None
 
 
-def signed_rows(
-    W: np.ndarray, b: np.ndarray | None, rule: str, active: Iterable[int], candidates: Iterable[int] | None = None
-) -> list[Integers]:
-    """The rows of which a vector must have positive products with all, each scaled to whole numbers.
+def strictly_argmaxable(W: np.ndarray, b: np.ndarray | None, rule: str, active: Iterable[int]) -> bool:
+    """Whether some x gives exactly the `active` labels without any tie, as the paper defines it."""
+    rows, _ = required_rows(W, b, rule, set(active), range(len(W)))
+    return positive_point_or_weights(rows)[0] is not None
 
-    One row for each candidate, s·(w, 1 for topk, b where there is a bias), and with a bias the row (0, …, 0, 1).
-    """
-    if rule not in ("sign", "topk"):
+
+def required_rows(
+    W: np.ndarray, b: np.ndarray | None, rule: str, active: set[int], candidates: Iterable[int]
+) -> tuple[list[Integers], list[bool]]:
+    """The rows with which a vector must have products of at least 0, and which of the products must be positive."""
+    others = sorted(set(candidates) - active)
+
+    def logit(label: int) -> list[Fraction]:
+        shift = [] if b is None else [b[label]]
+        return [Fraction(float(number)) for number in [*W[label], *shift]]
+
+    if rule == "sign":
+        pairs = [(logit(label), True) for label in sorted(active)]
+        pairs += [([-number for number in logit(label)], False) for label in others]
+    elif rule == "topk":
+        pairs = [
+            ([high - low for high, low in zip(logit(on), logit(off), strict=True)], off < on)
+            for on in sorted(active)
+            for off in others
+        ]
+    else:
         raise ValueError(f"no rule is called {rule!r}")
-    wanted = set(active)
-    rows = []
-    for label in range(len(W)) if candidates is None else candidates:
-        numbers = [float(number) for number in W[label]]
-        numbers += [1.0] if rule == "topk" else []
-        numbers += [] if b is None else [float(b[label])]
-        rows.append(whole([number if label in wanted else -number for number in numbers]))
     if b is not None:
-        rows.append([0] * (W.shape[1] + (rule == "topk")) + [1])
-    return rows
+        pairs.append(([Fraction(0)] * W.shape[1] + [Fraction(1)], True))
+    return [whole(row) for row, _ in pairs], [strict for _, strict in pairs]
 
 
-def whole(numbers: Sequence[float]) -> Integers:
-    """`numbers` times the power of two that makes all of them whole."""
-    ratios = [number.as_integer_ratio() for number in numbers]
-    factor = max((denominator for _, denominator in ratios), default=1)
-    return [numerator * (factor // denominator) for numerator, denominator in ratios]
+def whole(numbers: Sequence[Fraction]) -> Integers:
+    """`numbers` times the least number that makes all of them whole."""
+    factor = math.lcm(*(number.denominator for number in numbers))
+    return [number.numerator * (factor // number.denominator) for number in numbers]
 
 
 def positive_point_or_weights(rows: Sequence[Integers]) -> tuple[Integers | None, Integers | None]:
-    """(v, None) with row·v > 0 for every row, or (None, λ) with λ ≥ 0, λ ≠ 0 and Σ λ_i row_i = 0 (Gordan).
+    """(v, None) with row·v > 0 for every row, or (None, λ) with λ ≥ 0, λ ≠ 0 and Σ λ_i row_i = 0 (Gordan)."""
+    return point_or_weights(rows, [True] * len(rows))
 
-    Phase one of the simplex for: Σ λ_i row_i = 0, Σ λ_i = 1, λ ≥ 0. It ends with λ, or with the multipliers of these
-    equations, which are v.
+
+def point_or_weights(rows: Sequence[Integers], strict: Sequence[bool]) -> tuple[Integers | None, Integers | None]:
+    """(v, None) with row·v ≥ 0 for every row, and > 0 for the strict ones, or (None, λ) that excludes it (Motzkin).
+
+    λ ≥ 0, λ ≠ 0 on a strict row, Σ λ_i row_i = 0. Phase one of the simplex for these equations and Σ λ_i = 1 over the
+    strict rows: it ends with λ, or with the multipliers of the equations, which are v.
     """
-    if not rows:
-        return [], None
+    if not any(strict):
+        return [0] * len(rows[0]) if rows else [], None
     short = [_without_common_factor(row) for row in rows]
-    basis, values, duals = _phase_one([[*column, 0] for column in zip(*short, strict=True)] + [[1] * len(rows) + [1]])
+    equations = [[*column, 0] for column in zip(*short, strict=True)] + [[*map(int, strict), 1]]
+    basis, values, duals = _phase_one(equations)
     if duals is not None:
         point = [-dual for dual in duals[:-1]]
-        assert all(_dot(row, point) > 0 for row in rows)
+        assert all(_dot(row, point) >= must for row, must in zip(rows, strict, strict=True))
         return point, None
     weights = [0] * len(rows)
     for column, value in zip(basis, values, strict=True):
@@ -81,7 +102,7 @@ def positive_point_or_weights(rows: Sequence[Integers]) -> tuple[Integers | None
     scale = math.lcm(*factors)
     weights = [weight * (scale // factor) for weight, factor in zip(weights, factors, strict=True)]
     assert min(weights) >= 0
-    assert max(weights) > 0
+    assert any(weight and must for weight, must in zip(weights, strict, strict=True))
     assert all(_dot(column, weights) == 0 for column in zip(*rows, strict=True))
     return None, weights
 

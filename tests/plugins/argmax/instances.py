@@ -97,13 +97,17 @@ def _check_witness(decision: LinearDecision, verdict: Verdict, wanted: set[int],
     assert verdict.witness is not None
     assert verdict.witness.shape == (decision.W.shape[1],)
     x = [Fraction(float(value)) for value in verdict.witness]
-    on = [logit(decision, label, x) for label in labels if label in wanted]  # type: ignore[attr-defined]
-    off = [logit(decision, label, x) for label in labels if label not in wanted]  # type: ignore[attr-defined]
+    if verdict.exact_witness is not None:
+        assert verdict.margin is None
+        *numerators, denominator = verdict.exact_witness
+        assert denominator > 0
+        x = [Fraction(number, denominator) for number in numerators]
+        assert [float(value) for value in x if abs(value) < 1e308] == [v for v in verdict.witness if abs(v) < 1e308]
+    logits = {label: logit(decision, label, x) for label in labels}  # type: ignore[attr-defined]
     if decision.rule == "sign":
-        assert all(value > 0 for value in on)
-        assert all(value < 0 for value in off)
-    elif on and off:
-        assert min(on) > max(off)
+        assert {label for label, value in logits.items() if value > 0} == wanted
+    else:
+        assert set(sorted(logits, key=lambda label: (-logits[label], label))[: len(wanted)]) == wanted
 
 
 def _check_eps(decision: LinearDecision, verdict: Verdict, wanted: set[int], labels: object) -> None:
@@ -160,13 +164,36 @@ def _check_certificate(decision: LinearDecision, verdict: Verdict, wanted: set[i
     shifts = [Fraction(0)] * len(support)
     if decision.b is not None:
         shifts = [sign * Fraction(float(decision.b[label])) for sign, label in signed]
-    basis = null_space(columns)
-    if len(basis) == 2:
-        basis = null_space([[*column, shift] for column, shift in zip(columns, shifts, strict=True)])
-    assert len(basis) == 1, "the support is not minimal"
-    weights = basis[0] if basis[0][0] > 0 else [-weight for weight in basis[0]]
-    assert all(weight > 0 for weight in weights)
-    assert sum(weight * shift for weight, shift in zip(weights, shifts, strict=True)) <= 0
+    # with the row of t, the combination is zero for these shifts too
+    for rows in (columns, [[*column, shift] for column, shift in zip(columns, shifts, strict=True)]):
+        weights = _weights(null_space(rows), multipliers)
+        total = sum((weight * shift for weight, shift in zip(weights, shifts, strict=True)), Fraction())
+        if weights and all(weight > 0 for weight in weights) and total <= 0:
+            spans = len(support) - len(null_space(rows)) == len(columns[0]) + (decision.b is not None)
+            if total < 0 or _must_not_tie(decision, set(labels) if spans else set(support.tolist()), wanted, spans):  # type: ignore[call-overload]
+                return
+    raise AssertionError("the certificate proves nothing")
+
+
+def _weights(basis: list[list[Fraction]], multipliers: np.ndarray) -> list[Fraction]:
+    """The combination with these last multipliers, for a null space of one or two dimensions."""
+    if len(basis) == 1:
+        return [value / basis[0][-1] for value in basis[0]] if basis[0][-1] else []
+    if len(basis) != 2:
+        return []
+    (a, b), (c, d) = basis[0][-2:], basis[1][-2:]
+    first, last = (Fraction(float(value)) for value in multipliers[-2:])
+    if a * d == b * c:
+        return []
+    one, other = (first * d - last * c) / (a * d - b * c), (last * a - first * b) / (a * d - b * c)
+    return [one * left + other * right for left, right in zip(*basis, strict=True)]
+
+
+def _must_not_tie(decision: LinearDecision, tied: set[int], wanted: set[int], spans: bool) -> bool:
+    on, off = tied & wanted, tied - wanted
+    if spans and decision.b is not None:
+        return True
+    return bool(on) and (decision.rule == "sign" or (bool(off) and max(on) > min(off)))
 
 
 def null_space(vectors: list[list[Fraction]]) -> list[list[Fraction]]:

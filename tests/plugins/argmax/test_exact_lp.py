@@ -5,18 +5,20 @@ from math import comb
 
 import numpy as np
 import pytest
-from exact_lp import exactly_argmaxable, positive_point_or_weights
+from exact_lp import exactly_argmaxable, positive_point_or_weights, strictly_argmaxable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
 def count(W, b=None, rule="sign"):
     labels = range(len(W))
-    return sum(
-        exactly_argmaxable(W, b, rule, active)
-        for size in range(len(W) + 1)
-        for active in itertools.combinations(labels, size)
-    )
+    sets = [active for size in range(len(W) + 1) for active in itertools.combinations(labels, size)]
+    strictly = {active for active in sets if strictly_argmaxable(W, b, rule, active)}
+    # in general position ties add only the sets of x = 0, which ties all labels unless there are biases
+    by_zero = {active for active in sets if active == tuple(labels[: len(active)]) and (rule == "topk" or not active)}
+    reached = {active for active in sets if exactly_argmaxable(W, b, rule, active)}
+    assert reached == strictly | (by_zero if b is None else set())
+    return len(strictly)
 
 
 @pytest.mark.parametrize(("labels", "dim"), [(1, 1), (3, 2), (5, 1), (5, 3), (7, 4), (6, 6), (4, 6), (8, 3)])
@@ -41,20 +43,41 @@ def test_ranking_gives_the_sets_that_an_affine_hyperplane_cuts_off(labels, dim):
 def test_one_dimension_by_hand():
     W = np.array([[1.0], [2.0], [-0.5]])
     assert [active for size in range(4) for active in itertools.combinations(range(3), size)
-            if exactly_argmaxable(W, None, "sign", active)] == [(2,), (0, 1)]  # fmt: skip
+            if exactly_argmaxable(W, None, "sign", active)] == [(), (2,), (0, 1)]  # fmt: skip
     assert exactly_argmaxable(W, None, "topk", [1])
-    assert not exactly_argmaxable(W, None, "topk", [0])
+    assert exactly_argmaxable(W, None, "topk", [0])  # x = 0
+    assert not strictly_argmaxable(W, None, "topk", [0])
+    assert not exactly_argmaxable(W[::-1], None, "topk", [2])
 
 
-def test_ties_and_zero_rows_are_never_strict():
-    assert not exactly_argmaxable(np.zeros((1, 2)), None, "sign", [])
+def test_a_logit_of_zero_is_off_and_the_lower_id_wins_a_tie():
+    assert exactly_argmaxable(np.zeros((1, 2)), None, "sign", [])
+    assert not exactly_argmaxable(np.zeros((1, 2)), None, "sign", [0])
     assert exactly_argmaxable(np.zeros((1, 2)), np.array([1.0]), "sign", [0])
     assert not exactly_argmaxable(np.zeros((1, 2)), np.array([1.0]), "sign", [])
-    assert not exactly_argmaxable(np.zeros((1, 2)), np.array([0.0]), "sign", [])
+    assert exactly_argmaxable(np.zeros((1, 2)), np.array([0.0]), "sign", [])
+    assert not exactly_argmaxable(np.zeros((1, 2)), np.array([0.0]), "sign", [0])
+    assert exactly_argmaxable(np.array([[1.0], [0.0]]), None, "sign", [0])
     twins = np.array([[1.0, 2.0], [1.0, 2.0]])
     assert not exactly_argmaxable(twins, None, "sign", [0])
-    assert not exactly_argmaxable(twins, None, "topk", [0])
-    assert exactly_argmaxable(twins, np.array([1.0, 0.0]), "topk", [0])
+    assert exactly_argmaxable(twins, None, "topk", [0])
+    assert not exactly_argmaxable(twins, None, "topk", [1])
+    assert exactly_argmaxable(twins, np.array([0.0, 1.0]), "topk", [1])
+
+
+def test_a_third_is_no_float_and_still_a_point():
+    W, b = np.array([[3.0], [-3.0]]), np.array([-1.0, 1.0])
+    assert exactly_argmaxable(W, b, "sign", [])
+    assert not exactly_argmaxable(W, b, "sign", [0, 1])
+
+
+def test_two_ties_together_can_be_impossible():
+    """Labels 0 and 1 are equal, and 2 and 3. {0, 2} needs one threshold for both pairs, and then 1 is before 2."""
+    W = np.array([[1.0], [1.0], [2.0], [2.0]])
+    assert exactly_argmaxable(W[:2], None, "topk", [0])
+    assert exactly_argmaxable(W[2:], None, "topk", [0])
+    assert exactly_argmaxable(W, None, "topk", [0, 1])
+    assert not exactly_argmaxable(W, None, "topk", [0, 2])
 
 
 def test_a_difference_far_below_rounding_decides():

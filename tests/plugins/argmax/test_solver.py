@@ -29,8 +29,9 @@ def every_set(n: int) -> list[Assignment]:
 
 
 def reached(verdicts: list[Verdict]) -> int:
+    """The sets that are output without ties."""
     assert all(verdict.status != "unresolved" for verdict in verdicts)
-    return sum(verdict.status == "argmaxable" for verdict in verdicts)
+    return sum(verdict.status == "argmaxable" and verdict.margin != 0 for verdict in verdicts)
 
 
 def cover(n: int, d: int) -> int:

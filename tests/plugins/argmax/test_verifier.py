@@ -225,7 +225,7 @@ def test_largest_margins_in_the_plane_are_half_angles() -> None:
     # the lines of the rows cut the plane into cones; a cone's largest margin is the sine of half its angle
     lines = np.sort((angles + np.pi / 2) % np.pi)
     widths = np.diff(np.concatenate([lines, lines[:1] + np.pi]))
-    found = sorted(v.margin for v in verdicts.verdicts if v.margin is not None)
+    found = sorted(v.margin for v in verdicts.verdicts if v.margin)
     np.testing.assert_allclose(found, np.sort(np.sin(np.repeat(widths, 2) / 2)), rtol=1e-6)
 
 

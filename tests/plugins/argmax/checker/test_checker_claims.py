@@ -96,12 +96,12 @@ def margin_of_what_cannot_be(verdicts: list[dict[str, Any]]) -> None:
 
 
 def larger_radius(verdicts: list[dict[str, Any]]) -> None:
-    one = first(verdicts, status="argmaxable")
+    one = next(verdict for verdict in verdicts if verdict["margin"])
     one["radius"] = [one["radius"][1] * 1.01, one["radius"][1] * 2]
 
 
 def tighter_radius(verdicts: list[dict[str, Any]]) -> None:
-    one = first(verdicts, status="argmaxable")
+    one = next(verdict for verdict in verdicts if verdict["margin"])
     one["radius"] = [one["radius"][0], one["radius"][1] * 0.99]
 
 
@@ -133,6 +133,7 @@ FORGERIES = [
     *(("margin", larger_margin, name, "as it comes") for name in ("sign", "bias")),
     *(("margin", smaller_margin, name, "as it comes") for name in ("sign", "bias")),
     *(("margin", larger_margin, name, "largest margins") for name in ("topk", "topk with bias")),
+    *(("margin", smaller_margin, name, how) for name in ("topk", "topk with bias") for how in list(SETTINGS)[:2]),
     ("margin", margin_of_what_cannot_be, "sign", "as it comes"),
     ("radius", larger_radius, "sign", "largest margins"),
     ("radius", tighter_radius, "sign", "largest margins"),

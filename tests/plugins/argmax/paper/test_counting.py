@@ -8,7 +8,7 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from exact_lp import exactly_argmaxable
+from exact_lp import strictly_argmaxable
 from xmckit_argmax.cli.argmax import argmax
 from xmckit_argmax.paper.counting import argmaxable_count, share_curve, share_of_all
 
@@ -18,7 +18,7 @@ import xmckit
 def enumerated(W, b, rule):
     labels = range(len(W))
     sets = itertools.chain.from_iterable(itertools.combinations(labels, size) for size in range(len(W) + 1))
-    return sum(exactly_argmaxable(W, b, rule, active) for active in sets)
+    return sum(strictly_argmaxable(W, b, rule, active) for active in sets)
 
 
 @pytest.mark.parametrize("rule", ["sign", "topk"])
