@@ -68,6 +68,10 @@ class LinearDecision:
     runs vectors x through the head's own scorer (its float32, its FFT) and returns the label sets; for `topk` it also
     takes the number of labels to output per row. `inputs` is the number of features that vectors are computed from, if
     the head knows it; if it is less than d, some vectors belong to no row.
+
+    `threshold` and `rounding` say how far that scorer may be from W·x + b: see `xmckit.decisions`. A scorer that adds a
+    bias and compares with a threshold gives their difference as `b` and the threshold as `threshold`. `rounding` is for
+    a scorer that is no float32 product of W and x, such as an FFT.
     """
 
     W: np.ndarray
@@ -76,6 +80,8 @@ class LinearDecision:
     structure: Alternating | None = None
     replay: Callable[..., csr_matrix] | None = None
     inputs: int | None = None
+    threshold: float = 0.0
+    rounding: float | None = None
 
 
 ARGMAXABLE, UNARGMAXABLE, UNRESOLVED = "argmaxable", "unargmaxable", "unresolved"

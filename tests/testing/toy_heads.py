@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -335,6 +336,52 @@ class ReplaysSomethingElse(CentroidHead):
     def decision(self):
         decision = super().decision()
         return xmckit.LinearDecision(decision.W, decision.b, replay=lambda vectors: decision.replay(-vectors))
+
+
+class ReplaysUnitVectorsOtherwise(CentroidHead):
+    """Its replay follows the decision for any vector but those of rows."""
+
+    def decision(self):
+        decision = super().decision()
+
+        def replay(vectors):
+            unit = np.abs(np.linalg.norm(vectors, axis=1) - 1) < 1e-3
+            return decision.replay(np.where(unit, -1, 1)[:, None] * vectors)
+
+        return xmckit.LinearDecision(decision.W, decision.b, replay=replay)
+
+
+class DropsALabel(CentroidHead):
+    """Neither its decision nor its replay says that labels() drops a label."""
+
+    def dropped(self, X):
+        return np.arange(X.shape[0])
+
+    def labels(self, X):
+        sets = super().labels(X).tolil()
+        for row in self.dropped(X):
+            sets[row, sets.rows[row][:1]] = 0
+        return sets.tocsr()
+
+
+class DropsALabelOfLongRows(DropsALabel):
+    def dropped(self, X):
+        return np.flatnonzero(np.diff(csr_matrix(X).indptr) > 12)
+
+
+class DropsALabelInLargeBatches(DropsALabel):
+    def dropped(self, X):
+        return np.arange(100, X.shape[0])
+
+
+class BlamesRounding(DropsALabel):
+    def decision(self):
+        return replace(super().decision(), rounding=1.0)
+
+
+class BlamesItsThreshold(DropsALabel):
+    def decision(self):
+        return replace(super().decision(), threshold=1e9)
 
 
 class RoundsWhenSaved(CentroidHead):

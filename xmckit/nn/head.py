@@ -150,6 +150,13 @@ class TorchHead(Configured, ABC):
         """Return the structure of W for `decision`; it holds only if nothing is folded into W."""
         return None
 
+    def rounding(self, classifier: Any) -> float | None:
+        """Return c if logits are within c·(‖w‖·‖x‖ + |b|) of W·x + b; None if they are a float32 product of W and x.
+
+        See `xmckit.decisions`.
+        """
+        return None
+
     def check_stored(self, classifier: Any) -> None:
         """Raise DataError if loaded weights, finite and in the right shapes, do not fit this head."""
 
@@ -253,8 +260,12 @@ class TorchHead(Configured, ABC):
         W.flags.writeable = False  # it is the memory that prediction uses
         structure = None if network.folded or self.added else self.structure(network.classifier)
         rule: Literal["sign", "topk"] = "topk" if self.ranking else "sign"
-        shifted = b - np.float32(self.threshold)
-        return LinearDecision(W, shifted, rule, structure, self._replay, self.sizes["inputs"])
+        threshold = float(np.float32(self.threshold))  # as `outputs.above` compares with it
+        shifted = b.astype(np.float64) - threshold  # float32 would round the difference, and with it the decision
+        as_product = network.folded or self._indexes is not None
+        rounding = None if as_product else self.rounding(network.classifier)
+        inputs = self.sizes["inputs"]
+        return LinearDecision(W, shifted, rule, structure, self._replay, inputs, threshold, rounding)
 
     @property
     def added(self) -> int:

@@ -43,9 +43,14 @@ class Predictor:
         return int(self.network.encoder.width if self.network.folded else self.network.classifier.width)
 
     def vectors(self, X: Matrix, *, projected: bool = False) -> np.ndarray:
-        """Return the vectors of rows; with `projected` the outputs of the projection, even if it is folded."""
+        """Return the vectors of rows, bit for bit those that `logits` multiplies.
+
+        With `projected`, return the outputs of the projection, even if it is folded.
+        """
         width = int(self.network.classifier.width) if projected else self.width
-        blocks = [block.cpu().numpy() for _, block in self._vector_blocks(X, width, projected)]
+        # The bits of a matrix product can depend on the number of rows, so the blocks are those of `logits`.
+        numbers = self.labels if self.indexes is None and not projected else width
+        blocks = [block.cpu().numpy() for _, block in self._vector_blocks(X, numbers, projected)]
         return np.concatenate(blocks) if blocks else np.empty((0, width), dtype=np.float32)
 
     def logits(self, X: Matrix, threads: Threads) -> Iterator[tuple[slice, Any]]:
@@ -63,7 +68,7 @@ class Predictor:
         """Yield blocks of rows with the logits of their candidates; `known` saves looking up the candidates."""
         assert self.indexes is not None
         layer = self.layer() if self.network.folded or isinstance(self.network.classifier, Classifier) else None
-        for rows in slices(0, X.shape[0], ROWS_AT_ONCE):
+        for rows in self._blocks(X.shape[0], self.width):
             x = self.vectors(X[rows])
             if known is not None:
                 candidates = known[rows]
@@ -89,7 +94,7 @@ class Predictor:
         """Return rows × labels with a 1 for each label that an index has among its best `k`."""
         assert self.indexes is not None
         blocks = []
-        for rows in slices(0, X.shape[0], ROWS_AT_ONCE):
+        for rows in self._blocks(X.shape[0], self.width):
             part = X[rows]
             blocks.append(self.indexes.find(part, lambda: _with_one(self.vectors(part)), k))  # noqa: B023
         return outputs.stack_rows(blocks, self.labels)

@@ -14,6 +14,7 @@ from xmckit import protocols
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
+from xmckit.decisions import dense_pattern, scores_and_bounds
 from xmckit.errors import UsageError, counted
 from xmckit.records import TopK
 from xmckit.testing import common
@@ -29,7 +30,7 @@ from xmckit.testing.assertions import (
     skip_unless,
 )
 from xmckit.testing.brute_force import can_output
-from xmckit.testing.decisions import assert_outputs, margins_of, refuse_thresholds
+from xmckit.testing.decisions import assert_few_rounded, assert_outputs, describe, refuse_thresholds
 from xmckit.testing.problems import small_problem, with_weights
 from xmckit.testing.rows import BY_ROW, LEARNING, LearningSubject, RowSubject
 from xmckit.testing.subjects import covers
@@ -146,12 +147,12 @@ def outputs_are_candidates(subject: HeadSubject) -> str:
     candidates = head.candidates(X)
     skip_unless(candidates is not None, "candidates() is None: a row can get any label")
     assert_csr(candidates, (X.shape[0], subject.train.labels), "candidates()")
-    listed = _entries(candidates)
+    listed = dense_pattern(candidates)
     topk = _ranking(head, X)
     ranked = topk.indices >= 0
     among = np.take_along_axis(listed, np.maximum(topk.indices, 0), 1)
     require(among[ranked].all(), "predict() gives labels that are not candidates")
-    require(not (_entries(_label_sets(head, X)) & ~listed).any(), "labels() gives labels that are not candidates")
+    require(not (dense_pattern(_label_sets(head, X)) & ~listed).any(), "labels() gives labels that are not candidates")
     return counted(int(listed.sum()), "candidate")
 
 
@@ -214,23 +215,29 @@ def large_k_is_padded(subject: HeadSubject) -> None:
 
 
 def decision_matches_labels(subject: HeadSubject) -> str:
-    """The sign or the order of W·x + b in float64 gives `labels`, up to float32 rounding."""
-    head = subject.ready
-    decision = _decision_and_features(head, subject.X)[0]
-    X = csr_matrix(vstack([subject.X, _edges(head, subject.X)]))
-    vectors, said = head.features(X), _label_sets(head, X).toarray() != 0
+    """The sign or the order of W·x + b in float64 gives `labels`, up to the rounding of the scorer.
+
+    It does so for rows like those of training, in one batch with the rows of training, for rows of noise, for rows on
+    both sides of where a label changes, and for sums and multiples of rows, which have more features and labels.
+    """
+    head, ordinary = subject.ready, subject.X
+    decision = _decision_and_features(head, ordinary)[0]
+    X = csr_matrix(vstack([ordinary, subject.train.matrix, _edges(head, ordinary), _extremes(ordinary)]))
+    vectors, output = head.features(X), _label_sets(head, X)
     among = _candidates(head, X)
     if among is None and decision.rule == "topk":
-        refuse_thresholds(decision, vectors, said)
-    return assert_outputs(decision, vectors, said, "labels()", among)
+        refuse_thresholds(decision, vectors, output)
+    found = assert_outputs(decision, vectors, output, "labels()", among)
+    assert_few_rounded(found, ordinary.shape[0], "labels()")
+    return describe(found)
 
 
 def decision_matches_ranking(subject: HeadSubject) -> str:
     """No label that W·x + b puts clearly higher is ranked lower or left out."""
     decision, vectors = _decision_and_features(subject.ready, subject.X)
     topk = _ranking(subject.ready, subject.X)
-    labels = len(decision.W)
-    margins, bound = margins_of(decision, vectors, np.empty((topk.rows, labels)), "predict()")
+    margins, bound = scores_and_bounds(decision, vectors)
+    require(margins.shape[0] == topk.rows, f"features() gives {margins.shape[0]} vectors for {topk.rows} rows")
     filled = topk.indices >= 0
     ranked = np.take_along_axis(margins, np.maximum(topk.indices, 0), 1)
     doubt = np.take_along_axis(bound, np.maximum(topk.indices, 0), 1)
@@ -240,24 +247,36 @@ def decision_matches_ranking(subject: HeadSubject) -> str:
     np.put_along_axis(left_out, np.where(filled, topk.indices, topk.indices[:, :1]), False, axis=1)
     among = _candidates(subject.ready, subject.X)
     if among is not None:
-        left_out &= among
+        left_out &= dense_pattern(among)
     wrong |= filled[:, -1] & (np.where(left_out, margins - bound, -np.inf).max(axis=1) > most.min(axis=1))
-    require(not wrong.any(), f"predict() does not rank by W·x + b in {wrong.sum()} of {len(wrong)} rows")
+    rows = np.flatnonzero(wrong)
+    first = f", first in row {rows[0]}" if len(rows) else ""
+    require(not len(rows), f"predict() does not rank by W·x + b in {len(rows)} of {len(wrong)} rows{first}")
     return counted(len(wrong), "row")
 
 
 def replay_matches_decision(subject: HeadSubject) -> str:
-    decision = subject.ready.decision()
-    skip_unless(decision is not None and decision.replay is not None, "there is no replay")
+    """`replay` follows W·x + b for any vectors: of random directions, and of lengths from 10⁻³ to 10³."""
+    decision = _replayable(subject.ready)
     rng = np.random.default_rng(3)
-    vectors = rng.standard_normal((25, decision.W.shape[1])).astype(np.float32)
-    if decision.rule == "topk":
-        counts = rng.integers(0, len(decision.W) + 1, len(vectors))
-        sets = decision.replay(vectors, counts).toarray() != 0
-        require(np.array_equal(sets.sum(axis=1), counts), "replay gives other numbers of labels than requested")
-    else:
-        sets = decision.replay(vectors).toarray() != 0
-    return assert_outputs(decision, vectors, sets, "replay")
+    vectors = rng.standard_normal((25, decision.W.shape[1]))
+    vectors = np.concatenate([vectors, 1e3 * vectors, 1e-3 * vectors]).astype(np.float32)
+    counts = rng.integers(0, len(decision.W) + 1, len(vectors))
+    return describe(assert_outputs(decision, vectors, _replay(decision, vectors, counts), "replay"))
+
+
+def replay_matches_labels(subject: HeadSubject) -> str:
+    """For the vectors of rows, `replay` gives what `labels` gives, up to rounding, among all labels or candidates."""
+    head, X = subject.ready, csr_matrix(vstack([subject.X, _extremes(subject.X)]))
+    decision = _replayable(head)
+    vectors, output = head.features(X), _label_sets(head, X)
+    replayed = _replay(decision, vectors, np.diff(output.indptr))
+    of_rows = [
+        assert_outputs(decision, vectors, replayed, "replay of the rows' vectors"),
+        assert_outputs(decision, vectors, output, "labels()", _candidates(head, X)),
+    ]
+    assert_few_rounded(of_rows[0], subject.X.shape[0], "replay")
+    return f"{X.shape[0]} rows, {max(len(found.rounded) for found in of_rows)} of them left to rounding"
 
 
 def structure_matches_decision(subject: HeadSubject) -> str:
@@ -349,15 +368,33 @@ def _decision_and_features(head: Any, X: csr_matrix) -> tuple[Any, np.ndarray]:
     require(vectors is not None, "features() is None although there is a decision")
     known = decision.inputs in (None, X.shape[1])
     require(known, f"`inputs` of the decision is {decision.inputs}, and rows have {X.shape[1]} features")
+    expected = (X.shape[0], decision.W.shape[1])
+    require(vectors.shape == expected, f"features() is {vectors.shape}, expected {expected}, the rows and columns of W")
     return decision, vectors
 
 
-def _candidates(head: Any, X: csr_matrix) -> np.ndarray | None:
+def _replayable(head: Any) -> Any:
+    decision = head.decision()
+    skip_unless(decision is not None and decision.replay is not None, "there is no replay")
+    return decision
+
+
+def _replay(decision: Any, vectors: np.ndarray, counts: np.ndarray) -> csr_matrix:
+    """Return the sets that `replay` gives; under `topk`, those of `counts` labels."""
+    if decision.rule != "topk":
+        return decision.replay(vectors)
+    output = decision.replay(vectors, counts)
+    sizes = (output != 0).sum(axis=1)
+    require(np.array_equal(np.ravel(sizes), counts), "replay gives other numbers of labels than requested")
+    return output
+
+
+def _extremes(X: csr_matrix) -> csr_matrix:
+    """Return sums of neighbouring rows, multiples of rows, and a row without features."""
+    sums = X + X[np.roll(np.arange(X.shape[0]), 1)]
+    return csr_matrix(vstack([sums, 100 * X, X / 100, 0 * X[:1]]), dtype=np.float32)
+
+
+def _candidates(head: Any, X: csr_matrix) -> csr_matrix | None:
     """Return the labels that a head behind an index may output; None for any."""
-    candidates = head.candidates(X) if protocols.offers(head, protocols.ShortlistHead) else None
-    return None if candidates is None else candidates.toarray() != 0
-
-
-def _entries(matrix: csr_matrix) -> np.ndarray:
-    """Return where `matrix` has an entry, also one of value 0."""
-    return csr_matrix((np.ones(matrix.nnz), matrix.indices, matrix.indptr), matrix.shape).toarray() != 0
+    return head.candidates(X) if protocols.offers(head, protocols.ShortlistHead) else None

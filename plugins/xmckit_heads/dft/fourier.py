@@ -12,6 +12,7 @@ angle of each slot.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import torch
 from numba import njit
 from torch.nn.functional import softplus
 
+from xmckit.decisions import float32_error
 from xmckit.errors import UsageError
 from xmckit.nn import Threads
 
@@ -120,6 +122,35 @@ def dft_logits(x: torch.Tensor, grid: Grid, threads: Threads | None = None) -> t
         return x @ matrix_on(grid, x.dtype, x.device).T
     logits: torch.Tensor = _Linear.apply(x, False, grid, threads or Threads())
     return logits
+
+
+@lru_cache(maxsize=8)
+def dft_error(grid: Grid) -> float:
+    """Return c: in float32, each logit of `dft_logits` is within c·‖x‖ of x·Wᵀ, for W = matrix(grid) in float32.
+
+    An entry of x is rounded with its weight, with its wave, in the sum of a part's terms, and in the steps of the DFT.
+    The error of a logit is at most γ of all these roundings times Σ_j g_j·|x_j|, where g_j adds up the absolute values
+    of all paths from x_j to the logit; c follows by Cauchy and Schwarz. W itself has one rounding per entry.
+    """
+    plan = _plan(grid, torch.float64)
+    doubles, members, terms = plan.parts
+    half, images = doubles // 2, doubles * members
+    # paths from a part to an image: even and odd parts go to both directions, then come the steps of the DFT
+    paths, steps = np.zeros((images, images)), np.zeros(images, dtype=np.int64)
+    for part, member in itertools.product(range(doubles), range(members)):
+        for direction in (0, half):
+            paths[(direction + part % half) * members + member, part * members + member] = 1
+    for (one, other), (cosine, sine) in zip(plan.pairs.astype(np.int64).tolist(), np.abs(plan.turns), strict=True):
+        turn = [[1.0, 1.0], [1.0, 1.0]] if sine == 0 else [[cosine, sine], [sine, cosine]]
+        paths[[one, other]] = np.asarray(turn) @ paths[[one, other]]
+        steps[[one, other]] = steps[[one, other]].max() + (1 if sine == 0 else 3)
+    # from entries of x to parts
+    weights = np.zeros((images, grid.columns))
+    rows = np.repeat(np.arange(images), terms)
+    np.add.at(weights, (rows, plan.columns.reshape(-1)), np.abs(plan.weights).reshape(-1))
+    gains = (paths @ weights).max(axis=0)
+    roundings = 2 + 1 + terms + 1 + int(steps.max(initial=0))  # weight, wave, sum of terms, both directions, steps
+    return float32_error(roundings) * float(np.linalg.norm(gains)) + float32_error(1)
 
 
 def learned_angles(gaps: torch.Tensor) -> torch.Tensor:

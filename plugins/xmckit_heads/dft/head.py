@@ -21,8 +21,9 @@ from pydantic import Field, model_validator
 from scipy.sparse import csr_matrix
 
 from xmckit import Alternating, Context, DataError, DataPath, Params, Split, UsageError
+from xmckit.decisions import float32_error
 from xmckit.nn import Chosen, Network, RankingParams, Targets, Threads, ThresholdParams, TorchHead, linear_loss, rows_of
-from xmckit_heads.dft.fourier import Grid, dft_logits, learned_rows, matrix, matrix_on
+from xmckit_heads.dft.fourier import Grid, dft_error, dft_logits, learned_rows, matrix, matrix_on
 from xmckit_heads.dft.ordering import check_position, cyclic_arcs, label_order, read_order
 from xmckit_heads.losses import Loss, LossName, chunked_loss, loss_named
 
@@ -218,6 +219,15 @@ class DFTHead(TorchHead):
 
     def structure(self, classifier: DFTClassifier) -> Alternating:
         return Alternating(classifier.degree, self.params.slack, classifier.place_of_label.cpu().numpy())
+
+    def rounding(self, classifier: Any) -> float | None:
+        """Bound the error of the fast transform, slack columns and bias; a row of W has the length 1 or more."""
+        layer: DFTClassifier = classifier.trained if self.added else classifier
+        if layer.grid is None or self.device.type != "cpu":
+            return None
+        # 1 %: the rounding of an error, and of the rows' length
+        bound = 1.01 * dft_error(layer.grid) + float32_error(self.params.slack + 4)
+        return max(bound, float32_error(layer.width + 2)) if self.added else bound  # added labels are a product
 
     def facts(self, truth: csr_matrix) -> dict[str, Any]:
         sizes = self.sizes
