@@ -22,18 +22,29 @@ from xmckit.data.saved import load_label_names
 from xmckit.errors import PluginError
 from xmckit.registry import Registry
 from xmckit.runs import find_runs
-from xmckit.verification import verify as verification
-from xmckit.verification.verify import content_sha256, verify
+from xmckit.verification import blocks
+from xmckit.verification.blocks import content_sha256
+from xmckit.verification.verify import verify
 
 ASSETS = Path(__file__).parents[1] / "assets"
 
 
 class FixedHead:
+    """A head of one decision, for which every row has the vector of ones."""
+
     def __init__(self, decision):
         self._decision = decision
 
     def decision(self):
         return self._decision
+
+    def features(self, X):
+        return np.ones((X.shape[0], self._decision.W.shape[1]), np.float32)
+
+    def labels(self, X):
+        W, b = self._decision.W, self._decision.b
+        scores = self.features(X) @ W.T + (0 if b is None else b)
+        return csr_matrix((scores > 0).astype(np.float32))
 
 
 class Shortlisted(FixedHead):
@@ -43,6 +54,11 @@ class Shortlisted(FixedHead):
 
     def candidates(self, X):
         return self._candidates[: X.shape[0]]
+
+    def labels(self, X):
+        listed = self.candidates(X).copy()
+        listed.data[:] = 1
+        return super().labels(X).multiply(listed).tocsr()
 
 
 class OneColumn(xmckit.Configured):
@@ -151,7 +167,7 @@ def test_blocks_give_what_one_block_gives(tmp_path, monkeypatch):
     folders = [tmp_path / "one", tmp_path / "many"]
     for folder, size in zip(folders, (100, 7), strict=True):
         folder.mkdir()
-        monkeypatch.setattr(verification, "BLOCK", size)
+        monkeypatch.setattr(blocks, "BLOCK", size)
         verify(folder, OneColumn(), heads, asked, most=99, context=Context())
     one, many = (store.read_arrays(folder / "certificates.npz") for folder in folders)
     assert one.keys() == many.keys()
@@ -172,7 +188,7 @@ class Tired(OneColumn):
 
 
 def test_finished_blocks_are_not_verified_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(verification, "BLOCK", 7)
+    monkeypatch.setattr(blocks, "BLOCK", 7)
     rng = np.random.default_rng(0)
     asked = Split(X=None, Y=csr_matrix((rng.random((50, 3)) < 0.5).astype(np.float32)))
     heads = [("h", FixedHead(decision(1, 2, 3)))]

@@ -23,9 +23,10 @@ MOST_NAMED = 5  # label sets that can never be output, for each head
 @click.option("--head", "only", metavar="NAME", help="Verify only this head of the run.")
 @click.option(
     "--assignments",
-    metavar="test|train|FILE|random:K:COUNT",
-    help="Label sets to verify: those of the data's rows, of a file (one JSON list of label names or numbers per line, "
-    "or an .npz with a CSR matrix), or COUNT random sets of K labels.  [default: test]",
+    metavar="test|train|predicted|FILE|random:K:COUNT",
+    help="Label sets to verify: those of the data's rows, those that the head outputs for the test rows, those of a "
+    "file (one JSON list of label names or numbers per line, or an .npz with a CSR matrix), or COUNT random sets of K "
+    "labels.  [default: test]",
 )
 @click.option(
     "--most",
@@ -69,6 +70,9 @@ def verify(
 
     RUN is a run folder, its name, the name of a recipe for its newest finished run, or a folder that `xmckit labels
     add` wrote. Verdicts and proofs are written to RUN/verify/…; `xmckit certificates check RUN` checks them.
+
+    First the outputs of each head for some test rows are compared with its decision. If they differ by more than the
+    rounding of its arithmetic, the head is not verifiable, and --fail-under fails.
     """
     if survey == (run is not None):
         raise click.UsageError("name a run (`xmckit runs ls` lists them), or give --registry; not both")
@@ -135,21 +139,24 @@ def _survey(
 ) -> dict[str, Any]:
     from xmckit.registry import make_context
     from xmckit.verification.survey import survey
-    from xmckit.verification.verify_run import label_set_split, named_summary
+    from xmckit.verification.verify_run import PREDICTED, given_label_sets, named_summary
 
     if assignments in ("test", "train"):
-        raise UsageError("--registry has rows of its own: leave out --assignments, or give a FILE or random:K:COUNT")
+        raise UsageError(
+            "--registry has rows of its own: leave out --assignments, or give predicted, a FILE or random:K:COUNT"
+        )
     with invocation.terminal_progress() as progress:
         context = make_context(seed=seed, workers=workers, progress=progress, registry=invocation.get_registry())
         names = [str(label) for label in range(labels)]
-        split = None if assignments is None else label_set_split(assignments, names, context)
+        predicted = assignments == PREDICTED
+        sets = None if assignments is None or predicted else given_label_sets(assignments, names, context)
         verifier = context.build("verifier", {"use": section.use, **section.params})
-        summary = survey(verifier, labels, dim, split, most=most, context=context)
+        summary = survey(verifier, labels, dim, sets, predicted=predicted, most=most, context=context)
         return named_summary(summary, names)
 
 
 def _print(summary: Mapping[str, Any], title: str) -> None:
-    from xmckit.report.verdict_section import caveats, split_results, verdict_table
+    from xmckit.report.verdict_section import caveats, rounding_notes, split_results, verdict_table
 
     proved, not_verifiable = split_results(summary["results"])
     if proved:
@@ -159,7 +166,7 @@ def _print(summary: Mapping[str, Any], title: str) -> None:
     for result in proved if "folder" in summary else ():
         if result["never"]:
             _print_never(result)
-    for line in caveats(proved):
+    for line in [*rounding_notes(proved), *caveats(proved)]:
         click.echo(printable(line))
     if "folder" in summary:
         click.echo(
@@ -174,17 +181,23 @@ def _print_never(result: Mapping[str, Any]) -> None:
     for item in result["never"][:MOST_NAMED]:
         times = f" ({item['times']} times)" if item["times"] > 1 else ""
         missed = " – the shortlist leaves out some of them" if item["missed"] else ""
-        click.echo(printable(f"  {{{', '.join(item['labels'])}}}{times}{missed}"))
+        rounded = " – output only by rounding" if item["by_rounding"] else ""
+        click.echo(printable(f"  {{{', '.join(item['labels'])}}}{times}{missed}{rounded}"))
     others = result["counts"]["unargmaxable"] - sum(item["times"] for item in result["never"][:MOST_NAMED])
     if others > 0:
         click.echo(f"  and {counted(others, 'more label set')}")
 
 
 def _fail_under(percent: float, results: Sequence[Mapping[str, Any]], *, tolerant: bool) -> None:
-    """Raise VerificationError if a head is below; a head that cannot be verified is below unless `tolerant`."""
+    """Raise VerificationError if a head is below; a head that cannot be verified is below unless `tolerant`.
+
+    A head whose decision is not what it outputs is below in any case.
+    """
     below = []
     for result in results:
-        if not result["verifiable"]:
+        if "mismatch" in result:
+            below.append(f"{result['head']}: not verifiable: {result['why']}")
+        elif not result["verifiable"]:
             below += [] if tolerant else [f"{result['head']}: not verifiable: {result['why']}; --head picks another"]
         elif result["share"] is not None and 100 * result["share"] < percent:
             below.append(

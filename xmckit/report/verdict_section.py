@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
-from xmckit.errors import shorten
+from xmckit.errors import counted, shorten
 from xmckit.report.charts import Axis, Chart, histogram
 from xmckit.report.run_charts import decades
 from xmckit.report.tables import Cell, ReportTable, count_cell, make_table, name_cell, number_cell, share_cell
@@ -21,6 +21,7 @@ OPTIONAL = {"ideal": "ideal: can / cannot", "eps": "at eps: can / cannot"}
 MOST_SETS, LABELS_OF_A_SET, LONGEST_LABEL = 100, 20, 80
 MOST_BINS = 60
 MISSED = "missed by the shortlist"
+BY_ROUNDING = "output by rounding"
 # By the value of `replayed`: whether the head's own scorer confirmed the witness.
 WITNESSES = {True: "replayed by the head", False: "lost in the head's own arithmetic", None: "proved, not replayed"}
 
@@ -50,6 +51,7 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
             _never_table(result, label_sets, label_name) for result in proved if result["counts"]["unargmaxable"]
         ],
         "caveats": caveats(proved),
+        "rounding": rounding_notes(proved),
         "not_verifiable": not_verifiable,
         "shortlisted": any(result["scope"] != "full" for result in proved),
     }
@@ -58,6 +60,7 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
 def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
     """Show the counts of each head and scope, and the columns that only some verifiers and layers fill."""
     optional, rows = _optional_columns(proved), []
+    with_outputs = any(_is_about_outputs(result) for result in proved)
     for result in proved:
         replayed, tried = result["replayed"]["yes"], result["replayed"]["yes"] + result["replayed"]["no"]
         rows.append(
@@ -70,10 +73,31 @@ def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
                 *(Cell(_can_and_cannot(result[key])) for key in optional),
                 number_cell(result["smallest_margin"], ".3g"),
                 Cell(f"{replayed:,} of {tried:,}" if tried else "–"),
+                *([Cell(_rounded_of_outputs(result))] if with_outputs else []),
             ]
         )
     columns = ["head", "scope", "rule", *STATUSES, "share %", *(OPTIONAL[key] for key in optional)]
-    return make_table([*columns, "smallest margin", "replayed"], rows)
+    return make_table([*columns, "smallest margin", "replayed", *([BY_ROUNDING] if with_outputs else [])], rows)
+
+
+def _is_about_outputs(result: Mapping[str, Any]) -> bool:
+    """Return whether a head output all verified label sets itself, or some only by rounding."""
+    verified = sum(result["counts"].values())
+    return bool(result.get("by_rounding")) or 0 < verified == result.get("outputs")
+
+
+def _rounded_of_outputs(result: Mapping[str, Any]) -> str:
+    return f"{result['by_rounding']:,} of {result['outputs']:,}" if result.get("outputs") else "–"
+
+
+def rounding_notes(proved: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line for each head that output label sets only because its arithmetic rounds."""
+    return [
+        f"{result['head']}: of {counted(result['outputs'], 'verified label set')} that it output, it outputs "
+        f"{result['by_rounding']:,} only by rounding: in exact arithmetic, W·x + b gives them for no input"
+        for result in proved
+        if result.get("by_rounding")
+    ]
 
 
 def _optional_columns(proved: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -114,12 +138,16 @@ def _never_table(
             count_cell(len(own)),
             Cell(verdict["proof"]),
             _names_cell(verdict["missed"], label_name, ""),
+            Cell("yes" if verdict.get("by_rounding") else ""),
         ]
         for (labels, own), verdict in zip(first, verdicts, strict=True)
     ]
     title = f"{result['head']}, {SCOPES[result['scope']]}: label sets that can never be predicted"
-    table = make_table(["label set", "labels", "occurrences", "proof", MISSED], rows, title, of=len(positions))
-    return table if any(verdict["missed"] for verdict in verdicts) else table.without(MISSED)
+    columns = ["label set", "labels", "occurrences", "proof", MISSED, BY_ROUNDING]
+    table = make_table(columns, rows, title, of=len(positions))
+    for column, key in ((MISSED, "missed"), (BY_ROUNDING, "by_rounding")):
+        table = table if any(verdict.get(key) for verdict in verdicts) else table.without(column)
+    return table
 
 
 def _names_cell(labels: Sequence[int], label_name: Callable[[int], str], none: str) -> Cell:

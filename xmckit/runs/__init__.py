@@ -14,6 +14,7 @@ from xmckit.runs.records import (
     LabelFacts,
     Manifest,
     Metrics,
+    Mismatch,
     StageRecord,
     VerdictSummary,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "LabelFacts",
     "Manifest",
     "Metrics",
+    "Mismatch",
     "Run",
     "StageRecord",
     "VerdictSummary",

@@ -222,13 +222,32 @@ class ValueOrigin(TypedDict):
     origin: str
 
 
+class Mismatch(TypedDict):
+    """Where the decision of a head is not what the head outputs: `check` names what was compared with W·x + b."""
+
+    check: str
+    row: int | None
+    label: int | None
+    detail: str
+
+
 class HeadVerdicts(TypedDict, total=False):
-    """The verdicts on one head in one scope; `why` says why it is not verifiable, all other keys are of one that is."""
+    """The verdicts on one head in one scope.
+
+    `why` says why it is not verifiable, `mismatch` where its decision is not what it outputs; all other keys are of one
+    that is verifiable. `checked` counts the real rows on which outputs were compared with the decision, `outputs` the
+    verified label sets that the head itself output on their rows, and `by_rounding` those of them that are
+    unargmaxable: the head outputs them only because its arithmetic rounds.
+    """
 
     head: Required[str]
     scope: Required[str]
     verifiable: Required[bool]
     why: str
+    mismatch: Mismatch
+    checked: int
+    outputs: int
+    by_rounding: int
     rule: str
     labels: int
     dim: int

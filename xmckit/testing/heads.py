@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from xmckit.components.indexes import named_index
 from xmckit.context import Context
 from xmckit.data.model import Matrix, Split
 from xmckit.decisions import dense_pattern, scores_and_bounds
-from xmckit.errors import UsageError, counted
+from xmckit.errors import UsageError, counted, one_line
 from xmckit.records import TopK
 from xmckit.testing import common
 from xmckit.testing.assertions import (
@@ -32,8 +33,9 @@ from xmckit.testing.assertions import (
 from xmckit.testing.brute_force import can_output
 from xmckit.testing.decisions import assert_few_rounded, assert_outputs, describe, refuse_thresholds
 from xmckit.testing.problems import small_problem, with_weights
+from xmckit.testing.results import CheckResult
 from xmckit.testing.rows import BY_ROW, LEARNING, LearningSubject, RowSubject
-from xmckit.testing.subjects import covers
+from xmckit.testing.subjects import CheckFunction, covers
 
 K = 5
 HALVINGS = 20
@@ -325,6 +327,40 @@ def loss_gradient_is_correct(subject: HeadSubject) -> str:
     except _FirstBatchSeen as seen:
         return str(seen)
     raise AssertionError("fit never computed the loss of a batch")
+
+
+DECISION_CHECKS: tuple[CheckFunction, ...] = (
+    decision_matches_labels,
+    decision_matches_ranking,
+    replay_matches_decision,
+    replay_matches_labels,
+    structure_matches_decision,
+)
+
+
+class TrainedHead(HeadSubject):
+    """A head that was trained elsewhere, with rows that it can label."""
+
+    def __init__(self, head: Any, X: csr_matrix, train: Split, context: Context):
+        super().__init__("head", type(head), {}, context)
+        vars(self).update(ready=head, X=X, train=train)
+
+
+def check_decision(head: Any, X: csr_matrix, train: Split, context: Context) -> list[CheckResult]:
+    """Run the checks of decisions on a trained head, with rows that it can label and some rows of its training."""
+    subject, results = TrainedHead(head, X, train, context), []
+    for check in DECISION_CHECKS:
+        begin, error = time.perf_counter(), None
+        try:
+            status, detail = "passed", check(subject) or ""
+        except NotApplicable as why:
+            status, detail = "skipped", str(why)
+        except Exception as raised:  # noqa: BLE001  # any error of a component is a result
+            status, error = "failed", raised
+            detail = str(raised) if isinstance(raised, AssertionError) else one_line(raised)
+        seconds = time.perf_counter() - begin
+        results.append(CheckResult(check.__name__, status, detail, error, type(head).__name__, seconds))
+    return results
 
 
 CHECKS = common.checks_in(globals(), *common.REPORTED, *BY_ROW, *LEARNING) + common.STORED

@@ -15,12 +15,10 @@ from its content, so that a run that was killed resumes with the next block.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,16 +28,36 @@ from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.context import Context
-from xmckit.data.model import Matrix, Split, as_csr
+from xmckit.data.model import Matrix, Split
 from xmckit.errors import PluginError, attribute_errors_to
-from xmckit.protocols import Head, ShortlistHead, SupportsParams, Verifier, offers
-from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdict, Verdicts
+from xmckit.protocols import Head, Verifier
+from xmckit.records import ARGMAXABLE, STATUSES, UNARGMAXABLE, LinearDecision, Verdict
 from xmckit.runs import HeadVerdicts, VerdictSummary, layout
+from xmckit.verification.blocks import (
+    BlockVerifier,
+    content_sha256,
+    csr_arrays,
+    proof_arrays,
+    verdict_summary,
+    verifier_params,
+)
+from xmckit.verification.outputs import (
+    OwnOutputs,
+    RealRows,
+    candidates_of,
+    find_false_replay,
+    find_mismatch,
+    find_rounded,
+    label_sets,
+    not_its_output,
+    pattern,
+    same_rows,
+)
 
 FORMAT = 1
-BLOCK = 512
 MOST_LISTED = 20
 NOT_LINEAR = "its decision is not one linear layer"
+NOWHERE = np.empty(0, dtype=np.int64)
 
 
 def verify(
@@ -49,6 +67,8 @@ def verify(
     split: Split,
     *,
     X: Mapping[str, Matrix] = MappingProxyType({}),
+    real: RealRows | None = None,
+    predicted: bool = False,
     most: int,
     uses: Mapping[str, str] = MappingProxyType({}),
     context: Context,
@@ -58,181 +78,165 @@ def verify(
     A head behind a shortlist (its `candidates(X)` is not None) is verified twice: the full layer, and what it can
     output for each row's candidates. The first is never a statement about the whole model. `X` has the rows' features
     for heads that do not see `split.X`. Label sets without rows have no candidates: only the full layer is verified.
+
+    A head whose outputs on the rows `real` are not those of its decision is not verifiable. `predicted`: the label sets
+    are those that the head outputs on the rows. VerificationError if a verdict denies an output of a head.
     """
     rows = np.arange(split.rows)
     if len(rows) > most:
         rows = np.sort(context.rng("verify").choice(len(rows), size=most, replace=False))
-    assignments = _pattern(split.Y[rows])
-    checksums: dict[str, str] = {}
-
-    def write(name: str, arrays: Mapping[str, np.ndarray]) -> None:
-        store.write_arrays(folder / name, arrays)
-        checksums[name] = content_sha256(arrays)
-
-    write(layout.ASSIGNMENTS, {**_csr_arrays(assignments), "rows": rows})
+    assignments = pattern(split.Y[rows])
+    files = _Files(folder)
+    files.write(layout.ASSIGNMENTS, {**csr_arrays(assignments), "rows": rows})
     results: list[HeadVerdicts] = []
     proofs: dict[str, np.ndarray] = {"rows": rows}
     for name, head in heads:
         seen = X.get(name, None if split.X is None else split.matrix)
         with attribute_errors_to("head", uses.get(name, name)):
-            decision = head.decision()
-            if decision is None:
-                results.append({"head": name, "scope": "full", "verifiable": False, "why": NOT_LINEAR})
-                continue
-            stored = _decision_arrays(decision, name, assignments.shape[1])
-            allowed = None if seen is None else _candidates(head, seen[rows], assignments.shape, name)
-        write(layout.decision_file(name), stored)
-        scopes: dict[str, csr_matrix | None] = {"full": None}
-        if allowed is not None:
-            scopes["shortlist"] = allowed
-            write(layout.candidates_file(name), _csr_arrays(allowed))
-        for scope, candidates in scopes.items():
-            blocks = _BlockVerifier(verifier, decision, content_sha256(stored), assignments, candidates)
-            verdicts = blocks.verify(f"verifying {name}, {scope}", context)
-            result: HeadVerdicts = {"head": name, "scope": scope, "verifiable": True}
-            result.update(_decision_facts(decision))
-            result.update(_verdict_facts([_summary(verdict) for verdict in verdicts], assignments))
+            question = _Question(name, head, verifier, assignments, rows, seen, predicted)
+            result = question.refusal(real)
+        if result is not None:
             results.append(result)
-            arrays = _proof_arrays(verdicts, decision.W.shape[1])
-            proofs.update({f"{name}/{scope}/{key}": array for key, array in arrays.items()})
-    write(layout.CERTIFICATES, proofs)
+            continue
+        answers = question.answers(context)
+        with attribute_errors_to("head", uses.get(name, name)):
+            found = question.results(answers, real)
+        results += found
+        if found[0]["verifiable"]:
+            for file, arrays in question.arrays().items():
+                files.write(file, arrays)
+            for scope, verdicts in answers.items():
+                arrays = proof_arrays(verdicts, question.decision.W.shape[1])
+                proofs.update({f"{name}/{scope}/{key}": array for key, array in arrays.items()})
+    files.write(layout.CERTIFICATES, proofs)
     summary: VerdictSummary = {
         "format": FORMAT,
-        "verifier": {"name": type(verifier).__name__, "params": _params(verifier)},
+        "verifier": {"name": type(verifier).__name__, "params": verifier_params(verifier)},
         "assignments": len(rows),
         "of": split.rows,
-        "files": checksums,
+        "files": files.checksums,
         "results": results,
     }
     store.write_json(folder / layout.VERDICTS, summary)
     return summary
 
 
-def content_sha256(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return a checksum of names, types, shapes and values: the same whenever and however the arrays were written."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.asarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
-
-
 @dataclass(frozen=True)
-class _BlockVerifier:
-    """Verifies assignments against one decision, block by block."""
+class _Files:
+    """The files with arrays of a folder, and their checksums."""
 
+    folder: Path
+    checksums: dict[str, str] = field(default_factory=dict)
+
+    def write(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        store.write_arrays(self.folder / name, arrays)
+        self.checksums[name] = content_sha256(arrays)
+
+
+@dataclass
+class _Question:
+    """One head and the label sets that it is asked about, of the `rows` of its features `seen`, if there are any."""
+
+    name: str
+    head: Head
     verifier: Verifier
-    decision: LinearDecision
-    decision_sha256: str
     assignments: csr_matrix
-    candidates: csr_matrix | None
+    rows: np.ndarray
+    seen: Matrix | None
+    predicted: bool
 
-    def verify(self, what: str, context: Context) -> list[Verdict]:
-        rows = int(self.assignments.shape[0])
-        verdicts: list[Verdict] = []
-        counts = Counter(dict.fromkeys(STATUSES, 0))
-        with context.progress(what, total=rows) as bar:
-            for start in range(0, rows, BLOCK):
-                block = self._block(slice(start, start + BLOCK), context)
-                counts.update(verdict.status for verdict in block)
-                bar.advance(len(block), **counts)
-                verdicts += block
-        return verdicts
+    @cached_property
+    def given(self) -> LinearDecision | None:
+        return self.head.decision()
 
-    def _block(self, rows: slice, context: Context) -> Sequence[Verdict]:
-        """Read the block from the scratch folder of an attempt that was stopped, or verify it and leave it there."""
-        assignments = self.assignments[rows]
-        candidates = None if self.candidates is None else self.candidates[rows]
-        name = f"{self._key(assignments, candidates)}.npz"
-        path = None if context.folder is None else context.folder / "blocks" / name
-        if path is not None and path.is_file():
-            return _load_block(path)
-        verdicts = self.verifier.verify(self.decision, assignments, candidates=candidates, context=context)
-        width = self.decision.W.shape[1]
-        _check(verdicts, int(assignments.shape[0]), width, type(self.verifier).__name__)
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _save_block(path, verdicts.verdicts, width)
-        return verdicts.verdicts
+    @property
+    def decision(self) -> LinearDecision:
+        assert self.given is not None
+        return self.given
 
-    def _key(self, assignments: csr_matrix, candidates: csr_matrix | None) -> str:
-        return store.canonical_sha256(
-            {
-                "verifier": f"{type(self.verifier).__module__}.{type(self.verifier).__qualname__}",
-                "params": _params(self.verifier),
-                "decision": self.decision_sha256,
-                "assignments": content_sha256(_csr_arrays(assignments)),
-                "candidates": None if candidates is None else content_sha256(_csr_arrays(candidates)),
-            }
-        )
+    @cached_property
+    def stored(self) -> dict[str, np.ndarray]:
+        """The decision as it is stored; PluginError unless it is a decision over the labels of the assignments."""
+        return _decision_arrays(self.given, self.name, int(self.assignments.shape[1]))
 
+    @cached_property
+    def candidates(self) -> csr_matrix | None:
+        if self.seen is None:
+            return None
+        found = candidates_of(self.name, self.head, self.batch, self.assignments.shape[1])
+        return None if found is None else found[self.batch_rows]
 
-def _save_block(path: Path, verdicts: Sequence[Verdict], width: int) -> None:
-    text = json.dumps([_summary(verdict) for verdict in verdicts], allow_nan=False).encode()
-    store.write_arrays(path, {**_proof_arrays(verdicts, width), "verdicts": np.frombuffer(text, dtype=np.uint8)})
+    @property
+    def batch(self) -> Matrix:
+        """The rows that the head labels together; predictions were made for all rows."""
+        assert self.seen is not None
+        return self.seen if self.predicted else self.seen[self.rows]
 
+    @property
+    def batch_rows(self) -> np.ndarray:
+        """The row of `batch` for each assignment."""
+        return self.rows if self.predicted else np.arange(len(self.rows))
 
-def _load_block(path: Path) -> list[Verdict]:
-    arrays = store.read_arrays(path)
-    witnesses = dict(zip(arrays["witness_of"].tolist(), arrays["witness"], strict=True))
-    spans = [slice(*ends) for ends in itertools.pairwise(arrays["certificate_start"].tolist())]
-    certificates = {
-        row: (arrays["certificate_labels"][span], arrays["certificate_multipliers"][span])
-        for row, span in zip(arrays["certificate_of"].tolist(), spans, strict=True)
-    }
-    exact = _exact_witnesses(arrays)
-    summaries = json.loads(arrays["verdicts"].tobytes())
-    return [
-        Verdict(**summary, witness=witnesses.get(row), certificate=certificates.get(row), exact_witness=exact.get(row))
-        for row, summary in enumerate(summaries)
-    ]
+    def refusal(self, real: RealRows | None) -> HeadVerdicts | None:
+        """Return the result of a head that is not verifiable; None if it is."""
+        if self.given is None:
+            return {"head": self.name, "scope": "full", "verifiable": False, "why": NOT_LINEAR}
+        _ = self.stored, self.candidates  # raise an error if these are wrong
+        mismatch = None if real is None else find_mismatch(self.name, self.head, self.decision, real)
+        return None if mismatch is None else not_its_output(self.name, mismatch)
 
+    def answers(self, context: Context) -> dict[str, list[Verdict]]:
+        """Return the verdicts for the full layer and, behind a shortlist, those for each row's candidates."""
+        scopes = {"full": None} if self.candidates is None else {"full": None, "shortlist": self.candidates}
+        checksum = content_sha256(self.stored)
+        return {
+            scope: BlockVerifier(self.verifier, self.decision, checksum, self.assignments, candidates).verify(
+                f"verifying {self.name}, {scope}", context
+            )
+            for scope, candidates in scopes.items()
+        }
 
-def _params(verifier: Verifier) -> dict[str, Any] | None:
-    return dict(verifier.params.model_dump(mode="json")) if offers(verifier, SupportsParams) else None
+    def results(self, answers: Mapping[str, Sequence[Verdict]], real: RealRows | None) -> list[HeadVerdicts]:
+        """Return one result for each scope, or that of a head whose outputs contradict its decision after all."""
+        results: list[HeadVerdicts] = []
+        own = self._own_outputs()
+        checked = 0 if real is None else len(real.numbers[real.affordable(self.decision)])
+        outputs_of = "full" if self.candidates is None else "shortlist"
+        who = f"head {self.name} and verifier {type(self.verifier).__name__}"
+        for scope, verdicts in answers.items():
+            mismatch = find_false_replay(self.decision, verdicts, self.assignments)
+            positions = rounded = NOWHERE
+            if mismatch is None and own is not None and scope == outputs_of:
+                positions = own.positions
+                rounded, mismatch = find_rounded(who, self.decision, verdicts, self.assignments, own)
+            if mismatch is not None:
+                return [not_its_output(self.name, mismatch)]
+            summaries = [{**verdict_summary(verdict), "by_rounding": False} for verdict in verdicts]
+            for row in rounded:
+                summaries[row]["by_rounding"] = True
+            result: HeadVerdicts = {"head": self.name, "scope": scope, "verifiable": True}
+            result.update(_decision_facts(self.decision))
+            result.update({"checked": checked, "outputs": len(positions), "by_rounding": len(rounded)})
+            result.update(_verdict_facts(summaries, self.assignments))
+            results.append(result)
+        return results
 
+    def _own_outputs(self) -> OwnOutputs | None:
+        """Return the label sets that the head itself output on their rows; None if there are no rows."""
+        if self.seen is None:
+            return None
+        positions = np.arange(len(self.rows))
+        if not self.predicted:
+            output = label_sets(self.name, self.head, self.batch, int(self.assignments.shape[1]))
+            positions = same_rows(output, self.assignments)
+        return OwnOutputs(self.head, self.batch, self.batch_rows, positions, self.rows, self.candidates)
 
-def _check(verdicts: Any, count: int, width: int, verifier: str) -> None:
-    """Raise PluginError unless each assignment has a verdict with a known status and proofs of the right size."""
-    gave = f"verifier {verifier} gave"
-    if not isinstance(verdicts, Verdicts):
-        raise PluginError(f"{gave} a {type(verdicts).__name__}, expected Verdicts")
-    if len(verdicts) != count:
-        raise PluginError(f"{gave} {len(verdicts)} verdicts for {count} assignments")
-    for verdict in verdicts.verdicts:
-        if verdict.status not in STATUSES:
-            raise PluginError(f"{gave} the status {verdict.status!r}, expected {', '.join(STATUSES)}")
-        if verdict.witness is not None and np.shape(verdict.witness) != (width,):
-            raise PluginError(f"{gave} a witness of size {np.shape(verdict.witness)}, expected {(width,)}")
-        if verdict.certificate is not None and len({np.shape(part) for part in verdict.certificate}) != 1:
-            raise PluginError(f"{gave} a certificate whose labels and multipliers differ in number")
-        if verdict.margin is not None and not np.isfinite(verdict.margin):
-            raise PluginError(f"{gave} the margin {verdict.margin}, expected a finite number")
-
-
-def _candidates(head: Any, X: Matrix, shape: tuple[int, int], name: str) -> csr_matrix | None:
-    """Return the labels that a head behind a shortlist can output for each row; None for a head without a shortlist."""
-    candidates = head.candidates(X) if offers(head, ShortlistHead) else None
-    if candidates is None:
-        return None
-    if getattr(candidates, "format", "") != "csr" or candidates.shape != shape:
-        found = f"a {type(candidates).__name__} of size {getattr(candidates, 'shape', None)}"
-        raise PluginError(f"candidates() of head {name} gave {found}, expected a CSR matrix of size {shape}")
-    # A candidate may have the score 0; what counts is that it is listed.
-    listed = csr_matrix((np.ones(candidates.nnz, np.float32), candidates.indices, candidates.indptr), candidates.shape)
-    return _pattern(listed)
-
-
-def _pattern(matrix: csr_matrix) -> csr_matrix:
-    """Return ones where `matrix` has entries, in canonical form."""
-    matrix = as_csr(matrix)
-    return csr_matrix((np.ones(matrix.nnz, np.float32), matrix.indices, matrix.indptr), matrix.shape)
-
-
-def _csr_arrays(matrix: csr_matrix) -> dict[str, np.ndarray]:
-    arrays = {name: getattr(matrix, name) for name in ("data", "indices", "indptr")}
-    return {**arrays, "shape": np.asarray(matrix.shape, dtype=np.int64)}
+    def arrays(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return what a checker needs, by file."""
+        files = {layout.decision_file(self.name): self.stored}
+        if self.candidates is not None:
+            files[layout.candidates_file(self.name)] = csr_arrays(self.candidates)
+        return files
 
 
 def _decision_arrays(decision: Any, head: str, labels: int) -> dict[str, np.ndarray]:
@@ -311,53 +315,3 @@ def _never(assignments: csr_matrix, verdicts: Sequence[Mapping[str, Any]]) -> li
         {"labels": list(labels), "times": len(where), "position": where[0], "missed": verdicts[where[0]]["missed"]}
         for labels, where in first
     ]
-
-
-def _summary(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "status": verdict.status,
-        "proof": verdict.proof,
-        "replayed": None if verdict.replayed is None else bool(verdict.replayed),
-        "margin": None if verdict.margin is None else float(verdict.margin),
-        "radius": None if verdict.radius is None else [float(bound) for bound in verdict.radius],
-        "ideal": verdict.ideal,
-        "eps": verdict.eps,
-        "missed": [int(label) for label in verdict.missed],
-        "seconds": float(verdict.seconds),
-    }
-
-
-def _proof_arrays(verdicts: Sequence[Verdict], width: int) -> dict[str, np.ndarray]:
-    witnesses = {row: verdict.witness for row, verdict in enumerate(verdicts) if verdict.witness is not None}
-    certificates = {row: verdict.certificate for row, verdict in enumerate(verdicts) if verdict.certificate is not None}
-    labels = [np.empty(0, dtype=np.int64), *(labels for labels, _ in certificates.values())]
-    multipliers = [np.empty(0), *(multipliers for _, multipliers in certificates.values())]
-    return {
-        "witness": np.asarray(list(witnesses.values()), dtype=np.float64).reshape(len(witnesses), width),
-        "witness_of": np.asarray(list(witnesses), dtype=np.int64),
-        "certificate_of": np.asarray(list(certificates), dtype=np.int64),
-        "certificate_start": np.cumsum([len(part) for part in labels], dtype=np.int64),
-        "certificate_labels": np.concatenate(labels).astype(np.int64),
-        "certificate_multipliers": np.concatenate(multipliers).astype(np.float64),
-        **_exact_witness_arrays(verdicts),
-    }
-
-
-def _exact_witness_arrays(verdicts: Sequence[Verdict]) -> dict[str, np.ndarray]:
-    """Return the witnesses that floats cannot hold as lines of text: integers, in hexadecimal."""
-    exact = {row: verdict.exact_witness for row, verdict in enumerate(verdicts) if verdict.exact_witness is not None}
-    if not exact:
-        return {}
-    text = "\n".join(" ".join(format(number, "x") for number in numbers) for numbers in exact.values())
-    return {
-        "exact_witness": np.frombuffer(text.encode("ascii"), dtype=np.uint8),
-        "exact_witness_of": np.asarray(list(exact), dtype=np.int64),
-    }
-
-
-def _exact_witnesses(arrays: Mapping[str, np.ndarray]) -> dict[int, tuple[int, ...]]:
-    if "exact_witness" not in arrays:
-        return {}
-    lines = arrays["exact_witness"].tobytes().decode("ascii").split("\n")
-    integers = [tuple(int(number, 16) for number in line.split()) for line in lines]
-    return dict(zip(arrays["exact_witness_of"].tolist(), integers, strict=True))

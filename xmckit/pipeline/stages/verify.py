@@ -17,6 +17,7 @@ from xmckit.pipeline.stages.features import FeaturesStage
 from xmckit.pipeline.stages.head import HeadStage
 from xmckit.recipe import Section
 from xmckit.runs import VerdictSummary, layout, read_verdicts
+from xmckit.verification.outputs import RealRows, sample_rows
 from xmckit.verification.verify import verify
 
 
@@ -62,6 +63,7 @@ class VerifyStage(ComponentStage[VerdictSummary]):
             list(zip(self._uses, [head.value for head in self._heads], strict=True)),
             first,
             X={name: split.matrix for name, split in rows.items() if split is not None},
+            real=self._real_rows(),
             most=self.section.extra["most"],
             uses=self._uses,
             context=context,
@@ -75,6 +77,16 @@ class VerifyStage(ComponentStage[VerdictSummary]):
         if assignments == "validation":
             return self._parts[features].validation
         return replace(self._data.value.test, X=self._features[features].value.test)
+
+    def _real_rows(self) -> RealRows:
+        """Return test rows, or training rows if there are none, on which outputs are compared with decisions."""
+        recipe, test = self.setup.recipe, self._data.value.test.rows
+        numbers = sample_rows(test or self._fitted[recipe.seen_by(recipe.heads[0])].train.rows)
+        X = {}
+        for head in recipe.heads:
+            seen = recipe.seen_by(head)
+            X[head.name] = (self._features[seen].value.test if test else self._fitted[seen].train.matrix)[numbers]
+        return RealRows("test" if test else "train", numbers, X)
 
     def restore(self, folder: Path) -> VerdictSummary:
         return read_verdicts(folder)
