@@ -66,10 +66,11 @@ class Difference:
     rule: str
 
     def __str__(self) -> str:
-        verb = "is" if self.output else "is not"
+        found = "is output" if self.output else "is not output"
+        rival = ", more than that of a label that is output" if self.rule == "topk" else ""
         return (
-            f"row {self.row}, label {self.label}: it {verb} output, which the rule '{self.rule}' contradicts: "
-            f"W·x + b is {self.score:.4g}, and rounding explains at most {self.bound:.2g}"
+            f"row {self.row}, label {self.label}: it {found}, and W·x + b is {self.score:.4g}{rival} (rule "
+            f"'{self.rule}'; rounding explains at most {self.bound:.2g})"
         )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 import xmckit
 from xmckit.data.model import as_csr
-from xmckit.nn import Classifier, TorchHead, binary_cross_entropy
+from xmckit.nn import Classifier, TorchHead, binary_cross_entropy, prediction
 from xmckit.testing.problems import small_problem
 
 
@@ -89,6 +90,39 @@ def test_decision_is_over_the_widest_space_that_can_be_filled(context):
             head.features(X) @ decision.W.T + decision.b, logits_by_hand(head, X) - head.threshold, rtol=1e-4, atol=1e-4
         )
         assert (decision.replay(head.features(X)) != head.labels(X)).nnz == 0
+
+
+def test_the_threshold_is_folded_without_rounding(context):
+    head = fitted(context, threshold=0.1)
+    biases = np.array([1e-9, 16777216.0, 0.1], np.float32)
+    with torch.no_grad():
+        head.network.classifier.b[:3] = torch.from_numpy(biases)
+    decision = head.decision()
+    assert decision.threshold == head.threshold == float(np.float32(0.1))
+    for folded, bias in zip(decision.b[1:3].tolist(), biases[1:].tolist(), strict=True):
+        assert Fraction(folded) == Fraction(bias) - Fraction(head.threshold)
+    assert decision.b[0] != np.float32(decision.b[0])
+    # a label with a zero row is output if its bias is above the threshold, by however little
+    with torch.no_grad():
+        head.network.classifier.W[:2] = 0
+        head.network.classifier.b[:2] = torch.tensor([0.1, np.nextafter(np.float32(0.1), np.float32(1))])
+    assert (head.decision().b[:2] > 0).tolist() == [False, True]
+    assert (head.labels(small_problem(rows=3).matrix)[:, :2].toarray() > 0).tolist() == [[False, True]] * 3
+
+
+@pytest.mark.parametrize("rows", [1, 7, 60])
+@pytest.mark.parametrize("encoder", ["sparse-linear", "sparse-mlp"])
+def test_features_are_the_vectors_of_labels_bit_for_bit(context, rows, encoder, monkeypatch):
+    monkeypatch.setattr(prediction, "LOGITS_AT_ONCE", 11 * 23)  # blocks of 23 rows, which the width of 8 would not give
+    head = fitted(context, encoder={"use": encoder, "width": 8})
+    X, seen = small_problem(rows=rows, seed=5).matrix, []
+    classify = head.logits
+    monkeypatch.setattr(
+        head, "logits", lambda layer, x, threads: (seen.append(x.numpy()), classify(layer, x, threads))[1]
+    )
+    sets = head.labels(X)
+    assert np.concatenate(seen).tobytes() == head.features(X).tobytes()
+    assert (head.decision().replay(head.features(X)) != sets).nnz == 0
 
 
 def test_an_mlp_encoder_works_too(context):

@@ -10,6 +10,7 @@ from scipy.sparse import csr_matrix
 
 import xmckit
 from xmckit import store
+from xmckit.decisions import scores_and_bounds
 from xmckit.recipe import load_recipe
 from xmckit.testing.problems import small_problem
 
@@ -30,6 +31,19 @@ def labelled(sets, labels):
         Y[row, list(active)] = 1
     X = np.random.default_rng(0).standard_normal((len(sets), 30)).astype(np.float32)
     return xmckit.Split(X, csr_matrix(Y))
+
+
+@pytest.mark.parametrize("params", [{}, {"angles": "learned"}, {"active": 30, "slack": 0, "bias": False}])
+def test_logits_are_within_the_bound_of_the_decision(params):
+    train = small_problem(labels=90, rows=200)
+    head = fitted(train, **{"slack": 8, **params})
+    decision, X = head.decision(), small_problem(labels=90, rows=60, seed=3).matrix
+    assert (decision.rounding is None) == (params.get("angles") == "learned")
+    ranking = head.predict(X, 90)
+    scores, bounds = scores_and_bounds(decision, head.features(X))
+    by_head = np.empty_like(scores)
+    np.put_along_axis(by_head, ranking.indices.astype(np.int64), ranking.scores.astype(np.float64), axis=1)
+    assert (np.abs(by_head - decision.threshold - scores) <= bounds).all()
 
 
 def arcs(active):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from xmckit_heads.dft import fourier
-from xmckit_heads.dft.fourier import Grid, dft_logits, learned_angles, learned_rows, matrix
+from xmckit_heads.dft.fourier import Grid, dft_error, dft_logits, learned_angles, learned_rows, matrix
 
 from xmckit.errors import UsageError
 from xmckit.nn.threads import use_threads
@@ -42,6 +42,20 @@ def test_logits_and_gradient_equal_the_matrix(labels: int, degree: int, dtype: t
     wanted, wanted_gradient = x.detach().double() @ rows.T, slope.double() @ rows
     assert (logits - wanted).abs().max() <= TOLERANCE[dtype] * wanted.abs().max()
     assert (gradient - wanted_gradient).abs().max() <= TOLERANCE[dtype] * wanted_gradient.abs().max()
+
+
+@pytest.mark.parametrize(("labels", "degree"), SIZES)
+def test_float32_logits_are_within_their_bound(labels: int, degree: int) -> None:
+    grid = Grid(labels, degree)
+    rows, bound = matrix(grid, torch.float32).double(), dft_error(grid)
+    scales = 10.0 ** (8 * torch.rand(40, grid.columns, generator=torch.Generator().manual_seed(3)) - 4)
+    kinds = [random(40, grid.columns), random(40, grid.columns).abs(), random(40, grid.columns) * scales, rows[:40]]
+    worst = 0.0
+    for x in (kind.float() for kind in kinds):
+        errors = (dft_logits(x, grid).double() - x.double() @ rows.T).abs() / x.double().norm(dim=1, keepdim=True)
+        worst = max(worst, float(errors.max()))
+    assert worst <= bound
+    assert bound <= 200 * worst  # a bound that nothing comes near would excuse anything
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)

@@ -1,0 +1,1 @@
+"""Attack the toolkit and count what got through; each module writes `results/<its name>.json`."""
