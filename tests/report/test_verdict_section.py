@@ -1,4 +1,4 @@
-"""The histogram of margins in the section about verdicts."""
+"""The section about verdicts: the histogram of margins, and label sets that only rounding outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmckit.report.run_charts import decades
-from xmckit.report.verdict_section import margin_histogram
+from xmckit.report.verdict_section import margin_histogram, rounding_notes, verdict_table
 
 
 def verdict(status: str = "argmaxable", margin: float | None = None, replayed: bool | None = None) -> dict[str, Any]:
@@ -76,3 +76,26 @@ def test_any_margins_can_be_drawn_and_none_is_lost(margins: list[float]) -> None
     edges = decades(min(margins), max(margins), 60)
     assert all(low < high for low, high in itertools.pairwise(edges))
     assert edges[0] <= min(margins) <= max(margins) <= edges[-1]
+
+
+def result_of(head: str, outputs: int, by_rounding: int) -> dict[str, Any]:
+    statuses = {"argmaxable": 8 - by_rounding, "unargmaxable": by_rounding, "unresolved": 0}
+    none = dict.fromkeys(statuses, 0)
+    return {
+        "head": head, "scope": "full", "rule": "sign", "counts": statuses, "share": 1.0, "ideal": none, "eps": none,
+        "smallest_margin": 0.1, "replayed": {"yes": 8, "no": 0, "not tried": 0}, "outputs": outputs,
+        "by_rounding": by_rounding,
+    }  # fmt: skip
+
+
+def test_outputs_by_rounding_have_a_column_and_a_note() -> None:
+    some, all_own, few_own = result_of("a", 4, 3), result_of("b", 8, 0), result_of("c", 1, 0)
+    table = verdict_table([some, all_own, few_own])
+    assert table.columns[-1].title == "output by rounding"
+    assert [row[-1].text for row in table.rows] == ["3 of 4", "0 of 8", "0 of 1"]
+    (note,) = rounding_notes([some, all_own, few_own])
+    assert note.startswith("a: of 4 verified label sets that it output, it outputs 3 only by rounding")
+    # label sets of the data, of which a head happens to output one
+    assert verdict_table([few_own]).columns[-1].title == "replayed"
+    old = {key: value for key, value in few_own.items() if key not in ("outputs", "by_rounding")}
+    assert verdict_table([old]).columns[-1].title == "replayed"

@@ -109,7 +109,7 @@ def _finish(result: Result, as_json: bool) -> None:
 
 def _verdict_lines(run: Run) -> list[str]:
     """Describe what was proved about each head, if the run has verdicts."""
-    from xmckit.report.verdict_section import split_results
+    from xmckit.report.verdict_section import rounding_notes, split_results
 
     proved, not_verifiable = split_results(run.verdicts()["results"]) if run.has_verdicts else ([], [])
     lines = []
@@ -121,7 +121,7 @@ def _verdict_lines(run: Run) -> list[str]:
             f"{result['head']}{scope}: of {counted(sum(counts.values()), 'label set')} it can output "
             f"{counts['argmaxable']} and never {counts['unargmaxable']}{rest}, with proof"
         )
-    return lines + not_verifiable
+    return lines + rounding_notes(proved) + not_verifiable
 
 
 def _print_plan(recipe: Recipe, root: Path, as_json: bool) -> None:

@@ -60,7 +60,6 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
 def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
     """Show the counts of each head and scope, and the columns that only some verifiers and layers fill."""
     optional, rows = _optional_columns(proved), []
-    with_outputs = any(_is_about_outputs(result) for result in proved)
     for result in proved:
         replayed, tried = result["replayed"]["yes"], result["replayed"]["yes"] + result["replayed"]["no"]
         rows.append(
@@ -73,21 +72,18 @@ def verdict_table(proved: Sequence[Mapping[str, Any]]) -> ReportTable:
                 *(Cell(_can_and_cannot(result[key])) for key in optional),
                 number_cell(result["smallest_margin"], ".3g"),
                 Cell(f"{replayed:,} of {tried:,}" if tried else "–"),
-                *([Cell(_rounded_of_outputs(result))] if with_outputs else []),
+                Cell(f"{result['by_rounding']:,} of {result['outputs']:,}" if result.get("outputs") else "–"),
             ]
         )
     columns = ["head", "scope", "rule", *STATUSES, "share %", *(OPTIONAL[key] for key in optional)]
-    return make_table([*columns, "smallest margin", "replayed", *([BY_ROUNDING] if with_outputs else [])], rows)
+    table = make_table([*columns, "smallest margin", "replayed", BY_ROUNDING], rows)
+    return table if any(_is_about_outputs(result) for result in proved) else table.without(BY_ROUNDING)
 
 
 def _is_about_outputs(result: Mapping[str, Any]) -> bool:
     """Return whether a head output all verified label sets itself, or some only by rounding."""
     verified = sum(result["counts"].values())
     return bool(result.get("by_rounding")) or 0 < verified == result.get("outputs")
-
-
-def _rounded_of_outputs(result: Mapping[str, Any]) -> str:
-    return f"{result['by_rounding']:,} of {result['outputs']:,}" if result.get("outputs") else "–"
 
 
 def rounding_notes(proved: Sequence[Mapping[str, Any]]) -> list[str]:
