@@ -40,6 +40,7 @@ from xmckit.verification.verify import verify
 RESULTS = Path(__file__).parent / "results" / "heads.json"
 VERIFIER = {"use": "argmax", "seconds": 5.0}
 HALVINGS = 40
+CONTRADICTIONS, MISMATCHES = "contradictions", "decisions that are not what is output"
 Edit = Callable[[Any, float, np.random.Generator], None]
 
 
@@ -113,6 +114,7 @@ class Setting:
     head: str
     params: dict[str, Any]
     indexer: str = ""
+    labels: int = 11
 
 
 def settings(context: Context) -> Iterator[Setting]:
@@ -134,12 +136,14 @@ def settings(context: Context) -> Iterator[Setting]:
                 yield Setting(name, {**params, **chosen, "encoder": encoder})
             if listed:
                 yield Setting(name, {**params, **chosen, "encoder": encoders[0]}, listed[0])
-        if "loss" in known:
+        if "active" in known:  # a ranking of DFT logits, and a degree for which its transform uses rotations
             yield Setting(name, {**params, "loss": "softmax", "encoder": encoders[0]})
+            yield Setting(name, {**params, "active": 14, "encoder": {"use": "sparse-linear", "width": 40}}, labels=40)
 
 
 def train(setting: Setting, seed: int, context: Context) -> Any:
-    split, validation = small_problem(seed=seed), small_problem(rows=30, seed=seed + 1000)
+    split = small_problem(labels=setting.labels, seed=seed)
+    validation = small_problem(rows=30, labels=setting.labels, seed=seed + 1000)
     context = context.using(seed=seed, validation=validation)
     indexes = []
     if setting.indexer:
@@ -156,10 +160,10 @@ def edit_weights(head: Any, edit: Edit, rng: np.random.Generator) -> None:
     head.network.fold()
 
 
-def inputs(head: Any, rows: int, seed: int) -> csr_matrix:
+def inputs(head: Any, rows: int, labels: int, seed: int) -> csr_matrix:
     """Return real rows, random ones, one without features, and rows where a label is about to change."""
     rng = np.random.default_rng(seed)
-    known = small_problem(rows=rows // 4, seed=seed + 1).matrix
+    known = small_problem(rows=rows // 4, labels=labels, seed=seed + 1).matrix
     noise = rng.standard_normal((rows // 4, known.shape[1])) * (rng.random((rows // 4, known.shape[1])) < 0.4)
     whole = rng.integers(-2, 3, (rows // 8, known.shape[1])) * (rng.random((rows // 8, known.shape[1])) < 0.2)
     X = csr_matrix(vstack([known, noise, whole, 1e4 * noise[:3], 1e-4 * noise[:3], 0 * noise[:1]]), dtype=np.float32)
@@ -184,7 +188,7 @@ def attack_outputs(name: str, head: Any, X: csr_matrix, context: Context) -> dic
     output = label_sets(name, head, X, labels)
     split, real = Split(X=None, Y=output), RealRows("attack", np.arange(X.shape[0]), {name: X})
     verifier = context.build("verifier", VERIFIER)
-    counts = Counter(outputs=X.shape[0])
+    counts = Counter({"outputs": X.shape[0], CONTRADICTIONS: 0, MISMATCHES: 0})
     try:
         with tempfile.TemporaryDirectory() as folder:
             summary = verify(
@@ -193,12 +197,12 @@ def attack_outputs(name: str, head: Any, X: csr_matrix, context: Context) -> dic
             )  # fmt: skip
     except VerificationError as error:
         print(f"{name}: {error}")
-        counts["contradictions"] += 1
+        counts[CONTRADICTIONS] += 1
         return dict(counts)
     result = summary["results"][-1]  # behind a shortlist, that of the rows' candidates
     if "mismatch" in result:
         print(f"{name}: {result['why']}")
-        counts["decisions that are not what is output"] += 1
+        counts[MISMATCHES] += 1
     else:
         decision, vectors = head.decision(), head.features(X)
         found = compare(decision, vectors, output, candidates_of(name, head, X, labels))
@@ -228,13 +232,17 @@ def attack(seeds: int, rows: int, *, only: Callable[[Setting], bool] = lambda se
             if function is not None:
                 head.network.load_state_dict(kept)
                 edit_weights(head, function, np.random.default_rng([seed, len(edit)]))
-            by_edit[edit].update(attack_outputs(setting.head, head, inputs(head, rows, seed), context))
+            X = inputs(head, rows, setting.labels, seed)
+            by_edit[edit].update(attack_outputs(setting.head, head, X, context))
+    total: Counter[str] = Counter()
+    for counts in by_edit.values():
+        total.update(counts)
     return {
         "seeds": seeds,
         "rows": rows,
         "trained heads": dict(trained),
         "heads without a decision": sorted(without_decision),
-        "all": dict(sum(by_edit.values(), Counter())),
+        "all": dict(total),
         "by edit": {edit: dict(counts) for edit, counts in by_edit.items()},
     }
 
