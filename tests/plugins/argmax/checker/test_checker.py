@@ -48,12 +48,14 @@ def oracle():
 
 
 class FixedHead:
-    """A head that is nothing but its decision; with candidates, it is behind a shortlist."""
+    """A head that is nothing but its decision; with candidates, it is behind a shortlist, and outputs no label."""
 
     def __init__(self, decision, candidates=None):
         self._decision = decision
         if candidates is not None:
             self.candidates = lambda X: candidates
+            self.labels = lambda X: csr_matrix(candidates.shape, dtype=np.float32)
+            self.features = lambda X: np.zeros((X.shape[0], decision.W.shape[1]))
 
     def decision(self):
         return self._decision
