@@ -23,7 +23,7 @@ from xmckit import store
 from xmckit.bench.cells import FORMAT, SuiteCell, suite_cells
 from xmckit.bench.suite import BASELINE, Suite, SuiteData
 from xmckit.errors import RecipeError, UsageError, XmckitError
-from xmckit.processes import command, describe_exit
+from xmckit.processes import THREAD_VARIABLES, describe_exit, start
 from xmckit.recipe import Section, load_section
 from xmckit.registry import Registry, make_context
 from xmckit.runs import provenance
@@ -32,10 +32,6 @@ from xmckit.runs.run import utc_now
 DONE, FAILED = "done", "failed"
 NO_DATA, CRASHED, PAST_LIMIT, NO_BASELINE = "no data", "crashed", "past its limit", "no baseline"
 _SHOWN_LINES = 15
-_THREAD_VARIABLES = (
-    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS", "LOKY_MAX_CPU_COUNT", "NUMBA_NUM_THREADS",
-)  # fmt: skip
 
 
 # A data set that exists, as its [data] section with resolved paths and the checksum of its content; or what is wrong.
@@ -254,12 +250,12 @@ def _job_file(job: CellJob, baseline: dict[str, Any] | None) -> dict[str, Any]:
 
 def _run_child(folder: Path, threads: int, limit: float) -> tuple[dict[str, Any], float]:
     """Return the content of found.json, or how the child ended, and its seconds."""
-    environment = {**os.environ, **dict.fromkeys(_THREAD_VARIABLES, str(threads)), "PYTHONHASHSEED": "0"}
+    variables = {**dict.fromkeys(THREAD_VARIABLES, str(threads)), "PYTHONHASHSEED": "0"}
     began = time.perf_counter()
     with open(folder / "output.txt", "wb") as output:
-        child = subprocess.Popen(
-            command("xmckit.bench.child:main", str(folder / "job.json")),
-            stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.PIPE, env=environment, start_new_session=True,
+        child = start(
+            "xmckit.bench.child:main", str(folder / "job.json"),
+            variables=variables, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             code: int | None = child.wait(timeout=limit)

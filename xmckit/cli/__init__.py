@@ -143,6 +143,8 @@ def main() -> None:
         # A terminal that cannot show a character shows its escape.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Python processes that libraries start, such as the workers of joblib, must not import from the working folder.
+    os.environ["PYTHONSAFEPATH"] = "1"
     if "_XMCKIT_COMPLETE" in os.environ:
         _prepare_completion()
     call = invocation.Call()

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from xmckit.errors import PluginError
-from xmckit.processes import command, describe_exit
+from xmckit.processes import describe_exit, start
 from xmckit.registry import Plugin, Registry
 from xmckit.registry.locations import Location, file_of, is_below
 
@@ -72,9 +72,7 @@ def _run_child(probes: Sequence[Probe], limit: float) -> int:
         (folder / _REQUEST).write_text(json.dumps(request))
         (folder / _PROGRESS).touch()
         with open(folder / _OUTPUT, "wb") as output:
-            child = subprocess.Popen(
-                command("xmckit.cli.plugin_probe:main", name), stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+            child = start("xmckit.cli.plugin_probe:main", name, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             code = _wait(child, folder / _PROGRESS, limit)
         return _read(probes, folder, code, limit)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from xmckit.context import map_on_threads
 from xmckit.params import Configured
+from xmckit.processes import ProcessPool
 
 
 class SerialExecutor(Configured):
@@ -20,9 +21,12 @@ class ThreadExecutor(Configured):
 
 
 class ProcessExecutor(Configured):
+    """Worker processes, which stay for the next call and end with the executor."""
+
+    _pool: ProcessPool | None = None
+
     def map(self, function: Callable[[Any], Any], items: Sequence[Any], *, workers: int) -> list[Any]:
         if workers <= 1 or len(items) <= 1:
             return [function(item) for item in items]
-        from joblib import Parallel, delayed
-
-        return list(Parallel(n_jobs=workers)(delayed(function)(item) for item in items))
+        self._pool = self._pool or ProcessPool()
+        return list(self._pool.map(function, items, workers=workers))

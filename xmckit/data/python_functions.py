@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import NamedTuple, TypeAlias
@@ -66,6 +66,10 @@ def parse_file(root: Path, path: str) -> ParsedFile:
         # Null bytes, and nesting that is too deep for the parser.
         return ParsedFile(path, [], str(error) or type(error).__name__)
     return ParsedFile(path, [_describe(node, scope, path) for node, scope in _functions(tree) if scope.calls])
+
+
+def parse_files(root: Path, paths: Sequence[str]) -> list[ParsedFile]:
+    return [parse_file(root, path) for path in paths]
 
 
 def _functions(tree: ast.Module) -> list[tuple[FunctionNode, _Scope]]:

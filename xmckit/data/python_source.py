@@ -10,6 +10,7 @@ label are not rows.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
@@ -27,9 +28,10 @@ from pydantic import Field
 from xmckit.context import Context
 from xmckit.data import reading
 from xmckit.data.model import Dataset, Groups, Split, labels_of_groups
-from xmckit.data.python_functions import Function, ParsedFile, parse_file, printable
+from xmckit.data.python_functions import Function, ParsedFile, parse_file, parse_files, printable
 from xmckit.errors import DataError
 from xmckit.params import Configured, DataPath, Params
+from xmckit.processes import ProcessPool
 from xmckit.sparse.csr import csr_from_lists
 
 FILES_PER_TASK = 16
@@ -172,11 +174,12 @@ def _raise_unreadable(error: OSError) -> None:
 def _in_order(folder: Path, paths: Sequence[str], workers: int) -> Iterator[ParsedFile]:
     """Return the parsed files in the order of the paths, so that the data does not depend on the number of workers."""
     if workers <= 1:
-        return (parse_file(folder, path) for path in paths)
-    from joblib import Parallel, delayed
-
-    parallel = Parallel(n_jobs=workers, return_as="generator", batch_size=FILES_PER_TASK)
-    return iter(parallel(delayed(parse_file)(folder, path) for path in paths))
+        yield from (parse_file(folder, path) for path in paths)
+        return
+    tasks = [paths[start : start + FILES_PER_TASK] for start in range(0, len(paths), FILES_PER_TASK)]
+    with ProcessPool() as pool:
+        for files in pool.map(functools.partial(parse_files, folder), tasks, workers=workers):
+            yield from files
 
 
 def _keep_frequent(functions: list[Function], min_label_count: int) -> tuple[list[Function], list[str]]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from xmckit import store
-from xmckit.processes import command
+from xmckit.processes import search_path, start
 
 LIBRARIES = (
     "numpy", "scipy.sparse", "numba", "torch", "torch.fx.experimental.symbolic_shapes", "pecos.xmc", "xmckit.nn",
@@ -35,8 +35,7 @@ def fresh_answers(subject: Any, folder: Path) -> dict[str, np.ndarray]:
     if sys.platform.startswith("linux"):
         died = _Server.current().run(folder / REQUEST)
     else:
-        child = command("xmckit.testing.fresh_process:answer", str(folder / REQUEST))
-        died = subprocess.run(child, env=_environment(), check=False).returncode
+        died = start("xmckit.testing.fresh_process:answer", str(folder / REQUEST), variables=_other_hash_seed()).wait()
     if (folder / ERROR).exists():
         raise AssertionError(f"a fresh process could not load and answer: {(folder / ERROR).read_text()}")
     if died:
@@ -72,7 +71,7 @@ def _request(subject: Any, folder: Path) -> dict[str, Any]:
         "workers": subject.context.workers,
         "seed": subject.context.seed,
         "plugins": files,
-        "path": [os.path.abspath(entry) for entry in sys.path],
+        "path": search_path(),
         "folder": str(folder),
     }
 
@@ -106,9 +105,9 @@ def _subject(request: dict[str, Any]) -> Any:
     return load(request["subject"])(request["kind"], cls, params, context, indexers, example)
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment with another hash seed: no answer may depend on the order of a set of strings."""
-    return {**os.environ, "PYTHONHASHSEED": "4" if os.environ.get("PYTHONHASHSEED") != "4" else "5"}
+def _other_hash_seed() -> dict[str, str]:
+    """Return a variable that changes the hash seed: no answer may depend on the order of a set of strings."""
+    return {"PYTHONHASHSEED": "4" if os.environ.get("PYTHONHASHSEED") != "4" else "5"}
 
 
 class _Server:
@@ -118,13 +117,13 @@ class _Server:
 
     def __init__(self, libraries: Sequence[str]):
         self.libraries = list(libraries)
-        self.process = subprocess.Popen(
-            command("xmckit.testing.fresh_process:serve", *libraries),
+        self.process = start(
+            "xmckit.testing.fresh_process:serve",
+            *libraries,
+            variables=_other_hash_seed(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            text=True,
-            env=_environment(),
         )
 
     @classmethod
@@ -142,7 +141,8 @@ class _Server:
         """Serve one request; return the exit code of the forked process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(request, file=self.process.stdin, flush=True)
+        self.process.stdin.write(os.fsencode(request) + b"\n")
+        self.process.stdin.flush()
         code = self.process.stdout.readline().strip()
         if not code:
             raise AssertionError("the process that starts fresh ones has ended")

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from xmckit.processes import command
+from xmckit.processes import receive_message, send_message, start
 
 TOLERANCE = 1e-10  # the least that HiGHS accepts
 GRACE = 5.0  # seconds after the time limit of HiGHS
@@ -46,10 +46,9 @@ class HighsProcess:
     """A subprocess that solves programs, one at a time."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command("xmckit_argmax.paper.highs:serve"),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+        self._process = start(
+            "xmckit_argmax.paper.highs:serve",
+            variables={"OMP_NUM_THREADS": "1"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
         self._fresh = True
 
@@ -120,16 +119,10 @@ def _solve(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _send(stream: IO[bytes], arrays: dict[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    stream.write(buffer.tell().to_bytes(8, "little"))
-    stream.write(buffer.getbuffer())
-    stream.flush()
+    send_message(stream, buffer.getbuffer())
 
 
 def _receive(stream: IO[bytes]) -> dict[str, np.ndarray]:
     """Read arrays; EOFError if the stream ends before all of them."""
-    size = int.from_bytes(stream.read(8), "little")
-    data = stream.read(size)
-    if not data or len(data) < size:
-        raise EOFError
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+    with np.load(io.BytesIO(receive_message(stream)), allow_pickle=False) as arrays:
         return dict(arrays)

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from xmckit import Context, DataError, Matrix, PluginError, UsageError, XmckitError, store
-from xmckit.processes import command, describe_exit, end_with_stdin
+from xmckit.processes import describe_exit, end_with_stdin, start
 from xmckit_pecos import PECOS
 from xmckit_pecos.labels.tree import LabelTree
 from xmckit_pecos.linear.matrices import TrainingRows, features
@@ -159,8 +159,8 @@ def _run_child(folder: Path, job: dict[str, Any], context: Context) -> None:
     output = folder / LAST_WORDS
     with open(output, "wb") as stream:
         # only this process holds the other end of stdin, so the child ends when this process does
-        child = subprocess.Popen(
-            command("xmckit_pecos.linear.isolation:serve", str(folder)),
+        child = start(
+            "xmckit_pecos.linear.isolation:serve", str(folder),
             stdin=subprocess.PIPE, stdout=stream, stderr=subprocess.STDOUT,
         )  # fmt: skip
         with child:

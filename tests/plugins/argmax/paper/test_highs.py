@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from xmckit_argmax.paper import highs
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from xmckit import LinearDecision, make_context
+from xmckit import LinearDecision, make_context, processes
 from xmckit.processes import command
 
 HANGS = "import time; time.sleep(1000)"
@@ -66,7 +66,7 @@ def child_with(code: str) -> Callable[[str], list[str]]:
 
 @pytest.mark.parametrize("code", [HANGS, "import sys; sys.exit(3)"])
 def test_a_process_that_hangs_or_dies_is_ended(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    monkeypatch.setattr(highs, "command", child_with(code))
+    monkeypatch.setattr(processes, "command", child_with(code))
     monkeypatch.setattr(highs, "GRACE", 0.1)
     monkeypatch.setattr(highs, "START", 0.5)
     found = highs.maximise_last(*programme(), 0.1)
@@ -81,7 +81,7 @@ def test_a_call_that_hangs_costs_one_verdict(monkeypatch: pytest.MonkeyPatch) ->
     original = highs.HighsProcess.__init__
 
     def counted(self: highs.HighsProcess) -> None:
-        monkeypatch.setattr(highs, "command", command if starts else child_with(HANGS_AFTER_ONE))
+        monkeypatch.setattr(processes, "command", command if starts else child_with(HANGS_AFTER_ONE))
         starts.append(1)
         original(self)
 

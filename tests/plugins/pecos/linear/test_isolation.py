@@ -26,7 +26,7 @@ from xmckit_pecos.tree import TreeIndexer
 from xmckit_pecos.xrlinear import XRLinearHead
 
 import xmckit
-from xmckit import Context, DataError, PluginError, UsageError, store
+from xmckit import Context, DataError, PluginError, UsageError, processes, store
 
 PREPARED = "import json, os, sys; sys.path[:] = json.loads(sys.argv[1]); "
 DIES = PREPARED + "os.kill(os.getpid(), {})"
@@ -97,7 +97,7 @@ def trained(context, isolated=True, **more):
     ],
 )
 def test_a_death_by_signal_is_an_error_that_says_so(tmp_path, monkeypatch, ending, advice):
-    monkeypatch.setattr(isolation, "command", child_with(DIES.format(int(ending))))
+    monkeypatch.setattr(processes, "command", child_with(DIES.format(int(ending))))
     with pytest.raises(PluginError, match=rf"(?s)PECOS \(libpecos 1.2.8\) ended its process with {advice}") as error:
         trained(with_files(tmp_path))
     assert str(tmp_path / isolation.LAST_WORDS) in str(error.value)
@@ -105,7 +105,7 @@ def test_a_death_by_signal_is_an_error_that_says_so(tmp_path, monkeypatch, endin
 
 
 def test_last_words_say_where(tmp_path, monkeypatch):
-    monkeypatch.setattr(isolation, "command", child_with(SEGFAULTS_IN_PECOS))
+    monkeypatch.setattr(processes, "command", child_with(SEGFAULTS_IN_PECOS))
     with pytest.raises(PluginError, match="SIGSEGV"):
         trained(with_files(tmp_path))
     words = (tmp_path / isolation.LAST_WORDS).read_text()
@@ -120,7 +120,7 @@ def test_what_python_raises_there_is_raised_here(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="the matcher is over 8 leaves, the tree has 4"):
         trained(with_files(tmp_path), matcher=wrong)
     assert not list(tmp_path.iterdir())
-    monkeypatch.setattr(isolation, "command", child_with(PREPARED + "raise ValueError('a bug')"))
+    monkeypatch.setattr(processes, "command", child_with(PREPARED + "raise ValueError('a bug')"))
     with pytest.raises(PluginError, match="ended with exit code 1: ValueError: a bug"):
         trained(with_files(tmp_path))
 
@@ -138,7 +138,7 @@ def test_nothing_is_left_alone_when_its_parent_is_killed(tmp_path):
             "-c",
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pathlib import Path\n"
             "import test_isolation; from test_isolation import trained, isolation, Context\n"
-            "isolation.command = test_isolation.child_with(sys.argv[2])\n"
+            "test_isolation.processes.command = test_isolation.child_with(sys.argv[2])\n"
             "trained(Context(folder=Path(sys.argv[3])))",
             json.dumps([*sys.path, os.path.dirname(__file__)]),
             sleeps,
@@ -194,7 +194,7 @@ def test_a_note_while_pecos_works(tmp_path, monkeypatch):
 def test_a_note_that_was_left_behind_isolates_pecos(tmp_path, monkeypatch, content):
     (tmp_path / isolation.NOTE).write_text(content)
     (tmp_path / "pecos-files-old").mkdir()
-    monkeypatch.setattr(isolation, "command", child_with(DIES.format(int(signal.SIGSEGV))))
+    monkeypatch.setattr(processes, "command", child_with(DIES.format(int(signal.SIGSEGV))))
     said: list[str] = []
     with pytest.raises(PluginError, match="SIGSEGV"):
         trained(with_files(tmp_path, log=said.append), isolated=False)
@@ -231,7 +231,7 @@ def recipe(tmp_path, monkeypatch):
 
 def test_a_run_in_which_pecos_dies_is_whole_and_goes_on(recipe, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(isolation, "command", child_with(DIES.format(int(signal.SIGABRT))))
+        patched.setattr(processes, "command", child_with(DIES.format(int(signal.SIGABRT))))
         with pytest.raises(PluginError, match="SIGABRT"):
             xmckit.run(recipe, root=tmp_path / "runs", sets=["head.isolated=true"])
     (stopped,) = (tmp_path / "runs" / "recipe").iterdir()
