@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from xmckit import registry
 from xmckit.cli import xmckit as program
-from xmckit.cli.plugin_probe import probe_all
 from xmckit.registry import Plugin
 from xmckit.registry.locations import Location
+from xmckit.registry.probe import probe_all
 
 LIMIT = 2.0
 OFFERS = """

@@ -30,12 +30,13 @@ def doctor(time_limit: float, as_json: bool) -> None:
     Every distribution is imported in its own process, so that a plugin that hangs or crashes can be named. Exits with
     code 4 if a plugin is broken.
     """
-    from xmckit.cli.plugin_probe import probe_all
-    from xmckit.registry import found_plugins, registry_from_environment
+    from xmckit.registry import forget_crashes, found_plugins, registry_from_environment
+    from xmckit.registry.probe import probe_all
     from xmckit.runs import provenance
 
     files = invocation.this_call().files
     probes = probe_all(found_plugins(files), time_limit)
+    forget_crashes([probe.plugin for probe in probes if not probe.fault])
     # Conflicts between plugins show only when they are loaded together.
     registry = registry_from_environment(files, faulty=[probe.faulty for probe in probes if probe.fault])
     broken = [(name, error) for probe in probes for name, error in probe.broken.items()]

@@ -94,6 +94,8 @@ def get_registry(context: click.Context | None = None, *, tolerant: bool = False
     if call.registry is None or call.registered != call.files:
         call.registry, call.registered = registry_from_environment(call.files), list(call.files)
         (context or click.get_current_context()).find_root().with_resource(as_default(call.registry))
+        for plugin in call.registry.journal.news:
+            click.echo(f"{styled('set aside', fg='red')}: {plugin.description}: {plugin.problem}", err=True)
     if not tolerant:
         for plugin in call.registry.problems:
             if plugin.origin == "file":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from xmckit.registry.environment import (
     as_default,
     default_registry,
+    forget_crashes,
     found_plugins,
     make_context,
     registry_from_environment,
@@ -16,6 +17,6 @@ from xmckit.registry.manager import Registry
 from xmckit.registry.plugins import Plugin, Registered, how_to_have, place_of
 
 __all__ = [
-    "Plugin", "Registered", "Registry", "as_default", "default_registry", "found_plugins", "how_to_have",
-    "make_context", "place_of", "registry_from_environment",
+    "Plugin", "Registered", "Registry", "as_default", "default_registry", "forget_crashes", "found_plugins",
+    "how_to_have", "make_context", "place_of", "registry_from_environment",
 ]  # fmt: skip

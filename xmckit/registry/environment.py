@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from xmckit.registry.crashes import ImportJournal, journal_folder
 from xmckit.registry.manager import Registry, core_plugin, file_plugin, installed_plugins, why_blocked
 from xmckit.registry.plugins import Plugin
 from xmckit.registry.trace import print_step
@@ -31,17 +32,27 @@ def registry_from_environment(
 ) -> Registry:
     """Return the registry that `XMCKIT_PLUGINS` (allow-list; empty = none) and `XMCKIT_DISABLE_PLUGINS` ask for.
 
-    `XMCKIT_TRACE`, unless it is empty or 0, prints every step to stderr as it happens. `faulty` are set aside.
+    `XMCKIT_TRACE`, unless it is empty or 0, prints every step to stderr as it happens. `faulty` are set aside, and
+    so are plugins whose import ended an earlier process (see `xmckit.registry.crashes`).
     """
     environment = os.environ if environment is None else environment
     allow, disable = _allowed_and_disabled(environment)
+    journal = ImportJournal(journal_folder(environment))
     return Registry(
         allow=allow,
         disable=disable,
         files=[file.resolve() for file in files],
-        faulty=faulty,
+        faulty=[*journal.faulty_plugins(lambda: found_plugins(environment=environment)), *faulty],
+        journal=journal,
         listener=print_step if environment.get("XMCKIT_TRACE", "0") not in ("", "0") else None,
     )
+
+
+def forget_crashes(plugins: Sequence[Plugin], environment: Mapping[str, str] | None = None) -> None:
+    """Load these plugins at the next start, even if their import ended a process earlier."""
+    journal = ImportJournal(journal_folder(os.environ if environment is None else environment))
+    for plugin in plugins:
+        journal.forget(plugin)
 
 
 def _allowed_and_disabled(environment: Mapping[str, str]) -> tuple[list[str] | None, list[str]]:

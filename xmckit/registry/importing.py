@@ -7,7 +7,8 @@ import importlib.util
 import os
 import re
 import sys
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from xmckit import __version__
@@ -25,6 +26,32 @@ if TYPE_CHECKING:
 def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
     """Keep what a plugin prints while it is imported out of the results, which go to stdout."""
     return contextlib.redirect_stdout(sys.stderr)
+
+
+@contextlib.contextmanager
+def watch_interrupts() -> Iterator[Callable[[], bool]]:
+    """Provide a function that says whether Ctrl-C was pressed in the block: plugins can raise KeyboardInterrupt too."""
+    import signal
+
+    pressed = False
+
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.default_int_handler(number, frame)
+
+    try:
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            raise ValueError("somebody else handles it")
+        signal.signal(signal.SIGINT, on_interrupt)
+    except ValueError:  # or this is not the main thread: assume that it was pressed
+        yield lambda: True
+        return
+    try:
+        yield lambda: pressed
+    finally:
+        if signal.getsignal(signal.SIGINT) is on_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def import_file(file: Path) -> ModuleType:

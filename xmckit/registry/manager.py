@@ -26,8 +26,9 @@ from xmckit.kinds import KINDS, load
 from xmckit.registry import builtin
 from xmckit.registry.component_checks import EXPECTED, check_component, listed_components, name_taken
 from xmckit.registry.contract import missing_members
+from xmckit.registry.crashes import ImportJournal
 from xmckit.registry.entry_points import EntryPoint, entry_points
-from xmckit.registry.importing import import_fault, import_file, registration_fault, stdout_to_stderr
+from xmckit.registry.importing import import_fault, import_file, registration_fault, stdout_to_stderr, watch_interrupts
 from xmckit.registry.locations import Location, NotThere, defined_at, file_of, find_target, raised_at
 from xmckit.registry.plugins import FaultyPlugin, Plugin, Registered, place_of
 from xmckit.registry.trace import Step
@@ -48,13 +49,14 @@ class Registry:
         disable: Sequence[str] = (),
         files: Sequence[Path] = (),
         faulty: Sequence[Plugin] = (),
+        journal: ImportJournal | None = None,
         listener: Callable[[Step], None] | None = None,
     ):
         """Load the core, the installed plugins and `files`.
 
         `allow` and `disable` name plugins, distributions or `DISTRIBUTION:PLUGIN`; `allow=None` allows all, `allow=[]`
-        only the core. Plugins in `faulty` are set aside without an import. `listener` is called after every step;
-        `steps` keeps all of them.
+        only the core. Plugins in `faulty` are set aside without an import. `journal` notes which installed plugin
+        is being imported. `listener` is called after every step; `steps` keeps all of them.
         """
         self.plugins: list[Plugin] = []
         self.steps: list[Step] = []
@@ -64,16 +66,20 @@ class Registry:
         self._holders: list[tuple[Any, Plugin]] = []
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(hookspecs.specifications())
+        self._was_interrupted: Callable[[], bool] = lambda: True
         self._load(core_plugin(), lambda: builtin)
         installed = list(installed_plugins())
-        for entry, plugin in installed:
-            reason = why_blocked(plugin, allow, disable)
-            if reason:
-                self.plugins.append(replace(plugin, blocked=reason))
-            else:
-                self._load(plugin, entry.load, entry)
-        for file in dict.fromkeys(files):
-            self._load(file_plugin(file), functools.partial(import_file, file))
+        self.journal = journal or ImportJournal("")
+        with watch_interrupts() as self._was_interrupted, contextlib.closing(self.journal):
+            for entry, plugin in installed:
+                reason = why_blocked(plugin, allow, disable)
+                if reason:
+                    self.plugins.append(replace(plugin, blocked=reason))
+                else:
+                    with self.journal.importing(plugin):
+                        self._load(plugin, entry.load, entry)
+            for file in dict.fromkeys(files):
+                self._load(file_plugin(file), functools.partial(import_file, file))
         known = {name for _, plugin in installed for name in (plugin.name, plugin.distribution, plugin.full_name)}
         self.unknown_names = sorted(({*(allow or ()), *disable}) - known)
 
@@ -102,12 +108,8 @@ class Registry:
         try:
             with self._trace_step(Step(plugin.name, "import", plugin.file or plugin.name, 0.0)):
                 module = imported()
-        except KeyboardInterrupt:
-            way_out = f"; XMCKIT_DISABLE_PLUGINS={plugin.name} leaves it out" if plugin.origin == "installed" else ""
-            raise KeyboardInterrupt(
-                f"{plugin.description} was being imported. If it hangs, `xmckit doctor` says where{way_out}."
-            ) from None
         except BaseException as error:  # noqa: BLE001  a plugin may raise anything; it is named, not hidden
+            self._raise_interrupt(error, plugin)
             self._set_aside(plugin, import_fault(error, plugin, entry))
             return
         plugin = replace(plugin, file=getattr(module, "__file__", None) or plugin.file)
@@ -128,6 +130,14 @@ class Registry:
         self._registered.update(registered)
         self.plugins.append(plugin)
         self._show_deprecated(plugin)
+
+    def _raise_interrupt(self, error: BaseException, plugin: Plugin) -> None:
+        """Raise KeyboardInterrupt with the name of the plugin if the user pressed Ctrl-C."""
+        if isinstance(error, KeyboardInterrupt) and self._was_interrupted():
+            way_out = f"; XMCKIT_DISABLE_PLUGINS={plugin.name} leaves it out" if plugin.origin == "installed" else ""
+            raise KeyboardInterrupt(
+                f"{plugin.description} was being imported. If it hangs, `xmckit doctor` says where{way_out}."
+            ) from None
 
     def _set_aside(self, plugin: Plugin, fault: FaultyPlugin) -> None:
         self.plugins.append(replace(plugin, problem=str(fault), at=fault.at))
@@ -174,7 +184,8 @@ class Registry:
                     raise FaultyPlugin(f"its {hook}() gave None, expected {EXPECTED}")
         except FaultyPlugin as fault:
             raise FaultyPlugin(str(fault), at) from None
-        except (Exception, SystemExit) as error:  # noqa: BLE001  see above
+        except BaseException as error:  # noqa: BLE001  see above
+            self._raise_interrupt(error, plugin)
             raise FaultyPlugin(f"its {hook}() raised {one_line(error)}", raised_at(error, plugin.file) or at) from None
         for component in itertools.chain.from_iterable(answers):
             try:

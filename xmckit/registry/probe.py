@@ -26,8 +26,9 @@ from typing import Any
 
 from xmckit.errors import PluginError
 from xmckit.processes import describe_exit, start
-from xmckit.registry import Plugin, Registry
 from xmckit.registry.locations import Location, file_of, is_below
+from xmckit.registry.manager import Registry
+from xmckit.registry.plugins import Plugin
 
 _REQUEST, _PROGRESS, _STACK, _OUTPUT = "request.json", "progress.jsonl", "stack.txt", "output.txt"
 _FRAME = re.compile(r'File "(.+)", line (\d+) in ')
@@ -52,27 +53,28 @@ class Probe:
         return replace(self.plugin, problem=self.fault, at=self.at)
 
 
-def probe_all(plugins: Sequence[Plugin], limit: float) -> list[Probe]:
-    """Import each plugin and its components, one process per distribution, `limit` seconds per step."""
+def probe_all(plugins: Sequence[Plugin], limit: float, *, components: bool = True) -> list[Probe]:
+    """Import each plugin and its `components`, one process per distribution, `limit` seconds per step."""
     probes = []
     for _, group in groupby(plugins, key=lambda plugin: plugin.distribution or plugin.file):
         waiting = [Probe(plugin) for plugin in group]
         probes += waiting
         while waiting:
-            done = _run_child(waiting, limit)
+            done = _run_child(waiting, limit, components)
             waiting = waiting[max(done, 1) :]
     return probes
 
 
-def _run_child(probes: Sequence[Probe], limit: float) -> int:
+def _run_child(probes: Sequence[Probe], limit: float, components: bool) -> int:
     """Let a child import the plugins; return how many it has finished when it ends."""
     with tempfile.TemporaryDirectory(prefix="xmckit-doctor-") as name:
         folder = Path(name)
-        request = [{**asdict(probe.plugin), "at": None} for probe in probes]
+        plugins = [{**asdict(probe.plugin), "at": None} for probe in probes]
+        request = {"plugins": plugins, "components": components}
         (folder / _REQUEST).write_text(json.dumps(request))
         (folder / _PROGRESS).touch()
         with open(folder / _OUTPUT, "wb") as output:
-            child = start("xmckit.cli.plugin_probe:main", name, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            child = start("xmckit.registry.probe:main", name, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
             code = _wait(child, folder / _PROGRESS, limit)
         return _read(probes, folder, code, limit)
 
@@ -139,7 +141,7 @@ def _read(probes: Sequence[Probe], folder: Path, code: int | None, limit: float)
 
 def main(folder: str) -> None:
     """Import the plugins of the request: the main function of the child."""
-    plugins = [Plugin(**facts) for facts in json.loads(Path(folder, _REQUEST).read_text())]
+    request = json.loads(Path(folder, _REQUEST).read_text())
     with open(Path(folder, _PROGRESS), "a") as progress, open(Path(folder, _STACK), "w") as stack:
 
         def report(**facts: Any) -> None:
@@ -147,13 +149,13 @@ def main(folder: str) -> None:
             progress.flush()
 
         faulthandler.enable(stack)
-        for plugin in plugins:
-            _import_all(plugin, report)
+        for facts in request["plugins"]:
+            _import_all(Plugin(**facts), report, components=request["components"])
     # Do not wait for threads that a plugin has started.
     os._exit(0)
 
 
-def _import_all(plugin: Plugin, report: Callable[..., None]) -> None:
+def _import_all(plugin: Plugin, report: Callable[..., None], *, components: bool) -> None:
     output = _RecordedOutput(plugin.file)
     begin = time.perf_counter()
     with contextlib.redirect_stderr(output), warnings.catch_warnings():
@@ -163,7 +165,7 @@ def _import_all(plugin: Plugin, report: Callable[..., None]) -> None:
         else:
             registry = Registry(allow=[plugin.full_name] if plugin.origin == "installed" else [])
     report(seconds=time.perf_counter() - begin, written=output.description)
-    for item in registry.all():
+    for item in registry.all() if components else ():
         if item.plugin.full_name != plugin.full_name:
             continue
         name, error = f"{item.kind}:{item.component.name}", ""
