@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import unicodedata
 import zipfile
 from pathlib import Path
 
@@ -16,8 +18,9 @@ import pytest
 
 import xmckit
 from xmckit import pipeline, store
+from xmckit.cli.options import print_json
 from xmckit.cli.tables import print_table
-from xmckit.errors import DataError, PluginError, RecipeError, StorageError, UsageError, printable
+from xmckit.errors import DataError, PluginError, RecipeError, StorageError, UsageError, printable, printable_json
 from xmckit.pipeline.cache import empty_cache
 from xmckit.recipe import load_recipe
 from xmckit.registry import Registry
@@ -379,6 +382,25 @@ def test_a_loaded_ensemble_ranks_as_its_run_did(plugin, recipe, tmp_path):
 
 def test_nothing_that_is_printed_can_steer_the_terminal():
     assert printable("a\x1b[2Jb\x07\x9b\u202e\udcff\ncafé ✓") == "a\\x1b[2Jb\\x07\\x9b\\u202e\\udcff\ncafé ✓"
+
+
+def test_json_that_is_printed_has_no_control_and_means_the_same():
+    every = [chr(code) for code in (*range(0x3100), 0xFEFF, 0xFFF9, 0xD800, 0xDFFF, 0xE0001, 0xE007F, 0x1F600)]
+    steers = {mark for mark in every if unicodedata.category(mark) in ("Cc", "Cs", "Zl", "Zp")}
+    steers |= {mark for mark in every if unicodedata.bidirectional(mark) in ("LRE", "RLE", "PDF", "LRO", "RLO", "LRI")}
+    for ascii_only in (False, True):
+        text = printable_json(json.dumps({" ".join(every): every}, ensure_ascii=ascii_only))
+        assert not steers & set(text)
+        assert json.loads(text) == {" ".join(every): every}
+    assert printable_json(json.dumps("café 漢字 ✓ 😀", ensure_ascii=False)) == '"café 漢字 ✓ 😀"'
+
+
+def test_json_output_of_commands_cannot_steer_the_terminal(capsys):
+    print_json({"a\x9b31m\x7f": "\x1b[2J\u202e\u2028\x85"})
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert out.replace("\n", "").isprintable()
+    assert json.loads(out) == {"a\x9b31m\x7f": "\x1b[2J\u202e\u2028\x85"}
 
 
 @pytest.mark.parametrize("width", [200, 80, 40, 20])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,17 @@ def is_machine_error(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _MACHINE_ERRORS)
 
 
+@contextlib.contextmanager
+def name_file_in_errors(path: str | Path) -> Iterator[None]:
+    """Give errors of this computer in the `with` block, such as a full disk, the name of the file if they lack one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and is_machine_error(error):
+            error.filename = str(path)
+        raise
+
+
 def one_line(error: BaseException) -> str:
     """Return the error's class and message in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -125,3 +137,17 @@ def printable(text: str, *, keep: str = "\n") -> str:
     return "".join(
         mark if mark.isprintable() or mark in keep else mark.encode("unicode_escape").decode() for mark in text
     )
+
+
+# Controls from DEL on, marks without width or for the direction of text, ends of lines, lone surrogates, tags.
+_HIDDEN = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def printable_json(text: str) -> str:
+    """Do the same for a text in JSON, which has escaped the controls below DEL; it still means the same."""
+    import json
+
+    return _HIDDEN.sub(lambda match: json.dumps(match.group())[1:-1], text)

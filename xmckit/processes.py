@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from typing import IO, Any
 
+from xmckit.errors import name_file_in_errors
+
 # `sys` is compiled in, so nothing is imported before the path is set, not even from the working folder.
 _START = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from {} import {} as main; main(*sys.argv[1:])"
 SAFE_PATH = "PYTHONSAFEPATH"  # leaves the working folder out of the path of any Python from 3.11 on
@@ -217,12 +219,11 @@ class _Function:
 def _write_arrays(views: Sequence[memoryview]) -> str:
     number, file = tempfile.mkstemp(prefix="xmckit-arrays-")
     try:
-        with os.fdopen(number, "wb") as stream:
+        with name_file_in_errors(file), os.fdopen(number, "wb") as stream:
             for view in views:
                 stream.write(view)
-    except OSError as error:
+    except OSError:
         _remove(file)
-        error.filename = error.filename or file
         raise
     return file
 

@@ -160,6 +160,19 @@ def test_answers_as_a_table_and_as_json(of_texts, tmp_path):
     assert call(of_texts, tmp_path / "empty.txt", "--as", "jsonl") == ""
 
 
+@pytest.mark.parametrize("style", ["--json", "--as=jsonl", "--as=table", "--as=lines"])
+def test_no_text_can_steer_the_terminal(of_texts, tmp_path, style):
+    text = "drum \x1b[2J\x7f\x85\x9b31m\u2028\u202e\u2066"
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": text, "id": text}))
+    out = call(of_texts, tmp_path / "a.jsonl", style)
+    assert out.replace("\n", "").replace("\t", "").isprintable()
+    if style == "--json":
+        (row,) = json.loads(out)
+        assert (row["text"], row["id"]) == (text, text)
+    elif style == "--as=jsonl":
+        assert json.loads(out)["text"] == text
+
+
 def test_label_sets(of_texts):
     model = xmckit.load(of_texts)
     passed = model.labels(["drum and cloud"])[0]
@@ -254,6 +267,7 @@ def test_a_pipe_is_answered_line_by_line_and_may_be_left(of_texts, monkeypatch):
     for name, stream in {"stdin": stdin, "stdout": stdout, "stderr": io.StringIO()}.items():
         monkeypatch.setattr(sys, name, stream)
     monkeypatch.setattr(sys, "argv", ["xmckit", "predict", str(of_texts), "-", "--as", "jsonl", "-k", "1"])
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # the program sets it for its processes; forget it afterwards
 
     def run_program():
         with stdin, contextlib.suppress(BrokenPipeError), stdout, pytest.raises(SystemExit) as stop:

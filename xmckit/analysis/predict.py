@@ -32,7 +32,7 @@ from xmckit.data.row_stream import (
     read_chunks,
 )
 from xmckit.data.saved import FeatureRows
-from xmckit.errors import DataError, UsageError, printable, shorten
+from xmckit.errors import DataError, UsageError, printable, printable_json, shorten
 
 if TYPE_CHECKING:
     from xmckit.model import CombinedModel, Model
@@ -233,7 +233,7 @@ class AnswerWriter:
         facts["labels"] = [
             {"label": label, "score": None if score is None else round(score, 4)} for label, score in answer
         ]
-        content = json.dumps(facts, ensure_ascii=self._ascii)
+        content = printable_json(json.dumps(facts, ensure_ascii=self._ascii))
         if self._style == "jsonl":
             return f"{content}\n"
         return f"{',' if self._count else '['}\n{content}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -11,13 +12,20 @@ from typing import TYPE_CHECKING
 import click
 
 from xmckit.cli.options import styled
-from xmckit.errors import PluginError, XmckitError, is_machine_error, printable
+from xmckit.errors import PluginError, StorageError, XmckitError, is_machine_error, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from xmckit.cli.progress import TerminalProgress
     from xmckit.registry import Registry
+
+
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "Free some space there, or choose another folder. "),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Choose another folder, or change its permissions. "),
+    errno.EMFILE: "Use fewer workers, or allow more open files (ulimit -n). ",
+}
 
 
 @dataclass
@@ -116,11 +124,26 @@ def explain(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, XmckitError):
         return str(error), error.exit_code
     if isinstance(error, OSError) and is_machine_error(error):
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}. Nothing half-written was left; free some space or change the folder.", 3
+        advice = _ADVICE.get(error.errno or 0, "")
+        if error.filename:
+            text = f"{error.filename}: {error.strerror}. {advice}Nothing half-written was left."
+        else:  # every writer of files names its file
+            _discard_output()
+            text = f"the output could not be written: {error.strerror}. {advice}".rstrip()
+        return text, StorageError.exit_code
     if isinstance(error, MemoryError):
         return "not enough memory. Use a smaller batch, fewer workers or fewer rows.", 3
     return None
+
+
+def _discard_output() -> None:
+    """Keep Python from writing the rest of the output when it ends: that would fail again, with another exit code."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except AttributeError:  # it was closed before the start
+        pass
 
 
 def explain_fault(error: BaseException, call: Call) -> tuple[str, int] | None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from xmckit.errors import printable_json
+
 __all__ = [
     "data_option",
     "html_option",
@@ -54,11 +56,11 @@ html_option = click.option("--html", type=click.Path(), metavar="FILE", help="Al
 
 
 def print_json(value: Any) -> None:
-    """Print a result as JSON; characters that the terminal cannot show become escapes."""
+    """Print a result as JSON; characters that the terminal cannot show, or that could steer it, become escapes."""
     import json
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
-    click.echo(json.dumps(value, indent=2, ensure_ascii=not unicode, default=str))
+    click.echo(printable_json(json.dumps(value, indent=2, ensure_ascii=not unicode, default=str)))
 
 
 def styled(text: str, **style: Any) -> str:

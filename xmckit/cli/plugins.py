@@ -9,7 +9,7 @@ import click
 
 from xmckit.cli import invocation, options
 from xmckit.cli.tables import print_table
-from xmckit.errors import PluginError, UsageError, counted, nearest
+from xmckit.errors import PluginError, UsageError, counted, nearest, printable
 
 
 @click.group()
@@ -61,7 +61,7 @@ def _component_facts(item: Any) -> dict[str, Any]:
 def print_faults(registry: Any) -> None:
     """Print the plugins that are not used, with the reason, and the uses of deprecated names."""
     for plugin in registry.problems:
-        click.echo(f"\n{options.styled('set aside', fg='red')}: {plugin.description}: {plugin.problem}")
+        click.echo(f"\n{options.styled('set aside', fg='red')}: {printable(f'{plugin.description}: {plugin.problem}')}")
     for plugin in registry.plugins:
         for at, message in plugin.deprecated:
             click.echo(f"\n{options.styled('deprecated', fg='yellow')}: {plugin.description}: {at}: {message}")

@@ -10,7 +10,7 @@ import click
 
 from xmckit.cli import invocation, options
 from xmckit.cli.tables import headline, metric_text, print_metrics, print_table
-from xmckit.errors import counted
+from xmckit.errors import counted, printable
 
 if TYPE_CHECKING:
     from xmckit.pipeline import Result
@@ -101,9 +101,9 @@ def _finish(result: Result, as_json: bool) -> None:
         return
     print_metrics(result.metrics)
     for verdict in _verdict_lines(result.run):
-        click.echo(verdict)
+        click.echo(printable(verdict))
     for warning in result.warnings:
-        click.echo(f"note: {warning}", err=True)
+        click.echo(printable(f"note: {warning}"), err=True)
     click.echo(f"report: {result.report}")
 
 

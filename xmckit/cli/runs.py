@@ -76,7 +76,7 @@ def show(run: str, root: str, as_json: bool) -> None:
 
     click.echo(f"{record.path}: {record.status}")
     if record.manifest.error:
-        click.echo(record.manifest.error)
+        click.echo(printable(record.manifest.error))
     print_report_table(stage_table(record.stages))
     if metrics:
         click.echo()

@@ -26,7 +26,7 @@ from typing import Any
 from xmckit import __version__, store
 from xmckit.context import Progress, silent
 from xmckit.data.catalogue import ArchiveSource
-from xmckit.errors import DataError, UsageError
+from xmckit.errors import DataError, UsageError, name_file_in_errors
 
 BLOCK = 1 << 18
 MAX_ATTEMPTS = 100
@@ -143,7 +143,7 @@ def _attempt(source: ArchiveSource, part: _Part, progress: Progress, timeout: fl
         if missing > free:
             raise DataError(f"{missing:,} bytes are missing and only {free:,} are free", path=part.path.parent)
         what = f"fetching from {urllib.parse.urlsplit(source.address).hostname}"
-        with open(part.path, "ab") as stream, progress(what, total=most) as bar:
+        with name_file_in_errors(part.path), open(part.path, "ab") as stream, progress(what, total=most) as bar:
             bar.advance(part.size)
             while block := _read(response):
                 stream.write(block)

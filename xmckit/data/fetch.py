@@ -25,7 +25,7 @@ from xmckit import store
 from xmckit.context import Progress, silent
 from xmckit.data.catalogue import RECORD, ArchiveSource, Entry, KnownFile, download_folder, faults, manual_steps
 from xmckit.data.download import RetryPolicy, TransferError, download, web_page_hint
-from xmckit.errors import DataError, UsageError
+from xmckit.errors import DataError, UsageError, name_file_in_errors
 
 # Unpacked files may have this many times the size of the archive: text compresses to a tenth, a bomb to a thousandth.
 LARGEST_GROWTH = 100
@@ -185,7 +185,7 @@ def _members(archive: Path) -> Iterator[tuple[str, bool, Callable[[], Any]]]:
 
 def _write(stream: IO[bytes], path: Path, limit: int, archive: Path) -> KnownFile:
     digest, size = hashlib.sha256(), 0
-    with open(path, "xb") as target:
+    with name_file_in_errors(path), open(path, "xb") as target:
         while block := stream.read(1 << 20):
             size += len(block)
             if size > limit:

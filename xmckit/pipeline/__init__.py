@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmckit import store
 from xmckit.context import Progress, silent
-from xmckit.errors import UsageError, XmckitError
+from xmckit.errors import UsageError, XmckitError, is_machine_error
 from xmckit.hookspecs import API_VERSION
 from xmckit.pipeline.cache import PlannedStage, StagePlanner, StageRunner
 from xmckit.pipeline.setup import Setup
@@ -200,7 +200,12 @@ def _record_start(folder: Run, setup: Setup, argv: Sequence[str]) -> None:
 
 def _record_failure(folder: Run, error: BaseException) -> None:
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-    if not isinstance(error.__cause__ or error, (XmckitError, KeyboardInterrupt)):
-        folder.log(traceback.format_exc())
-    folder.update(status=status, error=f"{type(error).__name__}: {error}")
-    folder.event(status, error=str(error))
+    try:
+        if not isinstance(error.__cause__ or error, (XmckitError, KeyboardInterrupt)):
+            folder.log(traceback.format_exc())
+        folder.update(status=status, error=f"{type(error).__name__}: {error}")
+        folder.event(status, error=str(error))
+    except OSError as second:
+        if not (is_machine_error(error) and is_machine_error(second)):
+            raise
+        # The disk is too full even for this; the first error says so, and a run whose process is gone was killed.

@@ -213,7 +213,7 @@ def training_charts(heads: Sequence[Mapping[str, Any]]) -> list[Chart]:
 def stage_section(records: Sequence[StageRecord]) -> tuple[list[Chart], ReportTable]:
     """Show the time and the memory of each stage."""
     costs = [(record.name, record, bool(record.reused)) for record in records]
-    return cost_charts("", "Time of each stage", "Peak memory of the process", costs), stage_table(records)
+    return cost_charts("", "Time of each stage", "Peak memory, with child processes", costs), stage_table(records)
 
 
 def cost_charts(prefix: str, time: str, memory: str, costs: Sequence[tuple[str, Any, bool]]) -> list[Chart]:

@@ -145,8 +145,7 @@ class Run:
         self._append(layout.LOG, f"{utc_now()} {message}")
 
     def _append(self, name: str, line: str) -> None:
-        with open(self.path / name, "a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
+        store.append_line(self.path / name, line)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from working on the same run."""

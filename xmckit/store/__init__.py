@@ -20,6 +20,7 @@ from xmckit.store.damage import damaged
 from xmckit.store.documents import canonical_sha256, check_type, read_json, reasons, write_json
 from xmckit.store.files import (
     TEMPORARY,
+    append_line,
     atomic_file,
     atomic_folder,
     check_new_folder,
@@ -36,9 +37,9 @@ from xmckit.store.files import (
 from xmckit.store.matrices import check_matrix, make_coo, make_csc, make_csr
 
 __all__ = [
-    "TEMPORARY", "atomic_file", "atomic_folder", "canonical_sha256", "check_matrix", "check_new_folder", "check_type",
-    "damaged", "file_sha256", "link_file", "link_tree", "locked", "make_coo", "make_csc", "make_csr", "process_alive",
-    "read_arrays", "read_csr", "read_json", "read_matrix", "read_strings", "read_tensors", "reasons", "remove_folder",
-    "remove_stale", "temporary_beside", "write_arrays", "write_csr", "write_json", "write_matrix", "write_strings",
-    "write_tensors", "write_text",
+    "TEMPORARY", "append_line", "atomic_file", "atomic_folder", "canonical_sha256", "check_matrix", "check_new_folder",
+    "check_type", "damaged", "file_sha256", "link_file", "link_tree", "locked", "make_coo", "make_csc", "make_csr",
+    "process_alive", "read_arrays", "read_csr", "read_json", "read_matrix", "read_strings", "read_tensors", "reasons",
+    "remove_folder", "remove_stale", "temporary_beside", "write_arrays", "write_csr", "write_json", "write_matrix",
+    "write_strings", "write_tensors", "write_text",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from xmckit.errors import StorageError, UsageError
+from xmckit.errors import StorageError, UsageError, name_file_in_errors
 
 TEMPORARY = ".tmp-"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -35,11 +35,12 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
     """Open a temporary file beside `path`; on success it becomes `path`, on any error it is removed."""
     temporary = temporary_beside(path)
     try:
-        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        with name_file_in_errors(path):
+            with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -48,6 +49,19 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
 def write_text(path: Path, text: str) -> None:
     with atomic_file(path, "w") as stream:
         stream.write(text)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file; on an error, such as a full disk, the file stays as it was."""
+    content = (line + "\n").encode("utf-8", "backslashreplace")
+    with name_file_in_errors(path), open(path, "ab", buffering=0) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        try:
+            while content:
+                content = content[stream.write(content) :]
+        except OSError:
+            stream.truncate(size)
+            raise
 
 
 def check_new_folder(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from xmckit.cli.options import json_option, print_json, runs_option
+from xmckit.errors import printable
 from xmckit.runs import read_verdicts
 from xmckit_argmax.cli.common import PLOT, find_verified_folders
 
@@ -46,7 +47,7 @@ def hasse(source: str, head: str | None, chosen: tuple[str, ...], root: str, plo
         return
     click.echo(f"{len(reached) - len(never)} of the {len(reached)} sets of {len(labels)} labels can be output")
     for active in never:
-        click.echo(f"never: {{{', '.join(active)}}}")
+        click.echo(printable(f"never: {{{', '.join(active)}}}", keep=""))
 
 
 def _decision(source: str, head: str | None, root: Path) -> tuple[LinearDecision, list[str]]:
