@@ -170,7 +170,7 @@ def journal(tmp_path, monkeypatch):
 def test_damaged_notes_and_records_are_removed(journal, content, name):
     os.makedirs(journal.folder)
     Path(journal.folder, name).write_bytes(content)
-    assert journal.faulty_plugins(list) == []
+    assert journal.faulty_plugins(list, lambda plugin: plugin) == []
     assert os.listdir(journal.folder) == []
 
 
@@ -189,4 +189,4 @@ def test_a_note_names_the_plugin_that_is_being_imported(tmp_path):
     journal.close()
     assert os.listdir(journal.folder) == []
     with contextlib.closing(ImportJournal("")) as nothing, nothing.importing(plugin):
-        assert nothing.faulty_plugins(list) == []
+        assert nothing.faulty_plugins(list, lambda plugin: plugin) == []

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _NOTE, _RECORD = "importing-", "crash-"
 _HOST = re.sub(r"\W", "", os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")) or "host"
-PROBE_SECONDS = 30.0  # for the import of a suspected plugin in a child process
 TWICE = "its import ended the process twice in a row, though not when it was imported alone"
 
 
@@ -95,8 +94,10 @@ class ImportJournal:
 
     # Records ----------------------------------------------------------------------------------------------------------
 
-    def faulty_plugins(self, installed: Callable[[], Sequence[Plugin]]) -> list[Plugin]:
-        """Return the plugins to set aside, after a trial of those in which a process has died."""
+    def faulty_plugins(
+        self, installed: Callable[[], Sequence[Plugin]], try_import: Callable[[Plugin], Plugin]
+    ) -> list[Plugin]:
+        """Return the plugins to set aside. `try_import` tries one in a child process and returns it with its fault."""
         try:
             names = os.listdir(self.folder) if self.folder else []
         except OSError:
@@ -105,15 +106,13 @@ class ImportJournal:
         if not notes and not any(name.startswith(_RECORD) for name in names):
             return []
         plugins = {_record_name(plugin): plugin for plugin in installed()}
-        blamed = {self._follow_up(name, plugins) for name in notes}
+        blamed = {self._follow_up(name, plugins, try_import) for name in notes}
         faulty = self._read_records(plugins)
         self.news = [plugin for plugin in faulty if _record_name(plugin) in blamed]
         return faulty
 
-    def _follow_up(self, note: str, plugins: Mapping[str, Plugin]) -> str:
+    def _follow_up(self, note: str, plugins: Mapping[str, Plugin], try_import: Callable[[Plugin], Plugin]) -> str:
         """Find out whether the plugin of a note ends processes, and record the answer; return the record's name."""
-        from xmckit.registry.probe import probe_all
-
         try:
             with open(os.path.join(self.folder, note), "rb") as stream:
                 full_name, file = os.fsdecode(stream.read()).split("\n")[:2]
@@ -124,10 +123,10 @@ class ImportJournal:
         plugin = plugins.get(record)
         if plugin is None:
             return ""
-        (probe,) = probe_all([plugin], PROBE_SECONDS, components=False)
+        tried = try_import(plugin)
         earlier = self._read_record(record)
         suspected = earlier is not None and earlier["fingerprint"] == _fingerprint(plugin)
-        self._write_record(plugin, probe.fault or (TWICE if suspected else ""), probe.at)
+        self._write_record(plugin, tried.problem or (TWICE if suspected else ""), tried.at)
         return record
 
     def _read_records(self, plugins: Mapping[str, Plugin]) -> list[Plugin]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from xmckit.context import Context, Progress
 
+SECONDS_TO_IMPORT = 30.0  # for a plugin that may have ended a process
 _default: Registry | None = None
 
 
@@ -42,10 +43,18 @@ def registry_from_environment(
         allow=allow,
         disable=disable,
         files=[file.resolve() for file in files],
-        faulty=[*journal.faulty_plugins(lambda: found_plugins(environment=environment)), *faulty],
+        faulty=[*journal.faulty_plugins(lambda: found_plugins(environment=environment), _try_import), *faulty],
         journal=journal,
         listener=print_step if environment.get("XMCKIT_TRACE", "0") not in ("", "0") else None,
     )
+
+
+def _try_import(plugin: Plugin) -> Plugin:
+    """Import the plugin in a child process; return it with its fault if that ends the child."""
+    from xmckit.registry.probe import probe_all
+
+    (probe,) = probe_all([plugin], SECONDS_TO_IMPORT, components=False)
+    return probe.faulty
 
 
 def forget_crashes(plugins: Sequence[Plugin], environment: Mapping[str, str] | None = None) -> None:

@@ -31,7 +31,8 @@ def stdout_to_stderr() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def watch_interrupts() -> Iterator[Callable[[], bool]]:
     """Provide a function that says whether Ctrl-C was pressed in the block: plugins can raise KeyboardInterrupt too."""
-    import signal
+    # The part of `signal` that Python has loaded already: `--help` must not pay for the rest.
+    import _signal as signal  # type: ignore[import-not-found]
 
     pressed = False
 
