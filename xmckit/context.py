@@ -77,8 +77,11 @@ class Context:
         return self.resolve(kind, options.pop("use"))(**options)
 
     def load(self, kind: str, name: str, folder: Path) -> Any:
-        """Load the component that was saved in `folder`."""
-        return self.resolve(kind, name).load(folder, context=self)
+        """Load the component that was saved in `folder`; its files are compared with their checksums."""
+        from xmckit import store
+
+        with store.compared(folder):
+            return self.resolve(kind, name).load(folder, context=self)
 
     def seed_for(self, *names: object) -> int:
         """Return a seed for one purpose: it depends on (seed, names) only, not on the order of calls."""

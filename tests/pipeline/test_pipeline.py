@@ -347,7 +347,7 @@ def test_runs_are_found_by_folder_name_and_recipe(write_recipe, tmp_path):
     with pytest.raises(UsageError, match=r"no run 'smal' .*did you mean 'small'\?"):
         find_run("smal", root)
     for run in (first.run, second.run):
-        store.write_json(run.path / "manifest.json", {**run.manifest.to_json(), "status": "failed"})
+        store.write_record(run.path / "manifest.json", {**run.manifest.to_json(), "status": "failed"})
     with pytest.raises(
         UsageError, match=rf"no run of 'small' .* is done; the newest is failed: {second.path} .*--resume"
     ):

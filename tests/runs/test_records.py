@@ -17,7 +17,7 @@ def run(tmp_path) -> Run:
     stage = {"name": "data", "key": "k", "identity": {"kind": "dataset"}, "seconds": 1.0, "peak_bytes": 1}
     manifest = store.read_json(run.path / "manifest.json")
     manifest["stages"] = [{**stage, "folder": "stages/0-data", "reused": False, "more": 2}]
-    store.write_json(run.path / "manifest.json", {**manifest, "note_of_mine": 1})
+    store.write_record(run.path / "manifest.json", {**manifest, "note_of_mine": 1})
     return Run.open(run.path)
 
 
@@ -29,7 +29,7 @@ def test_keys_that_are_not_known_stay(run):
 
 def test_unknown_keys_without_a_value_stay_and_misspelt_fields_are_refused(run):
     path = run.path / "manifest.json"
-    store.write_json(path, {**store.read_json(path), "later": None})
+    store.write_record(path, {**store.read_json(path), "later": None})
     again = Run.open(run.path)
     again.update(error="x")
     assert "later" in store.read_json(path)

@@ -40,6 +40,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Run RECIPE: a name from `xmckit recipes ls` or a .toml file."""
+    from xmckit import store
     from xmckit.recipe import load_recipe
     from xmckit.runs import find_run
 
@@ -59,6 +60,8 @@ def run(
 
     if resume is not None:
         stopped = find_run(resume, Path(root))
+        if recipe is None:
+            store.compare_file(stopped.resolved_recipe)
         source = load(recipe or stopped.resolved_recipe)
         _finish(_execute(source, stopped.root, resume=stopped), as_json)
         return

@@ -85,13 +85,13 @@ def run(
             stages = StageRunner(folder, folder.root / layout.CACHE, announce)
             setup = Setup(recipe, registry, progress, folder.log)
             _record_start(folder, setup, argv)
-            score = do_stages(setup, stages)
+            metrics = do_stages(setup, stages).value
         except BaseException as error:
             _record_failure(folder, error)
             raise
         folder.update(status="done", error=None)
         folder.event("done")
-        return Result(folder, score.value)
+        return Result(folder, metrics)
 
 
 def plan(
@@ -193,6 +193,7 @@ def _record_start(folder: Run, setup: Setup, argv: Sequence[str]) -> None:
         versions=setup.versions(),
         machine=provenance.machine(),
         title=recipe.report_title or recipe.title,
+        files=folder.own_files,  # without those of an earlier attempt, which this one replaces
     )
     folder.write_origins(recipe.written())
     folder.event("start")

@@ -3,11 +3,16 @@
 A finished stage lives in `runs/.cache/<key>` and is linked into every run that needs it. The key covers the stage's
 parameters, its inputs' keys, the content of the code behind it and library versions, so an edited plugin is never
 served a stale result.
+
+A process that takes a stage from the cache, makes it or deletes it holds the lock `runs/.cache/<key>.lock`: of two that
+want the same stage, the second waits and then takes what the first has made. Where there are no locks both make it, and
+the first to finish wins: a complete folder is never removed, and what was moved aside by mistake comes back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,6 +28,7 @@ from xmckit.runs.records import RUN_FORMAT
 from xmckit.runs.resources import Measured
 
 AnyStage = TypeVar("AnyStage", bound=Stage[Any])
+_ATTEMPTS = 3  # to take a stage from a cache that others change; one is enough where there are locks
 
 
 @dataclass
@@ -36,7 +42,8 @@ class StageRunner:
 
     def __post_init__(self) -> None:
         path = self.run.path
-        for folder in (self.cache, path, path / layout.STAGES, path / layout.PLOTS):
+        check_cache(self.cache)
+        for folder in (self.cache, self.run.root, path, path / layout.STAGES, path / layout.PLOTS):
             store.remove_stale(folder)
 
     def do(self, stage: AnyStage) -> AnyStage:
@@ -47,21 +54,18 @@ class StageRunner:
             stage.folder = self.run.path
             with self._scratch(stage.name, key) as scratch:
                 stage.make(stage.folder, scratch)
+            self.run.record_copies()
             return stage
         folder = stage.folder = self.run.path / layout.STAGES / f"{self.count}-{stage.name}"
-        cached = self.cache / key
-        reused = is_complete(folder, key) or is_complete(cached, key)
+        reused = self._is_complete(folder, stage)
         if not reused:
-            store.remove_folder(cached)
-            self._make(stage, identity)
-        if not is_complete(folder, key):
-            # An earlier attempt may have left one that was made by code that has changed since.
-            with store.atomic_folder(folder, replace=True) as temporary:
-                store.link_tree(cached, temporary)
+            self.cache.mkdir(parents=True, exist_ok=True)
+            with store.turn(_lock_file(self.cache / key), lambda: self._waiting(stage)):
+                reused = self._take_or_make(stage, identity)
         # The stage may have been made under another name.
         here = {"name": stage.name, "folder": str(folder.relative_to(self.run.path)), "reused": reused}
         path = folder / layout.STAGE_RECORD
-        content = {name: value for name, value in store.read_json(path).items() if name != "files"}
+        content = {name: value for name, value in store.read_record(path).items() if name not in ("files", "checksum")}
         record: StageRecord = store.check_type(path, {**content, **here}, StageRecord)
         self.run.update(stages=[*self.run.stages[: self.count], record])
         self.run.event("stage", name=stage.name, reused=reused, seconds=record.seconds)
@@ -69,15 +73,49 @@ class StageRunner:
         self.count += 1
         return stage
 
+    def _take_or_make(self, stage: Stage[Any], identity: dict[str, Any]) -> bool:
+        """Put the stage into the run, from the cache or new; return whether it was in the cache."""
+        cached = self.cache / stage.key
+        for _ in range(_ATTEMPTS):
+            reused = self._is_complete(cached, stage)
+            if not reused:
+                store.remove_folder(cached, keep=lambda moved: is_complete(moved, stage.key))
+                self._make(stage, identity)
+            # An earlier attempt may have left one that was made by code that has changed since.
+            with (
+                contextlib.suppress(FileNotFoundError),  # somebody deletes the cache where there are no locks
+                store.atomic_folder(stage.folder, replace=True, sync=False) as temporary,
+            ):
+                store.link_tree(cached, temporary)
+            if is_complete(stage.folder, stage.key):
+                return reused
+        raise StorageError(
+            f"{cached}: another process removes or changes this folder while the stage {stage.name} is linked from it; "
+            f"stop that process, then continue with `xmckit run --resume {self.run.path}`"
+        )
+
+    def _is_complete(self, folder: Path, stage: Stage[Any]) -> bool:
+        """Return whether a folder holds the finished stage; log what is wrong with one that does not."""
+        why = why_incomplete(folder, stage.key)
+        if why and os.path.lexists(folder):
+            self.run.log(f"{folder} is not the finished stage {stage.name} ({why}): it is made again")
+            self.run.event("stage-damaged", name=stage.name, folder=str(folder), why=why)
+        return not why
+
+    @contextlib.contextmanager
+    def _waiting(self, stage: Stage[Any]) -> Iterator[None]:
+        self.run.log(f"waiting for another process that makes the stage {stage.name}")
+        self.run.event("stage-wait", name=stage.name)
+        with stage.setup.context.progress(f"waiting for another process that makes {stage.name}"):
+            yield
+
     def _make(self, stage: Stage[Any], identity: dict[str, Any]) -> None:
         self.run.event("stage-start", name=stage.name)
-        self.cache.mkdir(parents=True, exist_ok=True)
         with store.atomic_folder(self.cache / stage.key) as folder:
             with self._scratch(stage.name, stage.key) as scratch, Measured() as cost:
                 stage.make(folder, scratch)
-            files = _sizes(folder)
-            store.write_json(
-                folder / layout.STAGE_RECORD,
+            store.seal(
+                folder,
                 {
                     "name": stage.name,
                     "key": stage.key,
@@ -85,8 +123,7 @@ class StageRunner:
                     "seconds": round(cost.seconds, 3),
                     "cpu_seconds": round(cost.cpu_seconds, 3),
                     "peak_bytes": cost.peak_bytes,
-                    "bytes": sum(files.values()),
-                    "files": files,
+                    "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
                 },
             )
 
@@ -149,38 +186,64 @@ class StagePlanner:
 
 
 def is_complete(folder: Path, key: str) -> bool:
-    """Return whether `folder` holds the finished stage of this key, with every file that it had when it was made.
+    """Return whether `folder` holds the finished stage of this key, with every file that it had when it was made."""
+    return not why_incomplete(folder, key)
 
-    A stage that somebody cut short, edited in place or partly deleted is made again rather than served.
+
+def why_incomplete(folder: Path, key: str) -> str:
+    """Return why `folder` is not the finished stage of this key, empty if it is.
+
+    A stage that somebody cut short, edited in place or partly deleted is made again rather than served. Only files
+    that were changed since are read; all others are compared with their checksums when somebody reads them.
     """
+    if folder.is_symlink():
+        return f"a symbolic link to {os.readlink(folder)}"
     try:
-        record = store.read_json(folder / layout.STAGE_RECORD)
-    except (StorageError, NotADirectoryError, IsADirectoryError):  # damaged, or not there
-        return False
-    if not isinstance(record, dict) or record.get("key") != key:
-        return False
-    return {name: size for name, size in _sizes(folder).items() if name != layout.STAGE_RECORD} == record.get("files")
+        record = store.read_record(folder / layout.STAGE_RECORD)
+        if record.get("key") != key:
+            return "it has the key of another stage"
+        flaws = store.folder_flaws(folder, record, thorough=False)
+    except (StorageError, FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:  # damaged, or not there
+        return str(error)
+    return "; ".join(f"{flaw.file}: {flaw.why}" for flaw in flaws)
 
 
-def empty_cache(root: Path) -> int:
+def empty_cache(root: Path, busy: Callable[[Path], None] = lambda folder: None) -> int:
     """Delete the finished stages that runs below `root` share; return their number.
 
-    What a process is writing at this moment stays, and so does a folder that only has the same name.
+    What a process is writing at this moment stays, and so does a folder that only has the same name. `busy` is called
+    with a stage that stays because a process is making it or taking it.
     """
     cache = root / layout.CACHE
+    check_cache(cache)
     store.remove_stale(cache)
-    stages = [folder for folder in cache.glob("*") if re.fullmatch(r"[0-9a-f]{64}", folder.name)]
-    for folder in stages:
-        store.remove_folder(folder)
-    if cache.is_dir() and not any(cache.iterdir()):
-        cache.rmdir()
-    return len(stages)
+    deleted = 0
+    for folder in sorted({path.with_suffix("") for path in cache.glob("*") if _is_stage(path.with_suffix(""))}):
+        with store.turn(_lock_file(folder), None) as mine:
+            if not mine:
+                busy(folder)
+            elif os.path.lexists(folder):
+                store.remove_folder(folder)
+                deleted += 1
+    return deleted
+
+
+def check_cache(cache: Path) -> None:
+    """Raise StorageError if the cache is a link: nothing outside the folder of runs is written or deleted."""
+    if cache.is_symlink():
+        raise StorageError(
+            f"{cache} is a symbolic link to {os.readlink(cache)}: xmckit neither writes nor deletes through it. Remove "
+            "the link; to keep runs and their cache on another disk, name a folder there with --runs."
+        )
+
+
+def _is_stage(folder: Path) -> bool:
+    return re.fullmatch(r"[0-9a-f]{64}", folder.name) is not None
+
+
+def _lock_file(cached: Path) -> Path:
+    return cached.with_name(f"{cached.name}.lock")
 
 
 def _key_of(identity: dict[str, Any]) -> str:
     return store.canonical_sha256({"format": RUN_FORMAT, "identity": identity})
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}

@@ -21,7 +21,8 @@ def find_runs(root: Path, skip: Callable[[XmckitError], None] = lambda error: No
             runs.append(Run.open(manifest.parent))
         except (StorageError, UsageError) as error:
             skip(error)
-    return runs
+    # Not by the clock, which may go back. Older runs have no number, and the sort keeps them in the order of their names.
+    return sorted(runs, key=lambda run: run.manifest.sequence or 0)
 
 
 def find_run(name: str | os.PathLike[str], root: Path) -> Run:

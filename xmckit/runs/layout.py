@@ -7,23 +7,26 @@ runs/<recipe>/<utc>-<hash>/
   predictions.npz  sets.npz  metrics.json  facts.json  verdicts.json  certificates.npz      copies of stage files
   plots/  report.html
 runs/.cache/<key>/                              finished stages, linked into every run that needs them
+runs/.sequence                                  the number of the newest run
 """
 
 from __future__ import annotations
 
+from xmckit import store
+
 # A run folder
 RECIPE, RESOLVED, ORIGINS = "recipe.toml", "resolved.toml", "origins.json"
 DEFAULT_ORIGIN = "default"  # the origin of a value that nobody wrote
-MANIFEST, EVENTS, LOG, LOCK = "manifest.json", "events.jsonl", "log.txt", ".lock"
-STAGES, SCRATCH, PLOTS, REPORT = "stages", "scratch", "plots", "report.html"
-CACHE = ".cache"  # beside the recipes' folders
+MANIFEST, EVENTS, LOG, LOCK = store.RUN_RECORD, "events.jsonl", "log.txt", ".lock"
+STAGES, SCRATCH, PLOTS, REPORT = store.STAGES, "scratch", "plots", "report.html"
+CACHE, SEQUENCE = ".cache", ".sequence"  # beside the recipes' folders
 
 # A stage: its name in the manifest is one of these, or a prefix and the name of the recipe's section.
 DATA, FEATURES, SCORE, VERIFY, REPORT_STAGE = "data", "features", "score", "verify", "report"
 FEATURES_PREFIX, LABELS_PREFIX, INDEX_PREFIX, PART_INDEX_PREFIX, HEAD_PREFIX = (
     "features-", "labels-", "index-", "part-index-", "head-",
 )  # fmt: skip
-STAGE_RECORD = "stage.json"
+STAGE_RECORD = store.STAGE_RECORD
 
 # Files and folders of stages
 DESCRIPTION = "description.json"

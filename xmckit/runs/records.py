@@ -115,6 +115,8 @@ class Manifest(_Record):
     data: Mapping[str, str] | None = None  # input -> checksum
     features: Mapping[str, str] | None = None  # stage -> the features stage that it sees, if there are several
     error: str | None = None
+    sequence: int | None = None  # rises from run to run, also when the clock goes back; None in older runs
+    files: Mapping[str, Any] | None = None  # checksums of files at the top of the run folder
 
 
 # Constants of the propensity model; `from` says who chose them: the recipe, the data set, or nobody ("default").

@@ -30,6 +30,7 @@ from xmckit.runs.records import (
     ValueOrigin,
     VerdictSummary,
 )
+from xmckit.runs.sequence import next_in_sequence
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -71,6 +72,7 @@ class Run:
             created=utc_now(),
             stages=(),
             pid=os.getpid(),
+            sequence=next_in_sequence(root.resolve()),
         )
         for attempt in itertools.count():
             path = parent / (f"{stamp}-{identity[:8]}" + (f"-{attempt}" if attempt else ""))
@@ -80,8 +82,9 @@ class Run:
             with contextlib.suppress(FileExistsError), store.atomic_folder(path, exclusive=True) as folder:
                 store.write_text(folder / layout.RECIPE, recipe_text)
                 store.write_text(folder / layout.RESOLVED, resolved_text)
-                store.write_json(folder / layout.MANIFEST, manifest.to_json())
+                files = {name: store.file_checksums(folder / name) for name in (layout.RECIPE, layout.RESOLVED)}
                 (folder / layout.STAGES).mkdir()
+                store.write_record(folder / layout.MANIFEST, manifest.model_copy(update={"files": files}).to_json())
                 break
         return cls.open(path)
 
@@ -100,7 +103,9 @@ class Run:
                 f"{path} was written in run format {content['format']} and this xmckit reads format {RUN_FORMAT}. "
                 f"Run {path / layout.RESOLVED} again, or use the version of xmckit that made it."
             )
-        return cls(path, store.check_type(file, content, Manifest))
+        manifest = store.check_type(file, content, Manifest)
+        store.compare_record(file, content)  # after the types: they name the field that is wrong
+        return cls(path, manifest)
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -135,7 +140,22 @@ class Run:
         if unknown := changes.keys() - Manifest.model_fields.keys():
             raise TypeError(f"a manifest has no {', '.join(sorted(unknown))}")
         self.manifest = self.manifest.model_copy(update=changes)
-        store.write_json(self.path / layout.MANIFEST, self.manifest.to_json())
+        store.write_record(self.path / layout.MANIFEST, self.manifest.to_json())
+
+    def record_copies(self) -> None:
+        """Write the checksums of the stage files at the top of the run folder into the manifest."""
+        files = {}
+        for stage in self.stages:
+            names = layout.COPIES_AT_TOP.get(stage.name, ())
+            listed = store.read_record(self.stage_folder(stage) / layout.STAGE_RECORD).get("files", {}) if names else {}
+            files |= {name: listed[name] for name in names if isinstance(listed.get(name), dict)}
+        self.update(files={**self.own_files, **files})
+
+    @property
+    def own_files(self) -> dict[str, Any]:
+        """The checksums of the files at the top that no stage makes."""
+        copies = {name for names in layout.COPIES_AT_TOP.values() for name in names}
+        return {name: entry for name, entry in (self.manifest.files or {}).items() if name not in copies}
 
     def event(self, what: str, **facts: Any) -> None:
         line = json.dumps({"time": utc_now(), "event": what, **facts}, ensure_ascii=False)
@@ -163,7 +183,9 @@ class Run:
         return self.path / layout.REPORT
 
     def recipe_text(self) -> str:
-        return (self.path / layout.RECIPE).read_text("utf-8")
+        path = self.path / layout.RECIPE
+        store.compare_file(path)
+        return path.read_text("utf-8")
 
     def origins(self) -> list[ValueOrigin]:
         """Read where each value of the recipe came from."""
@@ -171,8 +193,11 @@ class Run:
 
     def write_origins(self, origins: Sequence[Mapping[str, str]]) -> None:
         """Keep the origins of the recipe's values, unless an earlier attempt at this run has."""
-        if not (self.path / layout.ORIGINS).is_file():
-            store.write_json(self.path / layout.ORIGINS, origins)
+        path = self.path / layout.ORIGINS
+        if not path.is_file():
+            store.write_json(path, origins)
+        if layout.ORIGINS not in self.own_files:
+            self.update(files={**(self.manifest.files or {}), layout.ORIGINS: store.file_checksums(path)})
 
     @property
     def has_metrics(self) -> bool:

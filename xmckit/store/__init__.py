@@ -1,7 +1,7 @@
 """Files on disk: written atomically, checked when they are read, never pickled; every error names the file.
 
-May import xmckit.errors only; numpy, scipy, pydantic and safetensors are imported where they are used. Public are the
-names in `__all__`.
+May import xmckit.errors only; numpy, scipy, pydantic, safetensors, filelock and xxhash are imported where they are used.
+Public are the names in `__all__`.
 """
 
 from xmckit.store.arrays import (
@@ -16,7 +16,21 @@ from xmckit.store.arrays import (
     write_strings,
     write_tensors,
 )
-from xmckit.store.damage import damaged
+from xmckit.store.checksums import (
+    Flaw,
+    compare_file,
+    compare_record,
+    compared,
+    file_checksums,
+    file_flaw,
+    folder_flaws,
+    has_checksums,
+    open_checked,
+    read_record,
+    seal,
+    write_record,
+)
+from xmckit.store.damage import RUN_RECORD, STAGE_RECORD, STAGES, damaged
 from xmckit.store.documents import canonical_sha256, check_type, read_json, reasons, write_json
 from xmckit.store.files import (
     TEMPORARY,
@@ -32,14 +46,17 @@ from xmckit.store.files import (
     remove_folder,
     remove_stale,
     temporary_beside,
+    turn,
     write_text,
 )
 from xmckit.store.matrices import check_matrix, make_coo, make_csc, make_csr
 
 __all__ = [
-    "TEMPORARY", "append_line", "atomic_file", "atomic_folder", "canonical_sha256", "check_matrix", "check_new_folder",
-    "check_type", "damaged", "file_sha256", "link_file", "link_tree", "locked", "make_coo", "make_csc", "make_csr",
-    "process_alive", "read_arrays", "read_csr", "read_json", "read_matrix", "read_strings", "read_tensors", "reasons",
-    "remove_folder", "remove_stale", "temporary_beside", "write_arrays", "write_csr", "write_json", "write_matrix",
-    "write_strings", "write_tensors", "write_text",
+    "RUN_RECORD", "STAGES", "STAGE_RECORD", "TEMPORARY", "Flaw", "append_line", "atomic_file", "atomic_folder",
+    "canonical_sha256", "check_matrix", "check_new_folder", "check_type", "compare_file", "compare_record",
+    "compared", "damaged", "file_checksums", "file_flaw", "file_sha256", "folder_flaws", "has_checksums",
+    "link_file", "link_tree", "locked", "make_coo", "make_csc", "make_csr", "open_checked", "process_alive",
+    "read_arrays", "read_csr", "read_json", "read_matrix", "read_record", "read_strings", "read_tensors", "reasons",
+    "remove_folder", "remove_stale", "seal", "temporary_beside", "turn", "write_arrays", "write_csr", "write_json",
+    "write_matrix", "write_record", "write_strings", "write_tensors", "write_text",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xmckit.store.checksums import compare_file, open_checked, trust_archive
 from xmckit.store.damage import damaged, explain_damage
 from xmckit.store.files import atomic_file
 from xmckit.store.matrices import make_csr
@@ -40,9 +41,10 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
     # Open the file here: numpy does not close a file that it cannot read.
     with (
         explain_damage(path, f"not an npz with {', '.join(names) or 'arrays'}", *_UNREADABLE),
-        open(path, "rb") as stream,
+        open_checked(path) as stream,
         np.load(stream, allow_pickle=False) as archive,
     ):
+        trust_archive(archive.zip)
         return {name: archive[name] for name in (names or archive.files)}
 
 
@@ -113,4 +115,5 @@ def read_tensors(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     with explain_damage(path, "not a safetensors file", SafetensorError):
+        compare_file(path)  # before it is mapped: what cannot be read is an error there and a crash here
         return load_file(path)

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from xmckit.store.checksums import canonical, compare_bytes
 from xmckit.store.damage import damaged, explain_damage
 from xmckit.store.files import atomic_file
 
@@ -29,11 +30,13 @@ def read_json(path: Path) -> Any: ...
 @overload
 def read_json(path: Path, shape: type[Shape]) -> Shape: ...
 def read_json(path: Path, shape: Any = Any) -> Any:
-    """Return the content of a JSON file; check that it has the type `shape`, such as a TypedDict."""
+    """Return the content of a JSON file; check that it has the type `shape`, such as a TypedDict, and its checksum."""
     with explain_damage(path, "not JSON", ValueError, RecursionError):
-        content = json.loads(path.read_bytes())
+        text = path.read_bytes()
+        content = json.loads(text)
     if shape is not Any:
-        check_type(path, content, shape)
+        check_type(path, content, shape)  # before the checksum: it names the field that is wrong
+    compare_bytes(path, text)
     return content
 
 
@@ -69,5 +72,4 @@ def _mistake(mistake: Any) -> str:
 
 def canonical_sha256(value: Any) -> str:
     """Return the SHA-256 of a JSON value; the order of keys does not matter."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return hashlib.sha256(canonical(value)).hexdigest()

@@ -29,6 +29,7 @@ class ReportStage(Stage[Path]):
     def produce(self, folder: Path, context: Context) -> Path:
         for stage in self._stages:
             for file in layout.COPIES_AT_TOP.get(stage.name, ()):
+                store.compare_file(stage.folder / file)
                 store.link_file(stage.folder / file, folder / file)
         return write_report(Run.open(folder))
 

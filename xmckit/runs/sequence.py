@@ -1,0 +1,37 @@
+"""The order of runs: a number that rises with every run below one root, whatever the clock says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from xmckit import store
+from xmckit.runs import layout
+
+
+def next_in_sequence(root: Path) -> int:
+    """Take the next number of the runs below `root`. Two processes get different ones, where there are file locks."""
+    root.mkdir(parents=True, exist_ok=True)
+    counter = root / layout.SEQUENCE
+    with store.turn(root / f"{layout.SEQUENCE}.lock", contextlib.nullcontext):
+        number = _last(counter) + 1
+        store.write_text(counter, f"{number}\n")
+    return number
+
+
+def _last(counter: Path) -> int:
+    """Read the last number; if the file is missing or damaged, the largest of all runs."""
+    with contextlib.suppress(OSError, ValueError):
+        number = int(counter.read_text("ascii"))
+        if number >= 0:
+            return number
+    return max(map(_number_of, counter.parent.glob(f"[!.]*/[!.]*/{layout.MANIFEST}")), default=0)
+
+
+def _number_of(manifest: Path) -> int:
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        content = json.loads(manifest.read_bytes())
+        number = content.get("sequence") if isinstance(content, dict) else None
+        return number if type(number) is int and number > 0 else 0
+    return 0
