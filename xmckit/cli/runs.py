@@ -8,13 +8,17 @@ from typing import Any
 import click
 
 from xmckit.cli import options
+from xmckit.cli.runs_check import check
 from xmckit.cli.tables import metric_text, print_metrics, print_report_table, print_table
 from xmckit.errors import StorageError, UsageError, XmckitError, counted, printable
 
 
 @click.group()
 def runs() -> None:
-    """List runs, show one, write its report, empty the cache."""
+    """List runs, show one, write its report, look for damage, empty the cache."""
+
+
+runs.add_command(check)
 
 
 @runs.command("ls")
@@ -120,4 +124,7 @@ def clean(root: str, yes: bool) -> None:
         return
     if not yes:
         click.confirm(f"delete all cached stages in {cache}?", abort=True)
-    click.echo(f"deleted {counted(empty_cache(Path(root)), 'cached stage')}")
+    busy: list[Path] = []
+    click.echo(f"deleted {counted(empty_cache(Path(root), busy.append), 'cached stage')}")
+    if busy:
+        click.echo(f"{counted(len(busy), 'cached stage')} left: another process is making or taking it")

@@ -60,7 +60,7 @@ class StageRunner:
         reused = self._is_complete(folder, stage)
         if not reused:
             self.cache.mkdir(parents=True, exist_ok=True)
-            with store.turn(_lock_file(self.cache / key), lambda: self._waiting(stage)):
+            with store.turn(lock_file(self.cache / key), lambda: self._waiting(stage)):
                 reused = self._take_or_make(stage, identity)
         # The stage may have been made under another name.
         here = {"name": stage.name, "folder": str(folder.relative_to(self.run.path)), "reused": reused}
@@ -218,8 +218,8 @@ def empty_cache(root: Path, busy: Callable[[Path], None] = lambda folder: None) 
     check_cache(cache)
     store.remove_stale(cache)
     deleted = 0
-    for folder in sorted({path.with_suffix("") for path in cache.glob("*") if _is_stage(path.with_suffix(""))}):
-        with store.turn(_lock_file(folder), None) as mine:
+    for folder in sorted({path.with_suffix("") for path in cache.glob("*") if is_stage_key(path.stem)}):
+        with store.turn(lock_file(folder), None) as mine:
             if not mine:
                 busy(folder)
             elif os.path.lexists(folder):
@@ -237,11 +237,13 @@ def check_cache(cache: Path) -> None:
         )
 
 
-def _is_stage(folder: Path) -> bool:
-    return re.fullmatch(r"[0-9a-f]{64}", folder.name) is not None
+def is_stage_key(name: str) -> bool:
+    """Return whether a folder of the cache with this name is a stage."""
+    return re.fullmatch(r"[0-9a-f]{64}", name) is not None
 
 
-def _lock_file(cached: Path) -> Path:
+def lock_file(cached: Path) -> Path:
+    """Return the file that a process locks while it makes, takes or deletes a stage of the cache."""
     return cached.with_name(f"{cached.name}.lock")
 
 

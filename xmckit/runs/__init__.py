@@ -6,7 +6,7 @@ Imports nothing above `xmckit.registry`; the pipeline writes what this package r
 
 from __future__ import annotations
 
-from xmckit.runs.find import DEFAULT_ROOT, find_run, find_runs
+from xmckit.runs.find import DEFAULT_ROOT, find_run, find_run_folders, find_runs
 from xmckit.runs.records import (
     ComponentFacts,
     HeadFacts,
@@ -33,6 +33,7 @@ __all__ = [
     "StageRecord",
     "VerdictSummary",
     "find_run",
+    "find_run_folders",
     "find_runs",
     "is_ensemble",
     "is_run",

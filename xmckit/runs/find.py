@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from xmckit.errors import StorageError, UsageError, XmckitError, nearest
@@ -16,13 +16,26 @@ DEFAULT_ROOT = Path("runs")
 def find_runs(root: Path, skip: Callable[[XmckitError], None] = lambda error: None) -> list[Run]:
     """Return every run below `root`, oldest first; `skip` gets the error of each run that cannot be read."""
     runs = []
-    for manifest in sorted(root.glob(f"[!.]*/[!.]*/{layout.MANIFEST}"), key=lambda path: path.parent.name):
+    for folder in find_run_folders((), root):
         try:
-            runs.append(Run.open(manifest.parent))
+            runs.append(Run.open(folder))
         except (StorageError, UsageError) as error:
             skip(error)
-    # Not by the clock, which may go back. Older runs have no number, and the sort keeps them in the order of their names.
+    # Not by the clock, which may go back. Older runs have no number: the sort keeps them in the order of their names.
     return sorted(runs, key=lambda run: run.manifest.sequence or 0)
+
+
+def find_run_folders(names: Sequence[str], root: Path) -> list[Path]:
+    """Return the folders of these runs, also of damaged ones; without names all below `root`, by their names."""
+    folders = sorted(
+        (manifest.parent for manifest in root.glob(f"[!.]*/[!.]*/{layout.MANIFEST}")), key=lambda path: path.name
+    )
+    if not names:
+        return folders
+    by_name = {folder.name: folder for folder in folders}
+    return [
+        Path(name).resolve() if is_run(Path(name)) else by_name.get(name) or find_run(name, root).path for name in names
+    ]
 
 
 def find_run(name: str | os.PathLike[str], root: Path) -> Run:

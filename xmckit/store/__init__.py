@@ -1,7 +1,7 @@
 """Files on disk: written atomically, checked when they are read, never pickled; every error names the file.
 
-May import xmckit.errors only; numpy, scipy, pydantic, safetensors, filelock and xxhash are imported where they are used.
-Public are the names in `__all__`.
+May import xmckit.errors only; numpy, scipy, pydantic, safetensors, filelock and xxhash are imported where they are
+used. Public are the names in `__all__`.
 """
 
 from xmckit.store.arrays import (

@@ -275,8 +275,8 @@ def locked(path: Path, busy: str) -> Iterator[None]:
 def turn(path: Path, waiting: Callable[[], contextlib.AbstractContextManager[Any]] | None) -> Iterator[bool]:
     """Hold the lock file `path` during the block, for work that two processes may do at once but should not.
 
-    If another process holds it, wait within `waiting()` until that one releases it or ends; with None do not wait. Yield
-    whether it is this process's turn: True also if the file system has no locks. The lock file is removed at the end.
+    If another process holds it, wait within `waiting()` until that one releases it or ends; with None do not wait.
+    Yield whether it is this process's turn: True also if the file system has no locks. The file is removed at the end.
     """
     from filelock import FileLock
 

@@ -1,0 +1,63 @@
+"""`xmckit runs check`"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from xmckit.cli import invocation, options
+from xmckit.cli.tables import print_table
+from xmckit.errors import StorageError, counted, printable
+
+if TYPE_CHECKING:
+    from xmckit.pipeline.check import CheckReport
+
+
+@click.command("check")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("--repair", is_flag=True, help="Restore damaged stages from sound copies, and drop those without one.")
+@options.runs_option
+@options.json_option
+def check(names: tuple[str, ...], repair: bool, root: str, as_json: bool) -> None:
+    """Read all files of RUN, or of all runs, and of the cache, and compare them with their checksums.
+
+    Exit code 3 if something is damaged and not repaired.
+    """
+    from xmckit.pipeline.check import check_runs
+    from xmckit.runs import find_run_folders
+
+    with invocation.terminal_progress() as progress:
+        report = check_runs(Path(root), find_run_folders(names, Path(root)), repair=repair, progress=progress)
+    if as_json:
+        options.print_json(report.to_json())
+    else:
+        _print(report, repair)
+    if not report.is_sound:
+        sys.exit(StorageError.exit_code)
+
+
+def _print(report: CheckReport, repair: bool) -> None:
+    from xmckit.report import texts
+
+    if report.damaged:
+        rows = [
+            [damage.run or "the cache", damage.stage, damage.file, damage.why, damage.repair or "–"]
+            for damage in report.damaged
+        ]
+        print_table(
+            [[printable(cell) for cell in row] for row in rows], ["run", "stage", "file", "damage", "repair"], left=5
+        )
+        click.echo()
+    what = f"{counted(report.runs, 'run')} and {counted(report.cached_stages, 'cached stage')}"
+    size = f"{counted(report.files, 'file')}, {texts.size(report.bytes)}"
+    click.echo(f"read {what} ({size}): " + (f"{len(report.damaged):,} damaged" if report.damaged else "all sound"))
+    if report.without_checksums:
+        count = counted(len(report.without_checksums), "folder")
+        click.echo(f"{count} of an older version without checksums: only sizes were compared")
+    if report.damaged and not repair:
+        click.echo("repair with: xmckit runs check --repair")
+    for line in report.next:
+        click.echo(f"next: {line}")
