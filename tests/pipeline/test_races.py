@@ -120,7 +120,7 @@ def test_the_second_process_waits_and_takes_what_the_first_has_made(start, tmp_p
         line for run in find_runs(tmp_path / "runs") for line in (run.path / "events.jsonl").read_text().splitlines()
     ]
     events = list(map(json.loads, lines))
-    assert [event["name"] for event in events if event["event"] == "stage-wait"][0] == "head-popularity"
+    assert next(event["name"] for event in events if event["event"] == "stage-wait") == "head-popularity"
     assert leftovers(tmp_path / "runs" / ".cache") == []
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from xmckit.cli import invocation, options
-from xmckit.cli.tables import print_table
 from xmckit.errors import StorageError, counted, printable
 
 if TYPE_CHECKING:
@@ -42,15 +41,10 @@ def check(names: tuple[str, ...], repair: bool, root: str, as_json: bool) -> Non
 def _print(report: CheckReport, repair: bool) -> None:
     from xmckit.report import texts
 
-    if report.damaged:
-        rows = [
-            [damage.run or "the cache", damage.stage, damage.file, damage.why, damage.repair or "–"]
-            for damage in report.damaged
-        ]
-        print_table(
-            [[printable(cell) for cell in row] for row in rows], ["run", "stage", "file", "damage", "repair"], left=5
-        )
-        click.echo()
+    for damage in report.damaged:
+        where = ": ".join(part for part in (damage.run or "cache", damage.stage, damage.file) if part)
+        done = f" → {damage.repair}" if damage.repair else ""
+        click.echo(f"{options.styled('damaged', fg='red')}: {printable(f'{where}: {damage.why}{done}')}")
     what = f"{counted(report.runs, 'run')} and {counted(report.cached_stages, 'cached stage')}"
     size = f"{counted(report.files, 'file')}, {texts.size(report.bytes)}"
     click.echo(f"read {what} ({size}): " + (f"{len(report.damaged):,} damaged" if report.damaged else "all sound"))
