@@ -7,8 +7,8 @@ folder of runs. Then, for each of them, a fresh process runs the recipe and kill
 and another one right after it. After each kill: `xmckit runs ls` works, nothing half-written has a final name, the run
 resumes with the same predictions, metrics and verdicts, no temporary file is left, and another run that shares the
 cache gives the same too. All processes are forks of one that has imported everything, and the files are in memory where
-that is possible. `--points` takes that many kills only, evenly spread. The counts go to results/kills.json if none was
-left out.
+that is possible. `--points` takes that many kills only, evenly spread. The counts of a recipe go to results/kills.json
+if none was left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import builtins
 import collections
 import contextlib
 import functools
+import gc
 import io
 import json
 import os
@@ -321,6 +322,8 @@ def attack(name: str, most: int | None, report: Callable[[str], None]) -> dict[s
         kinds = target.count()
         if target.count() != kinds:
             raise RuntimeError("two runs do not do the same operations")
+        gc.collect()
+        gc.freeze()  # forks then share these objects
         points = [(number, when) for number in range(len(kinds)) for when in ("before", "after")]
         chosen = points if most is None else points[:: max(len(points) // most, 1)]
         failures = []
@@ -349,13 +352,17 @@ def main() -> None:
     def report(text: str) -> None:
         print(f"\r{text}", end="", file=sys.stderr, flush=True)
 
-    counts = {name: attack(name, chosen.points, report) for name in chosen.recipe or RECIPES}
+    counts = {}
+    for name in chosen.recipe or RECIPES:
+        counts[name] = attack(name, chosen.points, report)
+        if chosen.points is None:
+            stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"recipes": {}}
+            stored |= {"machine": machine(), "versions": library_versions()}
+            stored["recipes"][name] = counts[name]
+            RESULTS.parent.mkdir(exist_ok=True)
+            RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
     print(file=sys.stderr)
     print(json.dumps(counts, indent=2))
-    if chosen.points is None and not chosen.recipe:
-        RESULTS.parent.mkdir(exist_ok=True)
-        facts = {"machine": machine(), "versions": library_versions(), "recipes": counts}
-        RESULTS.write_text(json.dumps(facts, indent=2) + "\n")
     sys.exit(any(count["failures"] for count in counts.values()))
 
 
