@@ -174,10 +174,10 @@ def _edges(head: Any, X: csr_matrix, count: int, rng: np.random.Generator) -> cs
     """Halve the way between two rows with different sets until float32 can no longer; return both ends."""
     pairs = max(1, count // 2)
     one, other = (X[rng.integers(0, X.shape[0], pairs)].toarray() for _ in range(2))
+    first = head.labels(csr_matrix(one)).toarray() != 0
     for _ in range(HALVINGS):
         middle = ((one + other) / 2).astype(np.float32)
-        sets = [head.labels(csr_matrix(part)).toarray() != 0 for part in (one, middle)]
-        same = (sets[0] == sets[1]).all(axis=1)
+        same = ((head.labels(csr_matrix(middle)).toarray() != 0) == first).all(axis=1)
         one[same], other[~same] = middle[same], middle[~same]
     return csr_matrix(np.vstack([one, other]))
 
