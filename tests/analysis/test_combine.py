@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forging import reseal
 
 import xmckit
 from xmckit import DataError, RecipeError, StorageError, UsageError, store
@@ -216,6 +217,7 @@ def test_damaged_predictions_of_a_run_are_named(runs, tmp_path, change, message)
     kept = predictions(runs[1].path)
     indices, scores = change(kept.indices, kept.scores)
     store.write_arrays(tmp_path / "wide" / "old" / "predictions.npz", {"indices": indices, "scores": scores})
+    reseal(tmp_path / "wide" / "old")
     with pytest.raises(StorageError, match=rf"predictions\.npz.*{message}"):
         combine_runs([runs[0], Run.open(tmp_path / "wide" / "old")], "average")
 

@@ -130,6 +130,19 @@ def test_damage_is_seen_when_it_is_read_and_repaired_from_a_sound_copy(root, nam
     assert (run.path / "predictions.npz").read_bytes() == expected
 
 
+def test_a_later_stage_sees_damage_in_what_it_reads(root):
+    (path,) = (root / ".cache").glob("*/train/Y.npz")
+    flip(path)
+    recipe, sets = root.parent / "small.toml", ["validation=0.3"]
+    with pytest.raises(StorageError, match=r"stages/0-data/train/Y\.npz.*damaged.*xmckit runs check --repair"):
+        pipeline.run(recipe, sets=sets, root=root)
+    stopped = runs_of(root)[-1]
+    assert stopped.status == "failed"
+    report = check(root, repair=True)
+    assert {damage.repair.split(" ")[0] for damage in report.damaged} == {"restored"}
+    assert pipeline.run(recipe, sets=sets, resume=stopped.path).run.status == "done"
+
+
 def test_a_stage_without_a_sound_copy_is_dropped_and_made_again(root):
     before = {run.path: (run.path / "predictions.npz").read_bytes() for run in runs_of(root)}
     for folder in [root / ".cache", *(run.path for run in runs_of(root))]:

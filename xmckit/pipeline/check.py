@@ -103,6 +103,7 @@ class _Checker:
 
     def check_run(self, folder: Path) -> None:
         self.report.runs += 1
+        run: Run | None
         try:
             run = Run.open(folder)
         except (StorageError, UsageError) as error:

@@ -144,7 +144,7 @@ class Run:
 
     def record_copies(self) -> None:
         """Write the checksums of the stage files at the top of the run folder into the manifest."""
-        files = {}
+        files: dict[str, Any] = {}
         for stage in self.stages:
             names = layout.COPIES_AT_TOP.get(stage.name, ())
             listed = store.read_record(self.stage_folder(stage) / layout.STAGE_RECORD).get("files", {}) if names else {}

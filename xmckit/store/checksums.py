@@ -78,7 +78,7 @@ def seal(folder: Path, content: Mapping[str, Any]) -> None:
     files = {}
     for name, path in _files(folder).items():
         files[name] = file_checksums(path)
-        if files[name]["bytes"] > LARGE:
+        if files[name]["bytes"] > LARGE and os.name == "posix":  # Windows does not replace read-only files
             path.chmod(path.stat().st_mode & ~0o222)
     write_record(folder / STAGE_RECORD, {**content, "files": files})
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forging import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -603,12 +604,14 @@ def test_tampering_with_a_run_is_caught(made, tmp_path):
         arrays["b"][:] /= 2
 
     rewrite(folder, "decision-bsl.npz", halved)
+    reseal(run)
     # every proof holds for half the weights too; but they are not the head's, and the copy at the top is another now
     assert check(folder).failures == []
     failures = str(call(run, "--model").exception)
     assert "is not the decision of the head" in failures
     assert "is not the file of the same name" in failures
     rewrite(folder, "certificates.npz", lambda arrays: arrays["bsl/full/certificate_labels"].__iadd__(1))
+    reseal(run)
     assert "not unargmaxable" in str(call(run).exception)
 
 
@@ -617,6 +620,7 @@ def test_an_order_that_is_not_the_heads_takes_the_model_to_notice(made, tmp_path
     (folder,) = find_verified_folders(str(run), tmp_path)
     # turned by one place, every set has as many runs as before
     rewrite(folder, "decision-dft.npz", lambda arrays: arrays.update(order=(arrays["order"] + 1) % len(arrays["W"])))
+    reseal(run)
     assert check(folder).failures == []
     assert "is not the decision of the head" in str(call(run, "--model").exception)
 
@@ -632,6 +636,7 @@ def test_a_replay_that_was_not_so_takes_the_model_to_notice(made, tmp_path):
     for place in (folder, run):
         (place / "verdicts.json").unlink()
         store.write_json(place / "verdicts.json", verdicts)
+    reseal(run)
     done = call(run)
     assert done.exit_code == 0, done.output
     assert "replays by the head (--model does)" in done.output
