@@ -9,7 +9,7 @@ from xmckit import store
 
 def reseal(run: Path) -> None:
     """Write new checksums for all files of a run folder that has checksums."""
-    for record in [*run.glob(f"{store.STAGES}/*/{store.STAGE_RECORD}"), run / store.RUN_RECORD]:
+    for record in [*run.glob(f"*/*/{store.STAGE_RECORD}"), run / store.RUN_RECORD]:
         content = store.read_json(record)
         listed = {name for name, entry in content.get("files", {}).items() if isinstance(entry, dict)}
         files = {name: store.file_checksums(record.parent / name) for name in listed}

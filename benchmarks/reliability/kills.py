@@ -1,14 +1,14 @@
 """Kill a run before and after every operation on its files, and see whether it resumes as if nothing had happened.
 
-    python -m benchmarks.reliability.kills [--recipe NAME] [--points N]
+    python -m benchmarks.reliability.kills [--recipe NAME] [--points N | --minutes M]
 
 A first run counts the operations: every rename, link, fsync, unlink, mkdir, rmdir, and every open for writing below the
 folder of runs. Then, for each of them, a fresh process runs the recipe and kills itself with SIGKILL right before it,
 and another one right after it. After each kill: `xmckit runs ls` works, nothing half-written has a final name, the run
 resumes with the same predictions, metrics and verdicts, no temporary file is left, and another run that shares the
 cache gives the same too. All processes are forks of one that has imported everything, and the files are in memory where
-that is possible. `--points` takes that many kills only, evenly spread. The counts of a recipe go to results/kills.json
-if none was left out.
+that is possible. `--points` takes that many kills only, and `--minutes` starts none after that time, in random order.
+Without `--points` the counts go to results/kills.json: `kills` is below `points` if the time was over.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import io
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import sys
@@ -304,8 +305,8 @@ def one_thread() -> Iterator[None]:
     yield
 
 
-def attack(name: str, most: int | None, report: Callable[[str], None]) -> dict[str, Any]:
-    """Kill a recipe at all points, or at `most` of them; return the counts."""
+def attack(name: str, most: int | None, minutes: float, report: Callable[[str], None]) -> dict[str, Any]:
+    """Kill a recipe at all points, or at `most` of them, or for some minutes; return the counts."""
     from xmckit.runs import provenance
     from xmckit.store import files
 
@@ -326,16 +327,20 @@ def attack(name: str, most: int | None, report: Callable[[str], None]) -> dict[s
         gc.freeze()  # forks then share these objects
         points = [(number, when) for number in range(len(kinds)) for when in ("before", "after")]
         chosen = points if most is None else points[:: max(len(points) // most, 1)]
-        failures = []
-        for done, (number, when) in enumerate(chosen, 1):
+        random.Random(0).shuffle(chosen)
+        failures, done = [], 0
+        for number, when in chosen:
+            if time.monotonic() - started > 60 * minutes:
+                break
             wrong = target.kill(number, when, expected)
             failures += [f"{when} operation {number} ({kinds[number]}): {text}" for text in wrong]
+            done += 1
             report(f"{name}: {done} of {len(chosen)} kills, {len(failures)} failures")
     return {
         "operations": len(kinds),
         "by_kind": dict(sorted(collections.Counter(kinds).items())),
         "points": len(points),
-        "kills": len(chosen),
+        "kills": done,
         "failures": failures,
         "seconds": round(time.monotonic() - started, 1),
     }
@@ -347,6 +352,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--recipe", action="append", choices=list(RECIPES), help="only this recipe; may repeat")
     options.add_argument("--points", type=int, help="number of kills for each recipe, evenly spread")
+    options.add_argument("--minutes", type=float, default=float("inf"), help="start no kill after this time")
     chosen = options.parse_args()
 
     def report(text: str) -> None:
@@ -354,7 +360,7 @@ def main() -> None:
 
     counts = {}
     for name in chosen.recipe or RECIPES:
-        counts[name] = attack(name, chosen.points, report)
+        counts[name] = attack(name, chosen.points, chosen.minutes, report)
         if chosen.points is None:
             stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"recipes": {}}
             stored |= {"machine": machine(), "versions": library_versions()}

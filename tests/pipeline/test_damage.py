@@ -193,6 +193,20 @@ def test_a_damaged_copy_at_the_top_is_restored(root):
     assert run.verdicts()["assignments"] == 5
 
 
+def test_what_xmckit_verify_wrote_is_read_too(root):
+    run = runs_of(root)[0]
+    assert invoke("verify", run.path, "--most", 3).exit_code == 0
+    assert check(root).damaged == []
+    flip(run.path / "verify" / "test" / "assignments.npz")
+    report = check(root, repair=True)
+    assert [(damage.stage, damage.file, damage.repair) for damage in report.damaged] == [
+        ("verify/test", "assignments.npz", "dropped")
+    ]
+    assert report.next[0].startswith(f"xmckit verify {run.path}")
+    assert check(root).damaged == []
+    assert run.status == "done"
+
+
 def test_only_named_runs_are_read(root):
     first, second = (run.path for run in runs_of(root))
     flip(second / "stages" / "0-data" / "stage.json")

@@ -45,6 +45,9 @@ class StageRunner:
         check_cache(self.cache)
         for folder in (self.cache, self.run.root, path, path / layout.STAGES, path / layout.PLOTS):
             store.remove_stale(folder)
+        for lock in self.cache.glob("*.lock"):  # of killed processes
+            with store.turn(lock, None):
+                pass
 
     def do(self, stage: AnyStage) -> AnyStage:
         """Take the stage from the run or the cache, or make it in a folder that appears when it is complete."""

@@ -62,7 +62,7 @@ class _StageFolder:
     path: Path
     run: str
     name: str
-    key: str
+    key: str | None  # None of what `xmckit verify` wrote
     damaged: list[Damage] = field(default_factory=list)
 
 
@@ -124,6 +124,9 @@ class _Checker:
                 self._add(damage, [])
         for stage in run.stages:
             self._check_stage(_StageFolder(run.path / stage.folder, str(run.path), stage.name, stage.key))
+        for folder in sorted((run.path / layout.VERIFY).glob(f"[!.]*/{layout.STAGE_RECORD}")):
+            name = f"{layout.VERIFY}/{folder.parent.name}"
+            self._check_stage(_StageFolder(folder.parent, str(run.path), name, None))
 
     def _open_damaged(self, folder: Path) -> Run | None:
         """Return the run of a manifest whose checksum is wrong, if it can still be read; with repair it is mended."""
@@ -216,7 +219,11 @@ class _Checker:
         else:
             store.remove_folder(stage.path)
             done = "dropped"
-            if stage.run:
+            if stage.key is None:
+                self._next(
+                    f"xmckit verify {stage.run}", f"makes {stage.name} again, with the options of the first time"
+                )
+            elif stage.run:
                 run = Run.open(Path(stage.run))
                 left = [record for record in run.stages if record.name != stage.name]
                 error = f"the stage {stage.name} was damaged; `xmckit runs check` dropped it"
@@ -229,7 +236,7 @@ class _Checker:
 
     def _sound_copy(self, stage: _StageFolder) -> Path | None:
         """Return the folder of a stage with the same key in which nothing is damaged."""
-        for other in self._stages:
+        for other in self._stages if stage.key is not None else ():
             if other.key == stage.key and other.path != stage.path and not other.damaged and other.path.is_dir():
                 return other.path
         return None

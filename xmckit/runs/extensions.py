@@ -86,5 +86,6 @@ def write_extension(
             for name, component in components.items():
                 (fresh / part / str(name)).mkdir(parents=True)
                 component.save(fresh / part / str(name))
+                store.seal(fresh / part / str(name), {"name": f"{part}/{name}"})
         store.write_json(fresh / layout.EXTENSION, about)
     return extension

@@ -61,6 +61,7 @@ def verify_run(
             fresh, verifier, heads, split,
             X=X, real=real, predicted=assignments == PREDICTED, most=most, context=context.using(folder=scratch),
         )  # fmt: skip
+        store.seal(fresh, {"name": f"verify/{target.name}"})
     shutil.rmtree(scratch, ignore_errors=True)
     return {"run": str(folder), "folder": str(target), **named_summary(summary, model.label_names)}
 
