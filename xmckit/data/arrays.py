@@ -1,22 +1,15 @@
 """Read and write scipy's sparse `.npz` and numpy's `.npy`; a damaged file is an error, and nothing is unpickled.
 
-Members of an npz are read completely before they are used, so that the checksums of the archive apply. The size of an
-npy must match its header.
+`xmckit.store.npy` decodes the arrays, `xmckit.store.matrices` checks that they make a matrix, and `xmckit.store.limits`
+says how many rows and columns they may claim.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import math
-import struct
-import tokenize
-import warnings
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix, save_npz
@@ -25,10 +18,7 @@ from xmckit import store
 from xmckit.data import reading
 from xmckit.data.model import Matrix, as_csr, check_entries, stored_values
 from xmckit.errors import DataError
-
-# The best ratio of deflate; a member that claims more is damaged.
-_LARGEST_RATIO = 1040
-_LARGEST_HEADER = 10_000
+from xmckit.store.npy import DAMAGE, decode_npy, read_npz
 
 # The arrays that hold the positions of the values in each format.
 _FORMATS: dict[str, tuple[Any, tuple[str, str]]] = {
@@ -37,12 +27,6 @@ _FORMATS: dict[str, tuple[Any, tuple[str, str]]] = {
     "coo": (store.make_coo, ("row", "col")),
 }
 
-_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
-    ValueError, TypeError, KeyError, IndexError, EOFError, RuntimeError, OverflowError, SyntaxError, OSError,
-)  # fmt: skip
-
-
 @contextlib.contextmanager
 def _report_damage(path: Path, message: str) -> Iterator[None]:
     """Raise DataError with the message for any error that a damaged file can cause."""
@@ -50,17 +34,19 @@ def _report_damage(path: Path, message: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise DataError("no such file", path=path) from None
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataError(f"{message}: {str(error) or type(error).__name__}", path=path) from None
 
 
 def read_sparse(path: Path) -> csr_matrix:
     """Read a CSR, CSC or COO matrix of finite numbers as canonical float32 CSR."""
     with _report_damage(path, "this npz file is damaged or breaks off"):
-        arrays = _read_archive(path)
+        arrays = read_npz(path)
     with _report_damage(path, "not a sparse matrix as scipy.sparse.save_npz writes it"):
         kind = arrays["format"].item()
         matrix = _matrix(kind.decode("ascii") if isinstance(kind, bytes) else str(kind), arrays)
+    _check_shape(path, matrix.shape, sum(array.nbytes for array in arrays.values()))
+    matrix = matrix.tocsr()
     check_values(matrix, path)
     return as_csr(matrix)
 
@@ -70,59 +56,17 @@ def read_matrix(path: Path) -> Matrix:
     return read_sparse(path) if path.suffix == ".npz" else read_dense(path)
 
 
-def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> csr_matrix:
+def _matrix(kind: str, arrays: dict[str, np.ndarray]) -> Any:
     if kind not in _FORMATS:
         raise ValueError(f"format {kind!r}, expected csr, csc or coo")
     make, positions = _FORMATS[kind]
-    return make(arrays["data"], *(arrays[name] for name in positions), arrays["shape"]).tocsr()
+    return make(arrays["data"], *(arrays[name] for name in positions), arrays["shape"])
 
 
-def _read_archive(path: Path) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        if any(info.compress_size > path.stat().st_size for info in members.values()):
-            raise zipfile.BadZipFile("a member claims to be longer than the file")
-        return {name: _array(_read_member(archive, info)) for name, info in members.items()}
-
-
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytearray:
-    if info.file_size > _LARGEST_RATIO * (info.compress_size + 1):
-        raise zipfile.BadZipFile(f"{info.filename} claims {info.file_size} bytes")
-    content = bytearray(info.file_size)
-    view, filled = memoryview(content), 0
-    with archive.open(info) as stream:
-        while block := stream.read(1 << 22):
-            view[filled : filled + len(block)] = block
-            filled += len(block)
-    if filled != info.file_size:
-        raise zipfile.BadZipFile(f"{info.filename} breaks off")
-    return content
-
-
-def _array(content: bytearray | np.ndarray) -> np.ndarray:
-    """Return the array in the bytes of an npy, without a copy."""
-    stream = io.BytesIO(bytes(content[:_LARGEST_HEADER]))
-    shape, fortran, dtype = _read_header(stream)
-    size = len(content) - stream.tell()
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size:
-        raise ValueError(f"{size} bytes of content do not make {shape} of {dtype}")
-    array = np.frombuffer(content, dtype=dtype, offset=stream.tell())
-    return array.reshape(shape, order="F" if fortran else "C")
-
-
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the header of an npy. Return the shape, whether the order is Fortran's, and the type."""
-    major, minor = np.lib.format.read_magic(stream)
-    read_header: Any = getattr(np.lib.format, f"read_array_header_{major}_{minor}", None)
-    if read_header is None:
-        raise ValueError(f"version {major}.{minor} of the npy format is not known")
-    with warnings.catch_warnings():
-        # numpy reads headers in the style of Python 2 with a warning.
-        warnings.simplefilter("ignore", UserWarning)
-        shape, fortran, dtype = read_header(stream)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are never loaded")
-    return shape, fortran, dtype
+def _check_shape(path: Path, shape: tuple[int, ...], size: int) -> None:
+    """Raise DataError if the content, of `size` bytes, does not allow this number of rows or columns."""
+    for what, claimed in zip(("rows", "columns"), shape, strict=True):
+        store.check_claim(path, what, claimed, size)
 
 
 def read_dense(path: Path) -> np.ndarray:
@@ -135,9 +79,10 @@ def read_dense(path: Path) -> np.ndarray:
 def map_dense(path: Path) -> np.ndarray:
     """Map a rows × columns `.npy`, which stays on disk; the caller checks values when it reads them."""
     with _report_damage(path, "this npy file is damaged or breaks off"):
-        array = _array(reading.read_bytes(path))
+        array = decode_npy(reading.read_bytes(path))
     if array.ndim != 2:
         raise DataError(f"expected rows × columns, found an array with {array.ndim} dimensions", path=path)
+    _check_shape(path, array.shape, array.nbytes)
     return array
 
 

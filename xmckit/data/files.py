@@ -12,12 +12,14 @@ from xmckit import store
 from xmckit.context import Context
 from xmckit.errors import DataError, PluginError, UsageError, nearest
 from xmckit.params import Configured, DataPath, Params, ReaderSpec, Spec
+from xmckit.store.limits import UNLIMITED_GROWTH, Limits
 
 if TYPE_CHECKING:
     from xmckit.data.model import Dataset
     from xmckit.protocols import Reader
 
 AUTO: Final = "auto"
+_DEFAULTS = Limits()
 
 
 class Files(Configured):
@@ -36,6 +38,19 @@ class Files(Configured):
             None,
             description="A text file with a line for each group: its name and its labels, separated by tabs; without "
             "it a group has the labels of its rows.",
+        )
+
+        max_claim: int | None = Field(
+            None,
+            ge=1,
+            description="The most rows, features or labels that a file may claim without having as many bytes "
+            f"(default: {_DEFAULTS.max_claim:,}).",
+        )
+        max_growth: int | None = Field(
+            None,
+            ge=1,
+            description="How many times as large as a compressed file its content may be, if it has more than "
+            f"{UNLIMITED_GROWTH >> 20} MiB (default: {_DEFAULTS.max_growth}).",
         )
 
         @field_validator("reader", mode="before")
@@ -62,9 +77,10 @@ class Files(Configured):
         groups, group_labels = self.params.groups, self.params.group_labels
         if groups is None and group_labels is not None:
             raise UsageError("group_labels needs groups: it lists the labels of groups, and groups lists their rows")
-        dataset = self._reader(context).read(self.params.path, context=context)
-        if groups is not None:
-            dataset = with_groups(dataset, groups, group_labels)
+        with store.use_limits(max_claim=self.params.max_claim, max_growth=self.params.max_growth):
+            dataset = self._reader(context).read(self.params.path, context=context)
+            if groups is not None:
+                dataset = with_groups(dataset, groups, group_labels)
         train = dataset.train
         if not train.Y.nnz and (train.groups is None or not train.groups.labels.nnz):
             raise DataError(

@@ -53,28 +53,35 @@ def _with_labels_from(path: Path, dataset: Dataset) -> Dataset:
 
 
 def _labels(path: Path, groups: dict[str, int], dataset: Dataset) -> csr_matrix:
-    names = dataset.label_names or [str(label) for label in range(dataset.labels)]
-    label_ids = {name: label for label, name in enumerate(names)}
-    shared = {name for name, count in Counter(names).items() if count > 1}
+    names = dataset.label_names
+    ids_by_name = {name: label for label, name in enumerate(names or ())}
+    shared = {name for name, count in Counter(names or ()).items() if count > 1}
     labels_by_group: dict[str, list[int]] = {}
     for line, group, labels in _lines(path):
+        numbers = [_number(name, dataset.labels) if names is None else ids_by_name.get(name) for name in labels]
         wrong = ""
         if group not in groups:
             wrong = f"no training row is in a group {group!r}{nearest(group, list(groups))}"
         elif group in labels_by_group:
             wrong = f"the group {group!r} has a second line"
-        elif unknown := [label for label in labels if label not in label_ids]:
+        elif unknown := [label for label, number in zip(labels, numbers, strict=True) if number is None]:
             declare = "A label without rows must be declared: in labels.txt, or by the number of labels"
-            wrong = f"there is no label {unknown[0]!r}{nearest(unknown[0], names)}. {declare}"
+            wrong = f"there is no label {unknown[0]!r}{nearest(unknown[0], names or ())}. {declare}"
         elif ambiguous := [label for label in labels if label in shared]:
             wrong = f"several labels have the name {ambiguous[0]!r}: give labels names of their own"
         if wrong:
             raise DataError(wrong, path=path, line=line)
-        labels_by_group[group] = [label_ids[label] for label in labels]
+        labels_by_group[group] = [number for number in numbers if number is not None]
     if missing := sorted(groups.keys() - labels_by_group.keys()):
         need = "a group without labels needs a line with its name alone"
         raise DataError(f"{len(missing)} groups have no line, the first is {missing[0]!r}: {need}", path=path)
     return as_csr(csr_from_lists([labels_by_group[group] for group in groups], dataset.labels))
+
+
+def _number(name: str, labels: int) -> int | None:
+    """Return the label that the name of a label without names stands for; None if there is none."""
+    is_number = name.isascii() and name.isdigit() and len(name) <= len(str(labels)) and str(int(name)) == name
+    return int(name) if is_number and int(name) < labels else None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:

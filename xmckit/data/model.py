@@ -73,8 +73,13 @@ class Groups:
     names: Sequence[str] | None = None
 
     def check(self, rows: int, labels: int) -> None:
+        """Raise DataError unless the matrices are sound and fit a split with these numbers of rows and labels."""
         for name, matrix in {"membership": self.membership, "labels": self.labels}.items():
             store.check_matrix(matrix, f"the groups' {name}")
+        self.check_sizes(rows, labels)
+
+    def check_sizes(self, rows: int, labels: int) -> None:
+        """Raise DataError unless the groups fit a split with these numbers of rows and labels."""
         groups = self.membership.shape[1]
         if self.membership.shape[0] != rows or self.labels.shape != (groups, labels):
             raise DataError(
@@ -136,20 +141,30 @@ class Split:
         )
 
     def check(self, what: str = "split") -> None:
-        """Raise DataError unless all parts have the same rows, finite values and matching patterns."""
-        if self.X is None and self.texts is None:
-            raise DataError(f"{what} has neither features nor texts")
-        if self.X is not None and not self.blocks:
-            raise DataError(f"{what} has an empty set of feature blocks")
+        """Raise DataError unless all parts are sound and finite and fit together."""
         parts: dict[str, Any] = {**self.blocks, "labels": self.Y, "weights": self.weights, "filter": self.filter}
         for name, part in parts.items():
             if issparse(part):
                 store.check_matrix(part, f"{name} of {what}")
+        if self.groups is not None:
+            self.groups.check(self.rows, self.labels)
+        self.check_sizes(what)
+        for name, block in self.blocks.items():
+            finite = np.isfinite(stored_values(block))
+            check_entries(block, finite, f"{what} has a value in {name} that is not a finite number")
+        if self.weights is not None:
+            sound = np.isfinite(self.weights.data) & (self.weights.data >= 0)
+            check_entries(self.weights, sound, f"{what} has a weight that is not a finite number of at least 0")
+
+    def check_sizes(self, what: str = "split") -> None:
+        """Raise DataError unless all parts have the same rows and labels, and matching patterns."""
+        if self.X is None and self.texts is None:
+            raise DataError(f"{what} has neither features nor texts")
+        if self.X is not None and not self.blocks:
+            raise DataError(f"{what} has an empty set of feature blocks")
         for name, block in self.blocks.items():
             if block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")
-            finite = np.isfinite(stored_values(block))
-            check_entries(block, finite, f"{what} has a value in {name} that is not a finite number")
         for name, column in {"texts": self.texts, "names": self.names}.items():
             if column is not None and len(column) != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {len(column)} {name}")
@@ -160,11 +175,8 @@ class Split:
             np.array_equal(self.weights.indptr, self.Y.indptr) and np.array_equal(self.weights.indices, self.Y.indices)
         ):
             raise DataError(f"{what} has weights with another pattern than its labels")
-        if self.weights is not None:
-            sound = np.isfinite(self.weights.data) & (self.weights.data >= 0)
-            check_entries(self.weights, sound, f"{what} has a weight that is not a finite number of at least 0")
         if self.groups is not None:
-            self.groups.check(self.rows, self.labels)
+            self.groups.check_sizes(self.rows, self.labels)
 
 
 @dataclass(frozen=True)
@@ -192,9 +204,13 @@ class Dataset:
         return self.label_names[index] if self.label_names is not None else str(index)
 
     def check(self) -> None:
-        """Raise DataError unless the parts fit together."""
+        """Raise DataError unless the parts are sound and fit together."""
         self.train.check(f"{self.name}: train")
         self.test.check(f"{self.name}: test")
+        self.check_sizes()
+
+    def check_sizes(self) -> None:
+        """Raise DataError unless train, test, label names and label features have the same columns."""
         if self.train.labels != self.test.labels:
             raise DataError(f"{self.name}: train has {self.train.labels} labels but test has {self.test.labels}")
         if _widths(self.train.X) != _widths(self.test.X):

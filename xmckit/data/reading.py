@@ -25,6 +25,7 @@ from xmckit.errors import DataError, UsageError
 from xmckit.params import Configured
 from xmckit.sparse import parse
 from xmckit.sparse import parse_kernels as kernels
+from xmckit.store import limits
 
 # Entry of `Dataset.info` that says: no file declares the labels, they are those that rows happen to have.
 LABEL_NAMES, FROM_ROWS = "label_names", "those of the rows"
@@ -144,10 +145,12 @@ def _map_file(path: Path) -> np.ndarray:
 
 
 def _decompress_file(path: Path) -> np.ndarray:
-    content = bytearray()
+    content, largest = bytearray(), limits.largest_content(path)
     with gzip.open(path, "rb") as stream:
         while block := stream.read(_BLOCK):
             content += block
+            if len(content) > largest:
+                limits.check_growth(path, len(content))
     text = np.frombuffer(content, dtype=np.uint8)
     text.flags.writeable = False
     return text
@@ -190,17 +193,28 @@ def read_rows(
     rows: int | None = None,
     expected: str = "",
 ) -> parse.SparseRows:
-    """Parse `text` on the context's workers; raise DataError with file and line for an error in it."""
+    """Parse `text` on the context's workers; raise DataError with file and line for an error in it.
+
+    If the grammar does not say how many labels and features there are, the largest numbers in the text do, within the
+    limits of `xmckit.store.limits`.
+    """
     # Threads with every executor, because the chunks fill shared arrays.
     spread = functools.partial(map_on_threads, workers=context.workers)
     try:
         with context.progress(f"reading {path.name}", total=len(text) - start) as bar:
-            return parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
+            parsed = parse.parse_rows(text, start, grammar, rows=rows, spread=spread, advance=bar.advance)
     except parse.WrongRows as error:
         message = f"the header says {rows} rows, found {error.rows} lines below it"
         raise DataError(message, path=path, line=1) from None
     except parse.TextError as error:
         raise_data_error(path, text, error, expected)
+    for what, declared, seen in (
+        ("features", grammar.features, parsed.features_seen),
+        ("labels", grammar.labels, parsed.labels_seen),
+    ):
+        if declared > parse.LARGEST_INDEX:
+            store.check_claim(path, what, seen, len(text))
+    return parsed
 
 
 def read_integers(path: Path, columns: int | None = None) -> tuple[np.ndarray, np.ndarray]:

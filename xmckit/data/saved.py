@@ -6,13 +6,18 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-import numpy as np
+from pydantic import FiniteFloat
 from scipy.sparse import csr_matrix
+from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
 from xmckit import store
 from xmckit.data.model import Dataset, Features, Groups, Split
+from xmckit.errors import DataError
+from xmckit.store.damage import explain_damage
+from xmckit.store.matrices import LARGEST_SIZE
+from xmckit.store.npy import DAMAGE, read_header
 
 _VERSION = 1
 _OWN_PARTS = ("texts", "names", "weights", "filter")
@@ -41,9 +46,11 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
 
 def load_dataset(folder: Path) -> Dataset:
     """Load the data set that `save_dataset` wrote into `folder`."""
-    facts = _facts(folder / "dataset.json", "name", "propensity", "info", "label_names", "label_features")
+    facts = _read_facts(folder / "dataset.json", _DatasetFacts)
     propensity = facts["propensity"]
-    return Dataset(
+    if isinstance(propensity, list) and len(propensity) != 2:
+        raise store.damaged(folder / "dataset.json", "expected the two numbers of a propensity")
+    dataset = Dataset(
         name=facts["name"],
         train=load_split(folder / "train"),
         test=load_split(folder / "test"),
@@ -52,14 +59,17 @@ def load_dataset(folder: Path) -> Dataset:
         propensity=(propensity[0], propensity[1]) if isinstance(propensity, list) else propensity,
         info=facts["info"],
     )
+    return _fitting(dataset, folder / "dataset.json")
 
 
 def load_label_names(folder: Path) -> list[str]:
     """Load the label names of a saved data set; numbers if labels have no names."""
-    facts = _facts(folder / "dataset.json", "label_names")
-    if facts["label_names"]:
+    if _read_facts(folder / "dataset.json", _DatasetFacts)["label_names"]:
         return store.read_strings(folder / "label_names.npz")
-    return [str(label) for label in range(store.read_csr(folder / "test" / "Y.npz").shape[1])]
+    files = [folder / part / "Y.npz" for part in ("train", "test")]
+    labels = store.read_csr(files[1]).shape[1]
+    store.check_claim(files[1], "labels", labels, sum(file.stat().st_size for file in files if file.is_file()))
+    return [str(label) for label in range(labels)]
 
 
 def save_split(split: Split, folder: Path) -> None:
@@ -84,12 +94,28 @@ def save_split(split: Split, folder: Path) -> None:
 
 def load_split(folder: Path) -> Split:
     """Load the split that `save_split` wrote into `folder`."""
-    facts = _facts(folder / "split.json", "one_matrix", "blocks", "strings", "matrices")
+    facts = _read_facts(folder / "split.json", _SplitFacts)
     blocks = {name: store.read_matrix(folder / f"X{number}.npz") for number, name in enumerate(facts["blocks"])}
+    if len(blocks) != len(facts["blocks"]) or (facts["one_matrix"] and len(blocks) != 1):
+        raise store.damaged(folder / "split.json", f"expected different blocks, found {', '.join(facts['blocks'])}")
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
     parts: dict[str, Any] = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
     parts |= {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
-    return join_parts(X, store.read_csr(folder / "Y.npz"), parts)
+    if ("groups" in parts) != ("group_labels" in parts):
+        raise store.damaged(folder / "split.json", "expected groups together with group_labels")
+    return _fitting(join_parts(X, store.read_csr(folder / "Y.npz"), parts), folder / "split.json")
+
+
+_Part = TypeVar("_Part", Dataset, Split)
+
+
+def _fitting(part: _Part, path: Path) -> _Part:
+    """Return a data set or a split whose parts fit together; otherwise StorageError names `path`, which lists them."""
+    try:
+        part.check_sizes()
+    except DataError as error:
+        raise store.damaged(path, str(error)) from None
+    return part
 
 
 def split_parts(split: Split) -> dict[str, Any]:
@@ -119,25 +145,44 @@ class FeatureRows:
 
 def read_feature_rows(folder: Path) -> FeatureRows | None:
     """Read the format of a split's features, not the features; None if it has texts or several blocks."""
-    if not store.read_json(folder / "split.json").get("one_matrix"):
+    if not _read_facts(folder / "split.json", _SplitFacts)["one_matrix"]:
         return None
     path = folder / "X0.npz"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if "dense.npy" not in archive.namelist():
-                return FeatureRows(int(store.read_arrays(path, "shape")["shape"][1]), dense=False)
+    with explain_damage(path, "not a matrix", *DAMAGE), zipfile.ZipFile(path) as archive:
+        dense = "dense.npy" in archive.namelist()
+        if dense:
             with archive.open("dense.npy") as stream:
-                np.lib.format.read_magic(stream)
-                shape = np.lib.format.read_array_header_1_0(stream)[0]
-                return FeatureRows(int(shape[1]), dense=True)
-    except (OSError, ValueError, IndexError, zipfile.BadZipFile) as error:
-        raise store.damaged(path, str(error)) from None
+                shape = list(read_header(stream)[0])
+    if not dense:
+        shape = store.read_array(path, "shape", "i", (2,), low=0, high=LARGEST_SIZE).tolist()
+    if len(shape) != 2:
+        raise store.damaged(path, f"expected rows and columns, found {shape}")
+    return FeatureRows(int(shape[1]), dense=dense)
 
 
-def _facts(path: Path, *keys: str) -> dict[str, Any]:
-    facts = store.read_json(path)
-    if not isinstance(facts, dict) or facts.get("version") != _VERSION:
-        raise store.damaged(path, f"expected version {_VERSION}")
-    if missing := [key for key in keys if key not in facts]:
-        raise store.damaged(path, f"without {', '.join(missing)}")
-    return facts
+class _DatasetFacts(TypedDict):
+    """The content of dataset.json; `label_names` and `label_features` say whether there is such a file."""
+
+    version: Literal[1]
+    name: str
+    propensity: str | list[FiniteFloat] | None
+    info: dict[str, Any]
+    label_names: bool
+    label_features: bool
+
+
+class _SplitFacts(TypedDict):
+    """The content of split.json; `strings` and `matrices` list the files."""
+
+    version: Literal[1]
+    one_matrix: bool
+    blocks: list[str]
+    strings: list[Literal["texts", "names", "group_names"]]
+    matrices: list[Literal["weights", "filter", "groups", "group_labels"]]
+
+
+_Facts = TypeVar("_Facts", _DatasetFacts, _SplitFacts)
+
+
+def _read_facts(path: Path, shape: type[_Facts]) -> _Facts:
+    return store.read_json(path, shape)

@@ -151,6 +151,8 @@ def _read_sized_rows(path: Path, columns: tuple[str, ...], context: Context) -> 
     """Return the rows of a file and its numbers of `columns`: features and labels, or the columns of a matrix."""
     text = reading.read_bytes(path)
     (rows, *sizes), start = _header(path, text, " ".join(("rows", *columns)))
+    for name, size in zip(columns, sizes, strict=True):
+        store.check_claim(path, name, size, len(text))
     has_labels = len(sizes) == 2
     grammar = Grammar(has_labels=has_labels, features=sizes[0], labels=sizes[1] if has_labels else 0)
     sizes_text = " and ".join(f"{size} {name}" for size, name in zip(sizes, columns, strict=True))

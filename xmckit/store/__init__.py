@@ -5,6 +5,8 @@ used. Public are the names in `__all__`.
 """
 
 from xmckit.store.arrays import (
+    check_array,
+    read_array,
     read_arrays,
     read_csr,
     read_matrix,
@@ -49,14 +51,16 @@ from xmckit.store.files import (
     turn,
     write_text,
 )
+from xmckit.store.limits import check_claim, current_limits, use_limits
 from xmckit.store.matrices import check_matrix, make_coo, make_csc, make_csr
 
 __all__ = [
     "RUN_RECORD", "STAGES", "STAGE_RECORD", "TEMPORARY", "Flaw", "append_line", "atomic_file", "atomic_folder",
-    "canonical_sha256", "check_matrix", "check_new_folder", "check_type", "compare_file", "compare_record",
-    "compared", "damaged", "file_checksums", "file_flaw", "file_sha256", "folder_flaws", "has_checksums",
-    "link_file", "link_tree", "locked", "make_coo", "make_csc", "make_csr", "open_checked", "process_alive",
-    "read_arrays", "read_csr", "read_json", "read_matrix", "read_record", "read_strings", "read_tensors", "reasons",
-    "remove_folder", "remove_stale", "seal", "temporary_beside", "turn", "write_arrays", "write_csr", "write_json",
-    "write_matrix", "write_record", "write_strings", "write_tensors", "write_text",
+    "canonical_sha256", "check_array", "check_claim", "check_matrix", "check_new_folder", "check_type",
+    "compare_file", "compare_record", "compared", "current_limits", "damaged", "file_checksums", "file_flaw",
+    "file_sha256", "folder_flaws", "has_checksums", "link_file", "link_tree", "locked", "make_coo", "make_csc",
+    "make_csr", "open_checked", "process_alive", "read_array", "read_arrays", "read_csr", "read_json",
+    "read_matrix", "read_record", "read_strings", "read_tensors", "reasons", "remove_folder", "remove_stale",
+    "seal", "temporary_beside", "turn", "use_limits", "write_arrays", "write_csr", "write_json", "write_matrix",
+    "write_record", "write_strings", "write_tensors", "write_text",
 ]  # fmt: skip

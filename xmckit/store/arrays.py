@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xmckit.store.checksums import compare_file, open_checked, trust_archive
+from xmckit.store.checksums import compare_file
 from xmckit.store.damage import damaged, explain_damage
 from xmckit.store.files import atomic_file
-from xmckit.store.matrices import make_csr
+from xmckit.store.matrices import make_csr, native
+from xmckit.store.npy import DAMAGE, read_npz
 
 if TYPE_CHECKING:
     import numpy as np
     from scipy.sparse import csr_matrix
 
-# zipfile raises RuntimeError for encrypted files and unknown compression.
-_UNREADABLE = (
-    ValueError, KeyError, EOFError, OSError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile
-)  # fmt: skip
+_KINDS = {"i": "whole numbers", "u": "whole numbers without sign", "f": "floating-point numbers", "b": "truth values"}
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -36,16 +34,49 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
     """Read the arrays of an npz, or only those called `names`, which must exist."""
+    with explain_damage(path, f"not an npz with {', '.join(names) or 'arrays'}", *DAMAGE):
+        return read_npz(path, *names)
+
+
+def read_array(path: Path, name: str, kinds: str, shape: Sequence[int | None], **limits: float) -> np.ndarray:
+    """Read one array of an npz and check its type as `check_array` does."""
+    return check_array(path, name, read_arrays(path, name)[name], kinds, shape, **limits)
+
+
+def check_array(
+    path: Path,
+    name: str,
+    array: np.ndarray,
+    kinds: str,
+    shape: Sequence[int | None],
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> np.ndarray:
+    """Return an array that was stored in a file, in native byte order and contiguous; StorageError if it is wrong.
+
+    `kinds` are the letters of numpy for the allowed types ("i" signed, "u" unsigned, "f" floating point, "b" truth
+    values), `shape` has None for a size that is free, and all numbers must be finite and from `low` to `high`.
+    """
     import numpy as np
 
-    # Open the file here: numpy does not close a file that it cannot read.
-    with (
-        explain_damage(path, f"not an npz with {', '.join(names) or 'arrays'}", *_UNREADABLE),
-        open_checked(path) as stream,
-        np.load(stream, allow_pickle=False) as archive,
-    ):
-        trust_archive(archive.zip)
-        return {name: archive[name] for name in (names or archive.files)}
+    sizes = tuple("any" if size is None else size for size in shape)
+    right_shape = array.ndim == len(shape) and all(
+        wanted in (None, size) for wanted, size in zip(shape, array.shape, strict=True)
+    )
+    if array.dtype.kind not in kinds or not right_shape:
+        expected = f"{' or '.join(_KINDS[kind] for kind in kinds)} of shape {sizes}"
+        raise damaged(path, f"{name} is {array.dtype} of shape {array.shape}, expected {expected}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise damaged(path, f"{name} holds a value that is not a finite number")
+    if array.size:
+        least, most = array.min(), array.max()
+        if (low is not None and least < low) or (high is not None and most > high):
+            limits = " and ".join(
+                f"{word} {limit}" for word, limit in (("at least", low), ("at most", high)) if limit is not None
+            )
+            raise damaged(path, f"{name} holds values from {least} to {most}, expected {limits}")
+    return native(array)
 
 
 def write_csr(path: Path, matrix: csr_matrix) -> None:
@@ -56,12 +87,18 @@ def write_csr(path: Path, matrix: csr_matrix) -> None:
 
 
 def read_csr(path: Path) -> csr_matrix:
+    """Read the sound CSR matrix that `write_csr` wrote."""
     return _as_csr(path, read_arrays(path))
 
 
 def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
+    import numpy as np
+
     with explain_damage(path, "not a CSR matrix", ValueError, TypeError, KeyError):
-        return make_csr(*(arrays[name] for name in ("data", "indices", "indptr", "shape")))
+        matrix = make_csr(*(arrays[name] for name in ("data", "indices", "indptr", "shape")))
+    if not np.isfinite(matrix.data).all():
+        raise damaged(path, "a value is not a finite number")
+    return matrix
 
 
 def write_matrix(path: Path, matrix: csr_matrix | np.ndarray) -> None:
@@ -73,8 +110,11 @@ def write_matrix(path: Path, matrix: csr_matrix | np.ndarray) -> None:
 
 
 def read_matrix(path: Path) -> csr_matrix | np.ndarray:
+    """Read what `write_matrix` wrote: a sound CSR matrix, or a dense one of numbers."""
     arrays = read_arrays(path)
-    return arrays["dense"] if "dense" in arrays else _as_csr(path, arrays)
+    if "dense" not in arrays:
+        return _as_csr(path, arrays)
+    return check_array(path, "dense", arrays["dense"], "biuf", (None, None))
 
 
 def write_strings(path: Path, strings: Sequence[str]) -> None:

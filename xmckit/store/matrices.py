@@ -113,7 +113,7 @@ def _values(data: Any) -> np.ndarray:
     array = np.asanyarray(data)
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         raise ValueError(f"data is {array.dtype} of shape {array.shape}, expected a list of numbers")
-    return _native(array)
+    return native(array)
 
 
 def _whole_numbers(numbers: Any, name: str) -> np.ndarray:
@@ -122,10 +122,10 @@ def _whole_numbers(numbers: Any, name: str) -> np.ndarray:
     array = np.asanyarray(numbers)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, expected a list of whole numbers")
-    return _native(array)
+    return native(array)
 
 
-def _native(array: np.ndarray) -> np.ndarray:
+def native(array: np.ndarray) -> np.ndarray:
     """Return the array in this machine's byte order, aligned and contiguous, as kernels are compiled for."""
     import numpy as np
 
