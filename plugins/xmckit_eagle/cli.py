@@ -148,6 +148,9 @@ def _assignment_entries(
 
     names, path = run.label_names(), folder / "group_names.npz"
     group_names = store.read_strings(path) if path.is_file() else None
+    known = {"labels": len(names)} | ({} if group_names is None else {"groups": len(group_names)})
+    for name, count in known.items():
+        store.check_array(folder, name, assignments[name], "i", (None,), high=count - 1)
     texts = _row_texts(run, assignments["rows"][numbers])
     columns = {name: values[numbers].tolist() for name, values in assignments.items()}
     return [
@@ -172,6 +175,7 @@ def _row_texts(run: Run, rows: np.ndarray) -> Sequence[str]:
         path = run.train_folder / f"{kind}.npz"
         if path.is_file():
             texts = store.read_strings(path)
+            store.check_array(path, "rows", rows, "i", (None,), high=len(texts) - 1)
             return [" ".join(texts[row].split())[:TEXT] for row in rows]
     return [""] * len(rows)
 

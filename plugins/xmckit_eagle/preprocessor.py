@@ -259,4 +259,13 @@ def _facts(
 
 def read_assignments(folder: Path) -> dict[str, np.ndarray]:
     """Read what `Eagle.save` wrote: groups, labels, rows, scores, margins and confidence, one entry per assignment."""
-    return store.read_arrays(folder / ASSIGNMENTS, *(field.name for field in fields(Choice)), "confidence")
+    path, names = folder / ASSIGNMENTS, [*(field.name for field in fields(Choice)), "confidence"]
+    arrays = store.read_arrays(path, *names)
+    count = arrays["rows"].size
+    for name in ("groups", "labels", "rows"):
+        arrays[name] = store.check_array(path, name, arrays[name], "i", (count,), low=0)
+    for name in ("scores", "confidence"):
+        arrays[name] = store.check_array(path, name, arrays[name], "f", (count,))
+    if arrays["margins"].shape != (count,) or arrays["margins"].dtype.kind != "f" or np.isnan(arrays["margins"]).any():
+        raise store.damaged(path, f"margins is {arrays['margins'].dtype}, expected {count} numbers or inf")
+    return arrays

@@ -48,12 +48,10 @@ class Projection:
 
     @classmethod
     def load(cls, folder: Path) -> Projection:
-        arrays = store.read_arrays(folder / FILE, "columns", "inputs")
-        columns, inputs = arrays["columns"], arrays["inputs"]
-        if inputs.shape != () or inputs.dtype.kind != "i" or columns.ndim != 2 or columns.dtype != np.float32:
-            raise store.damaged(folder / FILE, "expected a matrix of 32-bit floats and the number of its rows")
-        if columns.size and (columns.shape[0] != inputs or not np.isfinite(columns).all()):
-            raise store.damaged(folder / FILE, f"expected finite numbers in {inputs} rows")
+        inputs = store.read_array(folder / FILE, "inputs", "i", (), low=1, high=2**31 - 1)
+        columns = store.read_array(folder / FILE, "columns", "f", (None, None))
+        if columns.dtype != np.float32 or (columns.size and columns.shape[0] != inputs):
+            raise store.damaged(folder / FILE, f"columns is {columns.dtype} {columns.shape}, expected {inputs} rows")
         return cls(columns if columns.size else None, int(inputs))
 
 

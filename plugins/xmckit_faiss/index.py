@@ -318,13 +318,16 @@ class FaissIndex:
     def _restore(self, folder: Path, about: dict[str, Any]) -> None:
         index = library.read(folder / INDEX, about["file"])
         searcher = Searcher(SearchSettings(**about["settings"]), index, about["width"], float(about["radius"]))
-        places = store.read_arrays(folder / PLACES, "label_at", "alive")
-        labels, present = places["label_at"], places["alive"]
-        if not labels.shape == present.shape == (index.ntotal,) or present.dtype != bool or not present.any():
-            raise store.damaged(folder / PLACES, f"expected the labels of {index.ntotal} embeddings")
-        if labels.dtype != np.int32 or (labels < 0).any() or (labels >= self.labels).any():
-            raise store.damaged(folder / PLACES, f"expected numbers of {self.labels} labels")
-        self.label_at = np.where(present, labels, np.int32(-1))
+        try:
+            searcher.check()
+        except ValueError as error:
+            raise store.damaged(folder / INDEX, str(error)) from None
+        path, shape = folder / PLACES, (index.ntotal,)
+        labels = store.read_array(path, "label_at", "i", shape, low=0, high=self.labels - 1)
+        present = store.read_array(path, "alive", "b", shape)
+        if not present.any():
+            raise store.damaged(path, "expected a label that is alive")
+        self.label_at = np.where(present, labels, -1).astype(np.int32)
         wanted = searcher.width if self.projection is None else self.projection.width
         if searcher.width != wanted or index.d < wanted:
             raise store.damaged(folder / INDEX, f"expected embeddings of {wanted} numbers")

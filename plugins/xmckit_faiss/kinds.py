@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from xmckit_faiss import library
 from xmckit_faiss.library import faiss
+from xmckit_faiss.structure import check_structure
 
 Kind = Literal["flat", "ivf", "hnsw", "pq"]
 ENOUGH_TO_TRY = 50_000  # labels below which the exact scan is fast enough
@@ -33,6 +34,7 @@ COSTS: dict[str, float] = {"flat": 1.0, "ivf": 9.0, "hnsw": 100.0, "pq": 5.0}
 KEPT = 60.0  # the relative cost of keeping one label among the best
 LINKS, EFFORT = 16, 64  # in the graph: neighbours of a label, and candidates examined to find them
 REFINED = 16  # labels that "pq" compares exactly for each label that it returns
+LARGEST = 1 << 20  # most inverted lists; more than 2 √labels of all labels that int32 can number
 PROBES = (4, 8, 16, 32, 64, 128)
 BREADTHS = (64, 128, 256, 512)
 
@@ -128,6 +130,14 @@ class Searcher:
     def _lift_queries(self, queries: np.ndarray) -> np.ndarray:
         return np.hstack([queries, np.zeros((len(queries), self.index.d - self.width), np.float32)])
 
+    def check(self) -> None:
+        """Raise ValueError unless the index, which was read from a file, is one that `build` could have made."""
+        lifted = self.width if self.settings.kind == "flat" else self.width + 1 + (self.width + 1) % 2
+        if self.index.d != lifted or (self.settings.kind in ("ivf", "pq") and not 0 < self.settings.lists <= LARGEST):
+            raise ValueError(f"its embeddings have {self.index.d} numbers, expected {lifted}")
+        empty = new_index(self.settings, lifted)
+        check_structure(self.index, refine(empty) if self.settings.kind == "pq" else empty)
+
     def row(self, position: int) -> np.ndarray:
         """Return the embedding at a position."""
         return np.asarray(self.index.reconstruct(position)[: self.width])
@@ -178,22 +188,35 @@ class Searcher:
         return float(sizes[lists].sum(axis=1).mean())
 
 
-def _train_index(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
-    """Return a trained index of this kind without embeddings."""
-    width, inner = lifted.shape[1], faiss.METRIC_INNER_PRODUCT
+def new_index(settings: SearchSettings, width: int) -> Any:
+    """Return an index of this kind that is neither trained nor filled; `width` is that of lifted embeddings."""
+    inner = faiss.METRIC_INNER_PRODUCT
     if settings.kind == "flat":
         return faiss.IndexFlatIP(width)
     if settings.kind == "hnsw":
         index = faiss.IndexHNSWFlat(width, LINKS, inner)
         index.hnsw.efConstruction = EFFORT
-        index.hnsw.rng = faiss.RandomGenerator(seed % 2**31)
         return index
+    quantizer = faiss.IndexFlatL2(width)
     if settings.kind == "ivf":
-        index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, settings.lists, inner)
+        index = faiss.IndexIVFFlat(quantizer, width, settings.lists, inner)
+    else:
+        index = faiss.IndexIVFPQFastScan(quantizer, width, settings.lists, width // 2, 4, inner)
+    return index
+
+
+def _train_index(settings: SearchSettings, lifted: np.ndarray, seed: int) -> Any:
+    """Return a trained index of this kind without embeddings."""
+    index = new_index(settings, lifted.shape[1])
+    if settings.kind == "hnsw":
+        index.hnsw.rng = faiss.RandomGenerator(seed % 2**31)
+    elif settings.kind != "flat":
         _train_lists(index, lifted, seed)
-        return index
-    coarse = faiss.IndexIVFPQFastScan(faiss.IndexFlatL2(width), width, settings.lists, width // 2, 4, inner)
-    _train_lists(coarse, lifted, seed)
+    return refine(index) if settings.kind == "pq" else index
+
+
+def refine(coarse: Any) -> Any:
+    """Return an index that compares the best of an index over codes with the embeddings themselves."""
     index = faiss.IndexRefineFlat(coarse)
     index.k_factor = REFINED
     return index

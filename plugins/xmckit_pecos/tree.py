@@ -144,10 +144,7 @@ class TreeIndex:
 
 def read_counts(folder: Path, tree: LabelTree) -> np.ndarray:
     """Read the number of training rows of each label."""
-    counts = store.read_arrays(folder / COUNTS, "counts")["counts"]
-    if counts.shape != (tree.labels,) or counts.dtype.kind != "i" or (counts < 0).any():
-        raise store.damaged(folder / COUNTS, f"expected {tree.labels} counts of rows")
-    return counts
+    return store.read_array(folder / COUNTS, "counts", "i", (tree.labels,), low=0)
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -134,13 +134,11 @@ def write_rows(path: Path, rows: RowScores) -> None:
 
 def read_rows(path: Path) -> RowScores:
     """Read what `write_rows` wrote."""
-    arrays = store.read_arrays(path, "parts", "norms", "varying")
     names = tuple(store.read_strings(path.with_suffix(".names.npz")))
-    parts = arrays["parts"].astype(np.float64)
+    parts = store.read_array(path, "parts", "f", (None, len(names))).astype(np.float64)
+    varying = store.read_array(path, "varying", "i", (None,), low=0, high=len(names) - 1)
     norms = np.ones_like(parts)
-    if parts.ndim != 2 or parts.shape[1] != len(names) or arrays["norms"].shape != (len(parts), len(arrays["varying"])):
-        raise store.damaged(path, f"expected the scores of rows in {len(names)} metrics")
-    norms[:, arrays["varying"]] = arrays["norms"]
+    norms[:, varying] = store.read_array(path, "norms", "f", (len(parts), len(varying)))
     return RowScores(names, parts, norms)
 
 

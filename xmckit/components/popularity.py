@@ -68,13 +68,8 @@ class PopularityHead(Configured):
     @classmethod
     def load(cls, folder: Path, *, context: Context) -> PopularityHead:
         head = super().load(folder, context=context)
-        arrays = store.read_arrays(folder / _FILE, "counts", "rows")
-        counts, rows = arrays["counts"], arrays["rows"]
-        if counts.ndim != 1 or rows.ndim != 0 or counts.dtype.kind != "i" or rows.dtype.kind != "i":
-            raise store.damaged(folder / _FILE, "expected one integer count per label and the number of rows")
-        if counts.size and not 0 <= counts.min() <= counts.max() <= rows:
-            raise store.damaged(folder / _FILE, f"expected counts between 0 and {rows}")
-        head._counts, head._rows = counts, int(rows)
+        rows = int(store.read_array(folder / _FILE, "rows", "i", (), low=0))
+        head._counts, head._rows = store.read_array(folder / _FILE, "counts", "i", (None,), low=0, high=rows), rows
         return head
 
     def _fitted_counts(self) -> np.ndarray:

@@ -27,6 +27,7 @@ _FORMATS: dict[str, tuple[Any, tuple[str, str]]] = {
     "coo": (store.make_coo, ("row", "col")),
 }
 
+
 @contextlib.contextmanager
 def _report_damage(path: Path, message: str) -> Iterator[None]:
     """Raise DataError with the message for any error that a damaged file can cause."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from pydantic import ValidationError
 
 from xmckit import store
@@ -86,13 +88,37 @@ def load_network(
     """Fill a new network with the stored weights; `check` raises DataError if its classifier cannot have them."""
     path = folder / WEIGHTS
     tensors = store.read_tensors(path)
+    with contextlib.suppress(NotImplementedError):  # of an encoder that needs real numbers to set itself up
+        # Without memory at first: the sizes of a wrong state may ask for more than there is.
+        with torch.device("meta"):
+            outline = _new_network(folder, new_network, sizes)
+        _check_tensors(path, tensors, outline)
+    network = _new_network(folder, new_network, sizes)
+    _check_tensors(path, tensors, network)
+    network.load_state_dict(tensors)
+    try:
+        classifier = network.classifier
+        check(classifier.trained if isinstance(classifier, Widened) else classifier)
+    except DataError as error:
+        raise store.damaged(path, str(error)) from None
+    return network
+
+
+def _new_network(folder: Path, new_network: Callable[[], Network], sizes: dict[str, int]) -> Network:
     try:
         network = new_network()
+        network.fold()
     except ValidationError as error:
         raise store.damaged(folder / PARAMS, f"the encoder's parameters: {store.reasons(error)}") from None
-    except (RuntimeError, MemoryError, OverflowError, TypeError, UsageError) as error:
+    except NotImplementedError:
+        raise
+    except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError, UsageError) as error:
         raise store.damaged(folder / STATE, f"no network of the sizes {sizes}: {error}") from None
-    network.fold()
+    return network
+
+
+def _check_tensors(path: Path, tensors: dict[str, Any], network: Network) -> None:
+    """Raise StorageError unless the tensors have the names, types and shapes of the network's, and finite values."""
     expected = network.state_dict()
     if tensors.keys() != expected.keys():
         raise store.damaged(path, f"expected the tensors {sorted(expected)}, found {sorted(tensors)}")
@@ -102,15 +128,8 @@ def load_network(
             raise store.damaged(
                 path, f"{name} is {tensor.dtype} {tuple(tensor.shape)}, expected {own.dtype} {tuple(own.shape)}"
             )
-        if not bool(tensor.isfinite().all()):
+        if not own.is_meta and not bool(tensor.isfinite().all()):
             raise store.damaged(path, f"{name} holds a value that is not a finite number")
-    network.load_state_dict(tensors)
-    try:
-        classifier = network.classifier
-        check(classifier.trained if isinstance(classifier, Widened) else classifier)
-    except DataError as error:
-        raise store.damaged(path, str(error)) from None
-    return network
 
 
 def load_indexes(state: HeadState, folder: Path, context: Context) -> Indexes | None:

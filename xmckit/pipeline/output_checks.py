@@ -17,6 +17,7 @@ from xmckit import store
 from xmckit.data.model import Dataset, Matrix, Split, as_csr
 from xmckit.errors import DataError, PluginError
 from xmckit.records import Evaluation, TopK
+from xmckit.store.npy import DAMAGE, read_npz
 
 
 def checked_dataset(dataset: Any, use: str) -> Dataset:
@@ -158,14 +159,13 @@ def _checksum(matrix: Any) -> int:
 def check_saved(folder: Path, who: str) -> None:
     """Raise PluginError if a file that `who` saved holds a NaN or needs pickle to be read."""
     for file in sorted(folder.rglob("*.npz")):
-        with np.load(file, allow_pickle=False) as archive:
-            for name in archive.files:
-                try:
-                    array = archive[name]
-                except ValueError as error:
-                    raise PluginError(f"{who} saved {file.name} with {name}, which cannot be read: {error}") from None
-                if array.dtype.kind == "f" and np.isnan(array).any():
-                    raise PluginError(f"{who} saved {file.name} with a value in {name} that is not a number")
+        try:
+            arrays = read_npz(file)
+        except DAMAGE as error:
+            raise PluginError(f"{who} saved {file.name}, which cannot be read: {error}") from None
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and np.isnan(array).any():
+                raise PluginError(f"{who} saved {file.name} with a value in {name} that is not a number")
     for file in sorted(folder.rglob("*.safetensors")):
         for name, tensor in store.read_tensors(file).items():
             if tensor.is_floating_point() and bool(tensor.isnan().any()):

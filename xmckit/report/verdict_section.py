@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from xmckit import store
 from xmckit.errors import counted, shorten
@@ -39,7 +40,7 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
         for result in proved
     ]
     file = run.stage_folder(layout.VERIFY) / layout.ASSIGNMENTS
-    label_sets = store.read_arrays(file, "indices", "indptr") if proved else {}
+    label_sets = store.read_csr(file) if proved else None
     return {
         "proved": proved,
         "assignments": verdicts["assignments"],
@@ -116,11 +117,9 @@ def _can_and_cannot(counts: Mapping[str, int]) -> str:
     return f"{counts['argmaxable']:,} / {counts['unargmaxable']:,}" if sum(counts.values()) else "–"
 
 
-def _never_table(
-    result: Mapping[str, Any], label_sets: Mapping[str, np.ndarray], label_name: Callable[[int], str]
-) -> ReportTable:
+def _never_table(result: Mapping[str, Any], label_sets: csr_matrix, label_name: Callable[[int], str]) -> ReportTable:
     """Name the label sets that can never be output, the most frequent first."""
-    indices, indptr = label_sets["indices"], label_sets["indptr"]
+    indices, indptr = label_sets.indices, label_sets.indptr
     positions: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for position, verdict in enumerate(result["verdicts"]):
         if verdict["status"] == "unargmaxable":

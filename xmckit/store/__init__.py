@@ -10,6 +10,7 @@ from xmckit.store.arrays import (
     read_arrays,
     read_csr,
     read_matrix,
+    read_npy,
     read_strings,
     read_tensors,
     write_arrays,
@@ -60,7 +61,7 @@ __all__ = [
     "compare_file", "compare_record", "compared", "current_limits", "damaged", "file_checksums", "file_flaw",
     "file_sha256", "folder_flaws", "has_checksums", "link_file", "link_tree", "locked", "make_coo", "make_csc",
     "make_csr", "open_checked", "process_alive", "read_array", "read_arrays", "read_csr", "read_json",
-    "read_matrix", "read_record", "read_strings", "read_tensors", "reasons", "remove_folder", "remove_stale",
-    "seal", "temporary_beside", "turn", "use_limits", "write_arrays", "write_csr", "write_json", "write_matrix",
-    "write_record", "write_strings", "write_tensors", "write_text",
+    "read_matrix", "read_npy", "read_record", "read_strings", "read_tensors", "reasons", "remove_folder",
+    "remove_stale", "seal", "temporary_beside", "turn", "use_limits", "write_arrays", "write_csr", "write_json",
+    "write_matrix", "write_record", "write_strings", "write_tensors", "write_text",
 ]  # fmt: skip

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xmckit.errors import DataError
 from xmckit.store.checksums import compare_file
 from xmckit.store.damage import damaged, explain_damage
 from xmckit.store.files import atomic_file
 from xmckit.store.matrices import make_csr, native
-from xmckit.store.npy import DAMAGE, read_npz
+from xmckit.store.npy import DAMAGE, decode_npy, read_npz
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,16 @@ def read_arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
     """Read the arrays of an npz, or only those called `names`, which must exist."""
     with explain_damage(path, f"not an npz with {', '.join(names) or 'arrays'}", *DAMAGE):
         return read_npz(path, *names)
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Read the array of an npy file that a user named; DataError if it is none."""
+    import numpy as np
+
+    try:
+        return decode_npy(np.fromfile(path, dtype=np.uint8))
+    except DAMAGE as error:
+        raise DataError(f"this file is not a matrix in numpy's format: {error}", path=path) from None
 
 
 def read_array(path: Path, name: str, kinds: str, shape: Sequence[int | None], **limits: float) -> np.ndarray:

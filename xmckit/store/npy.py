@@ -37,7 +37,7 @@ _LARGEST_CODE_POINT = 0x10FFFF
 
 
 def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """Read the arrays of an npz, or only those called `names`; an error of `DAMAGE` says what is wrong with the file."""
+    """Read the arrays of an npz, or only those called `names`; an error of `DAMAGE` says what is wrong with it."""
     with open_checked(path) as stream, zipfile.ZipFile(stream) as archive:
         trust_archive(archive)
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
@@ -135,7 +135,7 @@ def read_header(stream: Any) -> tuple[tuple[int, ...], bool, np.dtype]:
         except MemoryError:  # the parser of Python literals has a stack of its own
             raise ValueError("the header is not a Python literal") from None
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are never loaded")
+        raise ValueError("it holds Python objects, which pickle would have to load")
     if dtype.kind not in "biufcSU" or dtype.itemsize == 0:
         raise ValueError(f"it holds {dtype}, expected numbers or texts")
     return shape, fortran, dtype

@@ -89,19 +89,24 @@ def _save_block(path: Path, verdicts: Sequence[Verdict], width: int) -> None:
 
 
 def _load_block(path: Path) -> list[Verdict]:
-    arrays = store.read_arrays(path)
-    witnesses = dict(zip(arrays["witness_of"].tolist(), arrays["witness"], strict=True))
-    spans = [slice(*ends) for ends in itertools.pairwise(arrays["certificate_start"].tolist())]
-    certificates = {
-        row: (arrays["certificate_labels"][span], arrays["certificate_multipliers"][span])
-        for row, span in zip(arrays["certificate_of"].tolist(), spans, strict=True)
-    }
-    exact = _exact_witnesses(arrays)
-    summaries = json.loads(arrays["verdicts"].tobytes())
-    return [
-        Verdict(**summary, witness=witnesses.get(row), certificate=certificates.get(row), exact_witness=exact.get(row))
-        for row, summary in enumerate(summaries)
-    ]
+    try:
+        arrays = store.read_arrays(path)
+        witnesses = dict(zip(arrays["witness_of"].tolist(), arrays["witness"], strict=True))
+        spans = [slice(*ends) for ends in itertools.pairwise(arrays["certificate_start"].tolist())]
+        certificates = {
+            row: (arrays["certificate_labels"][span], arrays["certificate_multipliers"][span])
+            for row, span in zip(arrays["certificate_of"].tolist(), spans, strict=True)
+        }
+        exact = _exact_witnesses(arrays)
+        summaries = json.loads(arrays["verdicts"].tobytes())
+        return [
+            Verdict(
+                **summary, witness=witnesses.get(row), certificate=certificates.get(row), exact_witness=exact.get(row)
+            )
+            for row, summary in enumerate(summaries)
+        ]
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        raise store.damaged(path, f"not the verdicts on a block of label sets: {error}") from None
 
 
 def verifier_params(verifier: Verifier) -> dict[str, Any] | None:

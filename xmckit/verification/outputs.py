@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from xmckit import store
 from xmckit.data.model import Matrix, as_csr
 from xmckit.decisions import Comparison, compare, contested_labels
-from xmckit.errors import PluginError, VerificationError
+from xmckit.errors import DataError, PluginError, VerificationError
 from xmckit.protocols import Head, ShortlistHead, offers
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, LinearDecision, Verdict
 from xmckit.runs import HeadVerdicts, Mismatch
@@ -153,6 +154,7 @@ def candidates_of(name: str, head: Any, X: Matrix, labels: int) -> csr_matrix | 
     what = f"candidates() of head {name}"
     if getattr(candidates, "format", "") != "csr":
         raise PluginError(f"{what} gave a {type(candidates).__name__}, expected a CSR matrix")
+    _check_sound(candidates, what)
     # A candidate may have the score 0; what counts is that it is listed.
     ones = np.ones(candidates.nnz, np.float32)
     listed = csr_matrix((ones, candidates.indices, candidates.indptr), candidates.shape)
@@ -174,7 +176,15 @@ def _checked(matrix: Any, shape: tuple[int, int], what: str) -> csr_matrix:
     if not issparse(matrix) or matrix.shape != shape:
         found = f"a {type(matrix).__name__} of size {getattr(matrix, 'shape', None)}"
         raise PluginError(f"{what} gave {found}, expected a CSR matrix of size {shape}")
+    _check_sound(matrix, what)
     return pattern(matrix)
+
+
+def _check_sound(matrix: Any, what: str) -> None:
+    try:
+        store.check_matrix(matrix, f"the matrix of {what}")
+    except DataError as error:
+        raise PluginError(str(error)) from None
 
 
 def _replay(decision: LinearDecision, vectors: np.ndarray, counts: np.ndarray) -> csr_matrix:

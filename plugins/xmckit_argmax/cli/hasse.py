@@ -74,17 +74,20 @@ def _read_decision(path: Path) -> LinearDecision:
 
     from xmckit import DataError, LinearDecision, store
 
-    if path.suffix == ".npz":
-        arrays = store.read_arrays(path)
-    else:
-        try:
-            arrays = {"W": np.load(path, allow_pickle=False)}
-        except (ValueError, EOFError) as error:
-            raise DataError(f"this file is not a matrix in numpy's format: {error}", path=path) from None
+    arrays = store.read_arrays(path) if path.suffix == ".npz" else {"W": store.read_npy(path)}
     if "W" not in arrays:
         raise DataError(f"this file has no array W, only {', '.join(arrays) or 'nothing'}", path=path)
+    W, b = arrays["W"], arrays.get("b")
+    for name, array, shape in (("W", W, W.shape if W.ndim == 2 else None), ("b", b, W.shape[:1])):
+        if array is not None and (
+            array.shape != shape or array.dtype.kind not in "iuf" or not np.isfinite(array).all()
+        ):
+            expected = "finite numbers, one row for each label" if name == "W" else "a finite number for each label"
+            raise DataError(f"{name} is {array.dtype} of shape {array.shape}, expected {expected}", path=path)
     rule: Any = str(arrays.get("rule", "sign"))
-    return LinearDecision(arrays["W"], arrays.get("b"), rule)
+    if rule not in ("sign", "topk"):
+        raise DataError(f"the rule is {rule!r}, expected sign or topk", path=path)
+    return LinearDecision(W, b, rule)
 
 
 def _pick_labels(chosen: Sequence[str], names: Sequence[str]) -> list[int]:

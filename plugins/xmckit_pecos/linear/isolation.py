@@ -54,7 +54,7 @@ def leaf_codes(X: Matrix, Y: csr_matrix, depth: int, seed: int, context: Context
             return _leaf_codes(X, Y, **settings)
         _write_rows(folder, TrainingRows(X, Y))
         _run_child(folder, {"job": "codes", **settings}, context)
-        return store.read_arrays(folder / _RESULT / "codes.npz", "codes")["codes"]
+        return store.read_array(folder / _RESULT / "codes.npz", "codes", "iu", (Y.shape[1],), low=0)
 
 
 def train(

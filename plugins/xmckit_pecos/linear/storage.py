@@ -22,6 +22,7 @@ PostProcessor = Literal[
 ]  # fmt: skip
 POST_PROCESSORS: tuple[str, ...] = get_args(PostProcessor)
 LEVELS = "ranker"
+LARGEST = float(np.finfo(np.float32).max)
 _ABOUT = "param.json"
 
 
@@ -109,8 +110,8 @@ def _read_level(folder: Path) -> ModelLevel:
     bias, predicting = about.get("bias"), about.get("pred_kwargs")
     if about.get("model") != "MLModel" or about.get("is_mmap"):
         raise store.damaged(folder / _ABOUT, "expected an MLModel in npz files")
-    if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not np.isfinite(bias):
-        raise store.damaged(folder / _ABOUT, "expected a bias that is a finite number")
+    if isinstance(bias, bool) or not isinstance(bias, (int, float)) or not abs(bias) <= LARGEST:
+        raise store.damaged(folder / _ABOUT, "expected a bias that is a finite number in float32")
     if not isinstance(predicting, dict) or predicting.get("post_processor") not in POST_PROCESSORS:
         raise store.damaged(folder / _ABOUT, f"expected a post-processor, one of {', '.join(POST_PROCESSORS)}")
     kept = _read_count(folder / _ABOUT, predicting, "only_topk")
