@@ -399,7 +399,8 @@ def _read_about(path: Path) -> dict[str, Any]:
             f"{path} was written in index format {about['format']} and this xmckit_faiss reads format {FORMAT}. "
             "Run the recipe again, or use the version of xmckit that made it."
         )
-    numbers = all(type(about.get(name)) is int and about[name] >= 0 for name in ("labels", "seed"))
+    limits = {"labels": 2**31, "seed": 2**64}
+    numbers = all(type(about.get(name)) is int and 0 <= about[name] < limit for name, limit in limits.items())
     if not numbers or not isinstance(about.get("told"), dict):
         raise store.damaged(path, "expected the number of labels, a seed and facts as `told`")
     if "file" in about:
@@ -409,10 +410,12 @@ def _read_about(path: Path) -> dict[str, Any]:
 
 def _check_settings(path: Path, about: dict[str, Any]) -> None:
     settings, known = about.get("settings"), {"kind", "lists", "probes", "breadth"}
-    if not isinstance(settings, dict) or settings.keys() != known or settings["kind"] not in kinds.COSTS:
+    if not isinstance(settings, dict) or settings.keys() != known or settings["kind"] not in list(kinds.COSTS):
         raise store.damaged(path, f"expected settings with {', '.join(sorted(known))}")
     sizes = [about.get("width"), *(settings[name] for name in sorted(known - {"kind"}))]
-    if not all(type(size) is int and size >= 0 for size in sizes) or type(about.get("radius")) not in (int, float):
-        raise store.damaged(path, "expected sizes as whole numbers and a radius")
+    if not all(type(size) is int and 0 <= size < 2**31 for size in sizes):
+        raise store.damaged(path, "expected sizes as whole numbers below 2³¹")
+    if type(about.get("radius")) not in (int, float) or not 0 <= about["radius"] < float("inf"):
+        raise store.damaged(path, "expected a radius of at least 0")
     if not isinstance(about["file"], dict):
         raise store.damaged(path, "expected the checksum of the index")

@@ -148,15 +148,19 @@ class Searcher:
         return np.asarray(rows, dtype=np.float32)
 
     def tune(self, settings: SearchSettings) -> None:
-        """Apply settings to later searches; faiss's file does not store all of them."""
+        """Apply settings to later searches; faiss's file does not store all of them.
+
+        faiss allocates for each probe and each candidate, so there are no more of them than lists and embeddings.
+        """
         self.settings = settings
+        probes = min(settings.probes, settings.lists)
         if settings.kind == "ivf":
-            self.index.nprobe = settings.probes
+            self.index.nprobe = probes
             self.index.make_direct_map()  # needed to read embeddings back
         elif settings.kind == "pq":
-            self.coarse.nprobe = settings.probes
+            self.coarse.nprobe = probes
         elif settings.kind == "hnsw":
-            self.index.hnsw.efSearch = settings.breadth
+            self.index.hnsw.efSearch = min(settings.breadth, max(self.index.ntotal, 1))
 
     @property
     def coarse(self) -> Any:

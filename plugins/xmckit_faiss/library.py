@@ -1,13 +1,15 @@
 """Wrappers around faiss for threads, GPUs and stored indexes.
 
-faiss does not detect damaged files, so `read` compares a checksum first. Without a GPU, `index_cpu_to_all_gpus`
-silently returns an empty index; `on_all_gpus` must be called only if there is a GPU, and checks the number of vectors.
+faiss does not detect damaged files, so `read` compares a checksum first, and `structure` checks what was read. Without
+a GPU, `index_cpu_to_all_gpus` silently returns an empty index; `on_all_gpus` must be called only if there is a GPU, and
+checks the number of vectors.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,13 +75,31 @@ def read(path: Path, about: dict[str, Any]) -> Any:
         raise StorageError(f"{path}: no such file")
     if store.file_sha256(path) != about.get("sha256"):
         raise store.damaged(path, "its checksum is not the one that was stored with it")
+    content = np.fromfile(path, dtype=np.uint8)
     try:
-        return faiss.deserialize_index(np.fromfile(path, dtype=np.uint8))
+        with _limits(len(content)):
+            return faiss.deserialize_index(content)
+    except MemoryError:
+        raise store.damaged(path, "it claims more embeddings than fit into memory") from None
     except RuntimeError as error:
         raise StorageError(
             f"{path} was written by faiss {about.get('faiss')} and this is faiss {faiss.__version__}, which cannot "
             f"read it ({_reason(error)}). Install that version, or run the recipe again."
         ) from None
+
+
+@contextlib.contextmanager
+def _limits(size: int) -> Iterator[None]:
+    """Let faiss allocate no vector, and run no loop, that is larger than the `size` bytes it reads, if it can."""
+    names = [f"deserialization_{what}_limit" for what in ("vector_byte", "loop")]
+    before = {name: getattr(faiss, f"get_{name}")() for name in names if hasattr(faiss, f"set_{name}")}
+    try:
+        for name in before:
+            getattr(faiss, f"set_{name}")(size)
+        yield
+    finally:
+        for name, limit in before.items():
+            getattr(faiss, f"set_{name}")(limit)
 
 
 def call(action: Callable[[], Any], what: str) -> Any:

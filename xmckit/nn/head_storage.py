@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from xmckit import store
 from xmckit.components.indexes import named_index
 from xmckit.context import Context
-from xmckit.errors import DataError, UsageError
+from xmckit.errors import DataError, PluginError, UsageError
 from xmckit.nn.network import Network, Widened
 from xmckit.nn.shortlist import Indexes
 from xmckit.nn.training import Epoch
@@ -110,6 +110,8 @@ def _new_network(folder: Path, new_network: Callable[[], Network], sizes: dict[s
         network.fold()
     except ValidationError as error:
         raise store.damaged(folder / PARAMS, f"the encoder's parameters: {store.reasons(error)}") from None
+    except PluginError as error:
+        raise PluginError(f"{folder / PARAMS}: {error}") from error
     except NotImplementedError:
         raise
     except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError, UsageError) as error:
@@ -134,10 +136,13 @@ def _check_tensors(path: Path, tensors: dict[str, Any], network: Network) -> Non
 
 def load_indexes(state: HeadState, folder: Path, context: Context) -> Indexes | None:
     """Load the indexes that `save_head` saved; None for a head without indexes."""
-    indexes = [
-        named_index(context.load("indexer", use, folder / f"index-{number}"), use)
-        for number, use in enumerate(state.indexes)
-    ]
+    indexes = []
+    for number, use in enumerate(state.indexes):
+        try:
+            context.resolve("indexer", use)
+        except PluginError as error:
+            raise PluginError(f"{folder / STATE}: {error}") from error
+        indexes.append(named_index(context.load("indexer", use, folder / f"index-{number}"), use))
     return Indexes(indexes, state.sizes["labels"], state.known) if indexes else None
 
 
