@@ -10,7 +10,7 @@ variable, by a power of two changes neither the problem nor any mantissa, and ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,21 +55,18 @@ class LinearSystem:
         """Return the sign that each of the rows `ids` must have for these active labels."""
         return np.where(np.isin(ids, active) | (ids == self.labels), 1.0, -1.0)
 
-    def clash(self, ids: np.ndarray, active: np.ndarray) -> list[int]:
+    def clash(self, ids: Collection[int], active: Collection[int]) -> list[int]:
         """Return one or two of the rows `ids` that must not be 0 at the same time; empty if all of them may be 0.
 
         t is positive. Rule "sign": an active logit is positive. Rule "topk": equal logits are ranked by label id, so
         an active label must not be equal to another label with a lower id.
         """
-        if (ids == self.labels).any():
+        if self.labels in ids:
             return [self.labels]
-        on = np.isin(ids, active)
-        if not on.any():
-            return []
-        last = int(ids[on].max())
-        if self.rule == "sign":
-            return [last]
-        first = int(ids[~on].min(initial=self.labels))
+        last = max((index for index in ids if index in active), default=-1)
+        if last < 0 or self.rule == "sign":
+            return [last] if last >= 0 else []
+        first = min((index for index in ids if index not in active), default=last)
         return [last, first] if first < last else []
 
 

@@ -78,7 +78,7 @@ class ChebyshevSolver:
         if rows.rank() == system.width:  # only the zero vector satisfies all inequalities
             if by_tie is None:
                 return verdict
-        elif system.clash(labels, assignment.active):
+        elif system.clash(labels.tolist(), set(assignment.active.tolist())):
             return verdict
         else:
             by_tie = Verdict(UNRESOLVED)

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from xmckit_argmax.proofs.prover import Prover
 
 ROWS_TO_ADD = 40
+ROWS_AT_ONCE = 256  # between two looks at the clock
 SCALES_TO_TRY = 33
+SMALL = 2.0**-1000  # smaller floats may have fewer than 53 bits once they are scaled
 LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -31,7 +33,9 @@ class ExactDecision:
 
     def __init__(self, prover: Prover, assignment: Assignment, deadline: float):
         self.prover, self.system, self.assignment, self.deadline = prover, prover.system, assignment, deadline
-        self._signed: dict[int, tuple[Integers, int]] = {}
+        self._active = frozenset(assignment.active.tolist())
+        self._rows: dict[int, Integers] = {}
+        self._powers: dict[int, int] = {}
 
     def decide(self, ids: np.ndarray, *, if_infeasible: bool = False) -> Verdict | None:
         """Return the verdict, starting with the rows `ids`.
@@ -42,17 +46,20 @@ class ExactDecision:
         working = [*ids.tolist(), *([self.system.labels] if self.system.biased else [])]
         working = list(dict.fromkeys(working))
         while True:
-            short = {index: tied.restrict(self._row(index)) for index in working}
+            self._load(working)
+            short = {index: tied.restrict(self._rows[index]) for index in working}
             vanished = [index for index in working if not any(short[index])]
-            clash = self.system.clash(np.asarray([*tied.rows, *vanished], dtype=np.int64), self.assignment.active)
+            clash = self.system.clash([*tied.rows, *vanished], self._active)
             if clash:
                 return self._refute(tied, clash)
             working = [index for index in working if any(short[index])]
             outcome = exact.decide([short[index] for index in working], self.deadline)
             if isinstance(outcome, exact.Combination):
                 weights = {working[place]: part for place, part in zip(outcome.rows, outcome.multipliers, strict=True)}
-                tied.add({index: self._row(index) for index in weights}, weights)
-                working = [*(index for index in working if index not in weights)]
+                if not tied.rows and self.system.clash(weights, self._active):
+                    return self._unargmaxable(weights)  # it has no row too many
+                tied.add({index: self._rows[index] for index in weights}, weights)
+                working = [index for index in working if index not in weights]
                 continue
             if if_infeasible and not tied.rows:
                 return None
@@ -62,33 +69,31 @@ class ExactDecision:
                 return self._argmaxable(point, None if tied.rows else np.asarray(working))
             working += [*vanished, *new]
 
-    def _row(self, index: int) -> Integers:
-        return self._with_power(index)[0]
-
-    def _with_power(self, index: int) -> tuple[Integers, int]:
-        """Return the row as integers, with the sign of the assignment, and the power of two that scaled it."""
-        if index not in self._signed:
-            (self._signed[index],) = self.prover.signed_rows(self.assignment, np.asarray([index]))
-        return self._signed[index]
+    def _load(self, ids: Sequence[int]) -> None:
+        """Make sure that the rows are there as integers, with the signs of the assignment and their powers of two."""
+        new = [index for index in ids if index not in self._rows]
+        for index, (row, power) in zip(
+            new, self.prover.signed_rows(self.assignment, np.asarray(new, dtype=np.int64)), strict=True
+        ):
+            self._rows[index], self._powers[index] = row, power
 
     # The label set cannot be output
 
     def _refute(self, tied: TiedRows, clash: Sequence[int]) -> Verdict:
         """Return unargmaxable, with a combination that ties the rows that must not be tied."""
-        extra = {index: self._row(index) for index in clash if index not in tied.rows}
+        extra = {index: self._rows[index] for index in clash if index not in tied.rows}
         weights = tied.combine(extra, dict.fromkeys(extra, Fraction(1)))
-        rows = {index: self._row(index) for index in weights}
         for kept in [[index] for index in clash] + [list(clash)]:
-            fewer = exact.smaller_combination(rows, weights, kept)
-            if self.system.clash(np.asarray(list(fewer)), self.assignment.active):
+            fewer = exact.smaller_combination(self._rows, weights, kept)
+            if self.system.clash(fewer, self._active):
                 break
         return self._unargmaxable(fewer, kept)
 
-    def _unargmaxable(self, weights: Weights, kept: Sequence[int]) -> Verdict:
+    def _unargmaxable(self, weights: Weights, kept: Sequence[int] = ()) -> Verdict:
         """Return the verdict with multipliers of the rows of W; they follow from those of `kept`, which come last."""
         largest = max(weights.values())
         labels = sorted((index for index in weights if index < self.system.labels), key=lambda i: (i in kept, i))
-        powers = np.asarray([self._with_power(index)[1] for index in labels], dtype=np.int64)
+        powers = np.asarray([self._powers[index] for index in labels], dtype=np.int64)
         relative = np.asarray([float(weights[index] / largest) for index in labels])
         certificate = np.asarray(labels, dtype=np.int64), exact.times_powers(relative, powers - powers[:1])
         return Verdict(UNARGMAXABLE, "exact", certificate=certificate, eps=UNARGMAXABLE)
@@ -98,19 +103,22 @@ class ExactDecision:
     def _rows_to_add(self, point: Integers, known: set[int], *, strictly: bool) -> list[int]:
         """Return rows that the point violates and that are not `known`; with `strictly`, rows that are 0 count too."""
         zero, negative = self._not_positive(point)
-        zero_ids = np.asarray(zero, dtype=np.int64)
-        clash = self.system.clash(zero_ids, self.assignment.active)
-        wrong = [*negative, *clash, *(zero if strictly else [])]
+        wrong = [*negative, *self.system.clash(zero, self._active), *(zero if strictly else [])]
         return [index for index in dict.fromkeys(wrong) if index not in known][:ROWS_TO_ADD]
 
     def _not_positive(self, point: Integers) -> tuple[list[int], list[int]]:
         """Return the rows that are 0 and those that are negative at the point; floats sort out the clear cases."""
-        doubtful = self.prover.doubtful_rows(self.assignment, self._as_floats(point))
+        floats = self._as_floats(point)
+        underflow = any(
+            number and abs(rounded) < SMALL for number, rounded in zip(point, floats.tolist(), strict=False)
+        )
+        doubtful = self.prover.doubtful_rows(self.assignment, None if underflow else floats).tolist()
         zero, negative = [], []
-        for count, index in enumerate(doubtful.tolist()):
-            if count % 256 == 0:
+        for count, index in enumerate(doubtful):
+            if count % ROWS_AT_ONCE == 0:
                 exact.check_time(self.deadline)
-            product = exact.dot(self._row(index), point)
+                self._load(doubtful[count : count + ROWS_AT_ONCE])
+            product = exact.dot(self._rows[index], point)
             if product == 0:
                 zero.append(index)
             elif product < 0:

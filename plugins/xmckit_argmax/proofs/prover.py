@@ -187,11 +187,16 @@ class Prover:
             margins[t] = best_margin(values, -signs * slopes, lengths[t])
         return margins
 
-    def doubtful_rows(self, assignment: Assignment, plain: np.ndarray) -> np.ndarray:
-        """Return the ids of the rows that are not proved positive at a vector that rounds to the floats `plain`."""
-        V, sound = scaled_vectors(plain[None], self.system.columns)
+    def doubtful_rows(self, assignment: Assignment, plain: np.ndarray | None) -> np.ndarray:
+        """Return the ids of the rows that are not proved positive at a vector that rounds to the floats `plain`.
+
+        All rows are doubtful if there are no floats near the vector (None).
+        """
         rows, (active,) = self._rows([assignment])
         ids = np.arange(len(self.system.rows))[rows]
+        if plain is None:
+            return ids
+        V, sound = scaled_vectors(plain[None], self.system.columns)
         if not sound[0]:
             return ids
         products = all_products(self.rows[rows], V)[0]

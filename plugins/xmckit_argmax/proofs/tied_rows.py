@@ -35,7 +35,7 @@ class TiedRows:
 
     def restrict(self, row: Integers) -> Integers:
         """Return the row as a function of the coordinates in the space that is left; zero if the row is tied too."""
-        return [exact.dot(row, direction) for direction in self._basis]
+        return [exact.dot(row, direction) for direction in self._basis] if self.rows else row
 
     def lift(self, point: Iterable[Fraction]) -> Integers:
         """Return the vector with these coordinates, or a multiple of it; without coordinates, the zero vector."""
