@@ -34,7 +34,9 @@ AnySolver = Solver | ToleranceSolver | ChebyshevSolver
 
 class ArgmaxParams(Params):
     mode: Literal["proof", "chebyshev"] = Field(
-        "proof", description='"chebyshev": solve the paper\'s linear programme by HiGHS, far slower, for its radii.'
+        "proof",
+        description='"chebyshev": solve the paper\'s linear programme by HiGHS, far slower, for its radii. It knows no '
+        "ties: sets that only ties output stay unresolved.",
     )
     margin: Literal["any", "largest"] = Field(
         "any",
@@ -49,11 +51,16 @@ class ArgmaxParams(Params):
     memory: int = Field(1024, ge=1, description="MiB that a worker may use besides the weights; may lower `batch`.")
     replay: bool = Field(True, description="Run each witness through the head's own scorer.")
     box: float = Field(1e4, gt=0, le=1e100, description="Bound on the entries of x in the paper's linear programme.")
-    eps: float = Field(1e-8, ge=0, le=1e100, description="Least radius that the paper's linear programme accepts.")
+    eps: float = Field(
+        1e-8, ge=0, le=1e100, description="Least radius that the paper's linear programme accepts; ties have none."
+    )
 
 
 class ArgmaxVerifier(Configured):
-    """Verify label sets as in Grivas et al. (2024), section 3, with another solver and a proof of every verdict."""
+    """Verify label sets as in Grivas et al. (2024), section 3, with another solver and a proof of every verdict.
+
+    A set that a tie outputs, by the rule of the decision, is argmaxable too; the paper's answers at eps leave ties out.
+    """
 
     Params: ClassVar[type[Params]] = ArgmaxParams
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks are not installed
 from benchmarks.reliability.verdicts import KINDS, attack, figures
 
 MOST_UNRESOLVED = 0.005
