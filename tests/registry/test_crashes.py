@@ -96,6 +96,15 @@ def test_no_exception_of_a_plugin_ends_the_process(installed, error, place):
     assert installed.files == []
 
 
+def test_a_plugin_that_raises_keyboard_interrupt_in_a_background_job(installed):
+    """A shell without job control starts such jobs with SIGINT ignored."""
+    installed.write("raise KeyboardInterrupt")
+    shell = f"trap '' INT; exec {PROGRAM} plugins ls"
+    done = subprocess.run(["sh", "-c", shell], env=installed.variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "it raised on import: KeyboardInterrupt" in done.stdout
+
+
 def test_a_changed_plugin_is_tried_again_and_so_is_a_new_version(installed):
     installed.write("import os\nos._exit(7)")
     installed.call("--help", code=7)

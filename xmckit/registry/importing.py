@@ -41,11 +41,13 @@ def watch_interrupts() -> Iterator[Callable[[], bool]]:
         pressed = True
         signal.default_int_handler(number, frame)
 
+    before = signal.getsignal(signal.SIGINT)
     try:
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            raise ValueError("somebody else handles it")
-        signal.signal(signal.SIGINT, on_interrupt)
-    except ValueError:  # or this is not the main thread: assume that it was pressed
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, on_interrupt)
+        elif before not in (signal.SIG_IGN, signal.SIG_DFL):  # then Ctrl-C raises nothing, as in a background job
+            raise ValueError("somebody else handles Ctrl-C")
+    except ValueError:  # or this is not the main thread
         yield lambda: True
         return
     try:

@@ -15,7 +15,9 @@ from xmckit_argmax.proofs.float_bounds import SLIGHTLY_MORE, gamma
 VECTORS = 32  # numbers that a loop takes at a time; a remainder would go one by one
 LEAST = 2.0**-1022  # more than a product can lose by underflow
 
-_any_order = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"}, error_model="numpy")
+_ANY_ORDER = {"reassoc", "contract", "nsz"}
+_any_order = njit(cache=True, nogil=True, fastmath=_ANY_ORDER, error_model="numpy")
+_part = njit(nogil=True, fastmath=_ANY_ORDER, error_model="numpy", forceinline=True)  # see search.active_set
 
 
 @_any_order
@@ -107,7 +109,7 @@ def _prove(C, a, B, rounding, more, proved, multipliers):  # type: ignore[no-unt
         proved[at] = positive
 
 
-@_any_order
+@_part
 def _defect(C, B, sums, rounding, first, second):  # type: ignore[no-untyped-def]
     """Bound ‖I − B·C‖∞, rounding included; nan if an entry is nan. `sums` are the row sums of |C|.
 
@@ -140,14 +142,14 @@ def _defect(C, B, sums, rounding, first, second):  # type: ignore[no-untyped-def
     return largest
 
 
-@_any_order
+@_part
 def _subtract(C, estimate, minus_a, residual):  # type: ignore[no-untyped-def]
     """Set residual = −a − C·estimate."""
     for i in range(C.shape[0]):
         residual[i] = minus_a[i] - _dot(C[i], estimate)
 
 
-@_any_order
+@_part
 def _dot(a, b):  # type: ignore[no-untyped-def]
     total = 0.0
     for c in range(a.shape[0]):
@@ -155,7 +157,7 @@ def _dot(a, b):  # type: ignore[no-untyped-def]
     return total
 
 
-@_any_order
+@_part
 def _dot_of_magnitudes(a, b):  # type: ignore[no-untyped-def]
     total = 0.0
     for c in range(a.shape[0]):
@@ -163,7 +165,7 @@ def _dot_of_magnitudes(a, b):  # type: ignore[no-untyped-def]
     return total
 
 
-@_any_order
+@_part
 def _sum_of_magnitudes(a):  # type: ignore[no-untyped-def]
     total = 0.0
     for c in range(a.shape[0]):

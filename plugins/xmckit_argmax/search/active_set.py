@@ -11,6 +11,8 @@ Nothing here is a proof: the compiler may reorder the arithmetic, and prover.py 
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from numba import njit
 
@@ -28,8 +30,12 @@ ROUGHLY = 2e-7  # times columns and length of v: the error bound of products in 
 SHORT = 1e30  # longer vectors do not fit single precision
 VECTORS = 32  # numbers that a loop takes at a time
 
-_fast = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, error_model="numpy")
-_least = njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"}, error_model="numpy")  # vectorises minima
+# Parts are inlined by force. Otherwise a process that compiles a kernel calls its parts, and one that loads it from
+# numba's cache uses the copies in it, which LLVM has optimised once more: their sums differ in the last bits.
+_part = functools.partial(njit, nogil=True, error_model="numpy", forceinline=True)
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
+_fast = _part(fastmath=_FAST)
+_least = _part(fastmath={"reassoc", "nnan", "nsz"})  # vectorises minima
 
 
 @_fast
@@ -345,7 +351,7 @@ def _solve(  # type: ignore[no-untyped-def]  # noqa: C901  # a kernel, see below
             q -= 1
 
 
-@_fast
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
 def solve_batch(  # type: ignore[no-untyped-def]
     rows, norms, units, ids, signs, counts, width, v, Q, R, active, multipliers, is_active, state, enough, most,
     dependent, closely, slots, outcome

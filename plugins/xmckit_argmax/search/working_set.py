@@ -12,7 +12,9 @@ GROUP = 32
 LEAST_SETS, TIMES_AS_OFTEN, MOST_FAMILIAR = 3, 8, 128
 FIRST_LESSON = 32  # assignments before the familiar rows are first chosen; this doubles each time
 
-_kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz", "reassoc"})
+_FAST = {"nnan", "nsz", "reassoc"}
+_kernel = njit(cache=True, nogil=True, error_model="numpy", fastmath=_FAST)
+_part = njit(nogil=True, error_model="numpy", fastmath=_FAST, forceinline=True)  # see active_set
 
 
 class FamiliarRows:
@@ -93,7 +95,7 @@ def add_worst(  # type: ignore[no-untyped-def]
         added[t] = end - count
 
 
-@_kernel
+@_part
 def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-untyped-def]
     """Multiply products by −s; return the largest, and write the largest of each group to `maxima`."""
     for k in range(labels.shape[0]):
@@ -117,14 +119,14 @@ def _to_deficits(products, labels, last_is_active, maxima):  # type: ignore[no-u
     return worst
 
 
-@_kernel
+@_part
 def _nth_largest(values, rank):  # type: ignore[no-untyped-def]
     """Return the `rank`-th largest value, or −inf if there are fewer."""
     below = values.shape[0] - rank
     return np.partition(values, below)[below] if below >= 0 else np.float32(-np.inf)
 
 
-@_kernel
+@_part
 def _join(deficits, maxima, cut, in_set, ids, count, room):  # type: ignore[no-untyped-def]
     for group in range(maxima.shape[0]):
         if maxima[group] >= cut:
@@ -136,7 +138,7 @@ def _join(deficits, maxima, cut, in_set, ids, count, room):  # type: ignore[no-u
     return count
 
 
-@_kernel
+@_part
 def _set_signs(ids, signs, first, end, labels, last):  # type: ignore[no-untyped-def]
     for j in range(first, end):
         signs[j] = 1.0 if ids[j] == last else -1.0

@@ -18,6 +18,7 @@ underflows, tiny k. Those rows, and float64, go to `safeguarded`.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -53,6 +54,9 @@ SMALL_STEP_FOR_Y, SMALL_STEP_FOR_LOSS = 0.3, 0.03
 # it in every access keeps loops from being vectorised.
 _EXACT = {"contract", "nsz"}
 _SUMS = {"contract", "nsz", "reassoc"}
+# Parts are inlined by force. Otherwise a process that compiles a kernel calls its parts, and one that loads it from
+# numba's cache uses the copies in it, which LLVM has optimised once more: their sums differ in the last bits.
+_part = functools.partial(njit, nogil=True, error_model="numpy", forceinline=True)
 intrinsic: Any = extending.intrinsic  # mypy takes its typing context for an argument of the call
 _one = np.float32(1.0)
 _zero = np.float32(0.0)
@@ -110,7 +114,7 @@ def _borrow(typing_context: Any, array: Any) -> Any:
     return array(array), generate
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_EXACT)
+@_part(fastmath=_EXACT)
 def _exp(x):  # type: ignore[no-untyped-def]
     """Return e^x for x ≤ 0 in float32 with relative error 2e-7, without branches; 0 below −87, NaN for NaN.
 
@@ -130,7 +134,7 @@ def _exp(x):  # type: ignore[no-untyped-def]
     return _zero if x < LOWEST_EXPONENT else p * power
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _largest(x, start, count):  # type: ignore[no-untyped-def]
     """Return the maximum. It may be anything if there is a NaN: the sums detect that."""
     top = np.float32(-3e38)
@@ -139,7 +143,7 @@ def _largest(x, start, count):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+@_part(fastmath=_SUMS)
 def _powers(x, start, count, top, weights, at):  # type: ignore[no-untyped-def]
     """Store w = e^{x−top} and return Σw, Σw², Σw³, Σw⁴."""
     first = second = third = fourth = _zero
@@ -156,7 +160,7 @@ def _powers(x, start, count, top, weights, at):  # type: ignore[no-untyped-def]
     return first, second, third, fourth
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+@_part(fastmath=_SUMS)
 def _moments(weights, at, count, t):  # type: ignore[no-untyped-def]
     """Return, at v = t·w: Σy over v < 1 less Σ(1−y) over v ≥ 1, the number of v ≥ 1, Σh, Σhy, Σhy², Σhy³."""
     excess = above = h0 = h1 = h2 = h3 = _zero
@@ -177,7 +181,7 @@ def _moments(weights, at, count, t):  # type: ignore[no-untyped-def]
     return excess, above, h0, h1, h2, h3
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+@_part(fastmath=_SUMS)
 def _write_block(weights, at, count, t, y, start):  # type: ignore[no-untyped-def]
     total = _zero
     source, target = np.uint64(at), np.uint64(start)
@@ -189,7 +193,7 @@ def _write_block(weights, at, count, t, y, start):  # type: ignore[no-untyped-de
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+@_part(fastmath=_SUMS)
 def _write_slope_block(weights, at, count, t, factor, slope, start):  # type: ignore[no-untyped-def]
     source, target = np.uint64(at), np.uint64(start)
     for i in range(np.uint64(count)):
@@ -198,7 +202,7 @@ def _write_slope_block(weights, at, count, t, factor, slope, start):  # type: ig
         slope[target + i] = (v * r) * (r * factor)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _next_t(t, step, low, high):  # type: ignore[no-untyped-def]
     """Return t·(1+step) if it is inside the bracket, otherwise a t that halves it (in ν) or widens the search."""
     proposed = t * (1.0 + step)
@@ -209,13 +213,13 @@ def _next_t(t, step, low, high):  # type: ignore[no-untyped-def]
     return 20.0 * t
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _round_up(count):  # type: ignore[no-untyped-def]
     """Round `count` up, so that vectorised loops over it have no remainder. Padding has weight 0."""
     return (count + LANES - 1) // LANES * LANES
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
     """Copy the last block of a row to the spare one, fill that up with masked labels, and return the maximum."""
     source, target = np.uint64(start), np.uint64(edge)
@@ -228,7 +232,7 @@ def _fill_edge(x, start, count, weights, edge):  # type: ignore[no-untyped-def]
     return top
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
     """Fill the blocks' weights, maxima and power sums, and return the largest maximum."""
     highest = np.float32(-3e38)
@@ -248,7 +252,7 @@ def _summarise(x, start, stop, weights, table):  # type: ignore[no-untyped-def]
     return highest
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
     """Make the blocks' power sums relative to `highest`, and return their totals."""
     p1 = p2 = p3 = p4 = 0.0
@@ -267,7 +271,7 @@ def _rescale(blocks, highest, table):  # type: ignore[no-untyped-def]
     return p1, p2, p3, p4
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _split(blocks, t, table):  # type: ignore[no-untyped-def]
     """List the blocks that the series does not cover at t, with a reserve; return their number and the power sums of
     all the others.
@@ -286,7 +290,7 @@ def _split(blocks, t, table):  # type: ignore[no-untyped-def]
     return listed, p1, p2, p3, p4
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _solve(x, start, stop, k, small, weights, table):  # type: ignore[no-untyped-def]
     """Return (whether it succeeded, t = e^{ν+m}, m, Σh there).
 
@@ -335,7 +339,7 @@ def _solve(x, start, stop, k, small, weights, table):  # type: ignore[no-untyped
     return False, 0.0, 0.0, 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _solve_group(x, width, ks, row, size, small, weights, table):  # type: ignore[no-untyped-def]
     """Solve `size` rows of one block at once, with one evaluation of Σy each. ROOT is 0 where that is not enough.
 
@@ -367,13 +371,13 @@ def _solve_group(x, width, ks, row, size, small, weights, table):  # type: ignor
         table[r, ROOT] = table[r, ROOT] * (1.0 + step) if abs(step) < small or abs(f) <= 1e-6 * h0 else 0.0
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _slope_after(step, h0, h1, h2, h3):  # type: ignore[no-untyped-def]
     """Return Σh at t·(1+step), to third order."""
     return h0 + step * (h0 - 2.0 * h1 + step * (3.0 * h2 - 2.0 * h1) + step * step * (3.0 * h2 - 4.0 * h3))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _project_short(start, stop, k, t, slope, y, weights, at):  # type: ignore[no-untyped-def]
     """Fill y and return whether its sum is k."""
     for _ in range(3):
@@ -384,7 +388,7 @@ def _project_short(start, stop, k, t, slope, y, weights, at):  # type: ignore[no
     return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _project(x, start, stop, k, y, weights, table):  # type: ignore[no-untyped-def]
     """Fill y and return whether its sum is k."""
     solved, t, _, slope = _solve(x, start, stop, k, SMALL_STEP_FOR_Y, weights, table)
@@ -401,7 +405,7 @@ def _project(x, start, stop, k, y, weights, table):  # type: ignore[no-untyped-d
     return False
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+@_part(fastmath=_SUMS)
 def _weighted_sums(y, g, start, stop):  # type: ignore[no-untyped-def]
     """Return Σh and Σhg over a block."""
     one = y.dtype.type(1.0)
@@ -413,7 +417,7 @@ def _weighted_sums(y, g, start, stop):  # type: ignore[no-untyped-def]
     return total, product
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SUMS)
+@_part(fastmath=_SUMS)
 def _pull_back(y, g, start, stop, mean, slope):  # type: ignore[no-untyped-def]
     one = y.dtype.type(1.0)
     for i in range(np.uint64(start), np.uint64(stop)):
@@ -435,7 +439,7 @@ def pull_back(y, g, slope, means, width, first, last):  # type: ignore[no-untype
         _pull_back(y, g, start, stop, y.dtype.type(means[row]), slope)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@_part()
 def _loss(  # type: ignore[no-untyped-def]
     x, start, stop, k, labels, factors, begin, end, missing, slope, weights, table
 ):
