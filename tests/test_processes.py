@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import json
 import os
 import pickle
 import signal
@@ -21,6 +22,7 @@ import pytest
 from xmckit import processes, store
 from xmckit.components.executors import ProcessExecutor
 from xmckit.processes import ProcessPool, WorkerDied, command, describe_exit, end_with_stdin, environment, start
+from xmckit.registry.importing import import_file
 
 
 def report(path: str) -> None:
@@ -208,6 +210,14 @@ def test_large_arrays_are_shared_and_small_ones_are_copies(pool, tmp_path, monke
     found = list(pool.map(functools.partial(look, large, small), [5.0, 6.0], workers=2))
     assert found == [(large.sum(), False, 5.0), (large.sum(), False, 6.0)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_finds_the_module_of_a_plugin_file_but_no_other_file_beside_it(pool, tmp_path):
+    (tmp_path / "my_file_plugin.py").write_text("import json\ndef where(item):\n    return __file__, json.__file__\n")
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    module = import_file(tmp_path / "my_file_plugin.py")
+    expected = (str(tmp_path / "my_file_plugin.py"), json.__file__)
+    assert list(pool.map(module.where, range(3), workers=2)) == [expected] * 3
 
 
 def test_a_caller_that_wants_no_more_ends_the_work(pool):

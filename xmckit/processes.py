@@ -25,6 +25,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from importlib.machinery import ModuleSpec
 from typing import IO, Any
 
 from xmckit.errors import name_file_in_errors
@@ -206,7 +207,7 @@ class _Function:
 
         content = _dumps(function, keep_inside)
         self.file = _write_arrays(large) if large else ""
-        self.message = _dumps((content, self.file, [view.nbytes for view in large]))
+        self.message = _dumps((content, self.file, [view.nbytes for view in large], _file_modules()))
 
     def __enter__(self) -> _Function:
         return self
@@ -214,6 +215,18 @@ class _Function:
     def __exit__(self, *_: object) -> None:
         if self.file:
             _remove(self.file)
+
+
+def _file_modules() -> dict[str, str]:
+    """Return the modules that were imported from files outside the path, such as those of `--plugin`."""
+    folders = set(search_path())
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    return {
+        name: file
+        for name, file in files.items()
+        if name.isidentifier() and name != "__main__" and file and file.endswith(".py")
+        and os.path.basename(file) != "__init__.py" and os.path.dirname(file) not in folders
+    }  # fmt: skip
 
 
 def _write_arrays(views: Sequence[memoryview]) -> str:
@@ -312,8 +325,22 @@ def _read_requests(incoming: IO[bytes], requests: queue.SimpleQueue[tuple[bytes,
         os._exit(1)
 
 
-def _load_function(content: bytes, file: str, sizes: Sequence[int]) -> Callable[[Any], Any]:
+class _FileFinder:
+    """Find the modules of `_file_modules`, if nothing else finds them."""
+
+    def __init__(self, files: Mapping[str, str]):
+        self.files = files
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        from importlib.util import spec_from_file_location
+
+        return spec_from_file_location(name, self.files[name]) if name in self.files else None
+
+
+def _load_function(content: bytes, file: str, sizes: Sequence[int], modules: Mapping[str, str]) -> Callable[[Any], Any]:
     """Return the function; its large arrays are views of the file, read-only and shared by all workers."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _FileFinder)]
+    sys.meta_path.append(_FileFinder(modules))
     buffers, at = [], 0
     if file:
         with open(file, "rb") as stream:
