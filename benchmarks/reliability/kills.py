@@ -224,7 +224,7 @@ class Attack:
         if listed.exit_code or "left out" in listed.output:
             wrong.append(f"runs ls: {listed.output}")
         wrong += [f"after the kill: {text}" for text in damage(self.root)]
-        stopped = find_runs(self.root, lambda error: wrong.append(str(error)))
+        stopped = find_runs(self.root, lambda *found: wrong.append(str(found[-1])))
         if len(stopped) > 1:
             wrong.append(f"{len(stopped)} runs")
         finished = self.run(self.root, stopped[0].path if stopped else None)
@@ -286,7 +286,7 @@ def leftovers(root: Path) -> list[str]:
     return [
         str(path)
         for path in root.rglob("*")
-        if path.name.startswith(store.TEMPORARY) or path.name == "scratch" or path.name.endswith((".lock", ".damaged"))
+        if path.name.startswith(store.TEMPORARY) or path.name == "scratch" or path.suffix == ".lock"
         if path.name != ".lock"  # the run's own lock file stays
     ]
 

@@ -18,9 +18,8 @@ from xmckit.context import Progress, silent
 from xmckit.errors import StorageError, UsageError, XmckitError, one_line
 from xmckit.pipeline.cache import check_cache, is_stage_key, lock_file
 from xmckit.runs import Run, layout
-from xmckit.runs.records import Manifest
-
-_SET_ASIDE = f"{layout.MANIFEST}.damaged"
+from xmckit.runs.records import RUN_FORMAT, Manifest
+from xmckit.runs.run import utc_now
 
 
 @dataclass
@@ -129,11 +128,11 @@ class _Checker:
             self._check_stage(_StageFolder(folder.parent, str(run.path), name, None))
 
     def _open_damaged(self, folder: Path) -> Run | None:
-        """Return the run of a manifest whose checksum is wrong, if it can still be read; with repair it is mended."""
+        """Return the run of a damaged manifest, if it can still be read; with repair it is written again."""
         path = folder / layout.MANIFEST
         damage = self.report.damaged[-1]
         try:
-            manifest = store.check_type(path, store.read_json(path), Manifest)
+            manifest: Manifest | None = store.check_type(path, store.read_json(path), Manifest)
         except StorageError:
             manifest = None
         if not self._repair:
@@ -141,16 +140,14 @@ class _Checker:
         with self._locked(folder, damage) as mine:
             if not mine:
                 return None
-            if manifest is None:
-                path.rename(folder / _SET_ASIDE)
-                damage.repair = f"set aside as {_SET_ASIDE}: the folder is no run any more"
-                self._next(
-                    f"xmckit run {folder / layout.RESOLVED}", "repeats the run; sound stages come from the cache"
-                )
+            try:
+                manifest = manifest or _new_manifest(folder)
+            except XmckitError as error:
+                damage.why += f"; not repaired, because the recipe beside it cannot be used: {one_line(error)}"
                 return None
             run = Run(folder, manifest)
-            run.update(status="interrupted", error=f"{layout.MANIFEST} was damaged; `xmckit runs check` mended it")
-            damage.repair = "written again from what can be read"
+            run.update(status="interrupted", error=f"{layout.MANIFEST} was damaged; `xmckit runs check` wrote it again")
+            damage.repair = "written again"
             self._resume(run)
             return run
 
@@ -292,6 +289,22 @@ class _Checker:
         text = f"{command}   # {why}"
         if text not in self.report.next:
             self.report.next.append(text)
+
+
+def _new_manifest(folder: Path) -> Manifest:
+    """Return the manifest of a run of which only the recipe is known: `--resume` takes its stages one by one."""
+    from xmckit.recipe import load_recipe
+
+    recipe = load_recipe(folder / layout.RESOLVED)
+    return Manifest(
+        format=RUN_FORMAT,
+        name=recipe.name,
+        identity=store.canonical_sha256(recipe.resolved()),
+        status="interrupted",
+        created=utc_now(),
+        stages=(),
+        files={name: store.file_checksums(folder / name) for name in (layout.RECIPE, layout.RESOLVED)},
+    )
 
 
 def _reason(path: Path, error: Exception) -> str:
