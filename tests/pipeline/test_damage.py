@@ -95,17 +95,12 @@ def test_a_sound_folder_is_said_to_be_sound(root):
 def test_every_damaged_file_is_found_and_no_other(root):
     for path in stored_files(root):
         content, times = path.read_bytes(), path.stat()
-        for position in (0, len(content) // 2, len(content) - 1):
-            flip(path, position)
-            found = {(damage.run, damage.file) for damage in check(root).damaged}
-            path.write_bytes(content)
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-            name = path.name
-            if path.suffix == ".json" and not found:
-                assert position in (0, len(content) - 1)  # a space or the end of a line, in a record
-                continue
-            assert len(found) == 1, (path, position, found)
-            assert next(iter(found))[1].endswith(name)
+        flip(path)
+        found = {(damage.run, damage.file) for damage in check(root).damaged}
+        path.write_bytes(content)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert len(found) == 1, (path, found)
+        assert next(iter(found))[1].endswith(path.name)
 
 
 @pytest.mark.parametrize("name", ["3-score/metrics.json", "2-head-popularity/head/counts.npz", "0-data/train/Y.npz"])

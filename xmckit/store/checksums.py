@@ -19,6 +19,7 @@ import functools
 import io
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,8 @@ class Flaw:
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object with a checksum of itself."""
-    content = {name: value for name, value in content.items() if name != "checksum"}
+    # As it will be read: keys that are numbers become texts, which sort in another order.
+    content = json.loads(json.dumps({name: value for name, value in content.items() if name != "checksum"}))
     with atomic_file(path, "w") as stream:
         json.dump({**content, "checksum": _digest(canonical(content))}, stream, indent=2, ensure_ascii=False)
         stream.write("\n")
@@ -79,7 +81,7 @@ def seal(folder: Path, content: Mapping[str, Any]) -> None:
     for name, path in _files(folder).items():
         files[name] = file_checksums(path)
         if files[name]["bytes"] > LARGE and os.name == "posix":  # Windows does not replace read-only files
-            path.chmod(path.stat().st_mode & ~0o222)
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
     write_record(folder / STAGE_RECORD, {**content, "files": files})
 
 
