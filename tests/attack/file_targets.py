@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,9 @@ def targets() -> dict[str, Target]:
 # Data ----------------------------------------------------------------------------------------------------------------
 
 
-def _reader(name: str, write: Callable[[Path], None], *, use: str = "auto", **params: Any) -> Target:
-    def read(folder: Path) -> Any:
-        options = {key: folder / value for key, value in params.items()}
-        reader = {} if use == "auto" else {"reader": use}
-        return CONTEXT.build("dataset", {"use": "files", "path": folder, **reader, **options}).read(context=CONTEXT)
-
-    return Target(name, write, read, _use_dataset)
+def _reader(name: str, use: str, write: Callable[[Path], None]) -> Target:
+    reader = CONTEXT.resolve("reader", use)()
+    return Target(name, write, lambda folder: reader.read(folder, context=CONTEXT), _use_dataset)
 
 
 def _use_dataset(dataset: Any) -> None:
@@ -153,14 +150,14 @@ def _rows(form: str) -> Target:
 
 
 def _readers() -> Iterator[Target]:
-    yield _reader("xmc", _converted("xmc"))
-    yield _reader("xmc-splits", _xmc_splits)
-    yield _reader("xmc-matrices", _xmc_matrices)
-    yield _reader("xmc-gz", _packed)
-    yield _reader("svmlight", _svmlight)
-    yield _reader("npz", _full_npz)
-    yield _reader("npz-csc-coo", _other_formats)
-    yield _reader("jsonl", _converted("jsonl", **vars(small_dataset(texts=True))))
+    yield _reader("xmc", "xmc", _converted("xmc"))
+    yield _reader("xmc-splits", "xmc", _xmc_splits)
+    yield _reader("xmc-matrices", "xmc", _xmc_matrices)
+    yield _reader("xmc-gz", "xmc", _packed)
+    yield _reader("svmlight", "svmlight", _svmlight)
+    yield _reader("npz", "npz", _full_npz)
+    yield _reader("npz-csc-coo", "npz", _other_formats)
+    yield _reader("jsonl", "jsonl", _converted("jsonl", **vars(small_dataset(texts=True))))
     yield Target("group-files", _group_files, _read_group_files, lambda dataset: dataset.check())
     yield from map(_rows, FORMATS)
 
@@ -221,11 +218,13 @@ def _stored() -> Iterator[Target]:
 
 
 def _component(kind: str, spec: dict[str, Any], build: Callable[[Any], Any], use: Callable[[Any], Any]) -> Target:
+    component = CONTEXT.resolve(kind, spec["use"])
+
     def write(folder: Path) -> None:
         build(CONTEXT.build(kind, spec)).save(folder)
 
     def read(folder: Path) -> Any:
-        return CONTEXT.load(kind, spec["use"], folder)
+        return component.load(folder, context=CONTEXT)
 
     name = "-".join(str(spec[key]) for key in ("use", "kind", "buckets") if key in spec)
     return Target(name, write, read, use)
@@ -297,9 +296,10 @@ def _models() -> Iterator[Target]:
     yield _head("popularity")
     yield _head("bsl", epochs=2, dim=4)
     yield _head("dft", epochs=2)
-    yield _head("xrlinear", isolated=False)
-    yield _indexer("tree", isolated=False, leaf_size=4, branching=2)
-    for kind in ("flat", "ivf", "hnsw", "pq"):
+    if find_spec("pecos"):
+        yield _head("xrlinear", isolated=False)
+        yield _indexer("tree", isolated=False, leaf_size=4, branching=2)
+    for kind in ("flat", "ivf", "hnsw", "pq") if find_spec("faiss") else ():
         yield _indexer("faiss", kind=kind, dim=8)
     yield _featurizer("tfidf", min_count=1)
     yield _featurizer("tfidf", buckets=64)

@@ -208,12 +208,10 @@ def read_rows(
         raise DataError(message, path=path, line=1) from None
     except parse.TextError as error:
         raise_data_error(path, text, error, expected)
-    for what, declared, seen in (
-        ("features", grammar.features, parsed.features_seen),
-        ("labels", grammar.labels, parsed.labels_seen),
-    ):
-        if declared > parse.LARGEST_INDEX:
-            store.check_claim(path, what, seen, len(text))
+    if grammar.features > parse.LARGEST_INDEX:
+        store.check_claim(path, "features", parsed.features_seen, len(text))
+    if grammar.labels > parse.LARGEST_INDEX:
+        store.check_claim(path, "labels", parsed.labels_seen, len(text))
     return parsed
 
 
