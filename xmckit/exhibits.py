@@ -83,7 +83,7 @@ class Outline:
 Exhibit: TypeAlias = "Table | Histogram | Outline"
 
 
-def stored(component: Any, name: str) -> list[dict[str, Any]]:
+def stored(component: Any, name: str) -> list[Any]:
     """Return the exhibits of a component as JSON values, cut to size; none if it has no `exhibits`."""
     if not offers(component, SupportsExhibits):
         return []
@@ -93,7 +93,7 @@ def stored(component: Any, name: str) -> list[dict[str, Any]]:
     return stored_all(exhibits, name)
 
 
-def stored_all(exhibits: Sequence[Exhibit], name: str) -> list[dict[str, Any]]:
+def stored_all(exhibits: Sequence[Exhibit], name: str) -> list[Any]:
     """Return exhibits as JSON values, cut to size; errors blame the component `name`."""
     return [_exhibit_json(exhibit, name) for exhibit in exhibits]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-from xmckit.errors import DataError, UsageError
+from xmckit.errors import DataError, StorageError, UsageError
 from xmckit.registry import Registry, make_context
 from xmckit.runs import DEFAULT_ROOT, Run, find_run, is_ensemble
 from xmckit.runs.extensions import is_extension, read_extension
@@ -75,26 +76,50 @@ class Model(Labeller):
     context: Context
     top: int = 100  # labels that each head of an ensemble lists, as in the run
     rule: Combining = "average"  # by which several heads are combined, as in the run
+    path: Path | None = None  # of the run
 
     def topk(self, inputs: Sequence[str] | Matrix, k: int = 5) -> TopK:
         deep = _depth(k, self.top, len(self.heads))
-        return _combine([head.predict(X, deep) for head, X in self._heads_with_inputs(inputs)], k, self.rule)
+        X = self.all_features(inputs)
+        with self._explain_misfit():
+            rankings = [self._checked(head.predict(x, deep)) for head, x in zip(self.heads, X, strict=True)]
+        return _combine(rankings, k, self.rule)
 
     def sets(self, inputs: Sequence[str] | Matrix) -> csr_matrix:
-        return _combine_sets([head.labels(X) for head, X in self._heads_with_inputs(inputs)])
+        X = self.all_features(inputs)
+        with self._explain_misfit():
+            sets = [head.labels(x) for head, x in zip(self.heads, X, strict=True)]
+        for one in sets:
+            if one.shape[1] != len(self.label_names):
+                raise self._misfit(f"a head has {one.shape[1]} labels, the data has {len(self.label_names)}")
+        return _combine_sets(sets)
+
+    def _checked(self, ranking: TopK) -> TopK:
+        if ranking.indices.size and (last := int(ranking.indices.max())) >= len(self.label_names):
+            raise self._misfit(f"a head lists label {last}, the data has {len(self.label_names)} labels")
+        return ranking
+
+    def _misfit(self, problem: str) -> StorageError:
+        where = f"{self.path}: " if self.path is not None else ""
+        return StorageError(f"{where}the parts of this model do not belong together: {problem}")
+
+    @contextlib.contextmanager
+    def _explain_misfit(self) -> Iterator[None]:
+        """Name the run in a head's error about rows that its featurizer made."""
+        try:
+            yield
+        except DataError as error:
+            raise self._misfit(str(error)) from error
 
     def features(self, inputs: Sequence[str] | Matrix, head: int = 0) -> Matrix:
         """Return the matrix that one of the heads sees."""
-        return _features_of(inputs, self.featurizers[head], self.context)
+        return _features_of(inputs, self.featurizers[head], self.context, self.path)
 
     def all_features(self, inputs: Sequence[str] | Matrix | Split) -> list[Matrix]:
         """Return the matrix that each head sees; heads with the same featurizer share one."""
         distinct = {id(featurizer): featurizer for featurizer in self.featurizers}
-        X = {key: _features_of(inputs, featurizer, self.context) for key, featurizer in distinct.items()}
+        X = {key: _features_of(inputs, featurizer, self.context, self.path) for key, featurizer in distinct.items()}
         return [X[id(featurizer)] for featurizer in self.featurizers]
-
-    def _heads_with_inputs(self, inputs: Sequence[str] | Matrix) -> Iterable[tuple[Head, Matrix]]:
-        return zip(self.heads, self.all_features(inputs), strict=True)
 
 
 @dataclass(frozen=True)
@@ -142,13 +167,16 @@ def _combine_sets(sets: Sequence[csr_matrix]) -> csr_matrix:
     return combine_sets(sets)
 
 
-def _features_of(inputs: Sequence[str] | Matrix | Split, featurizer: Featurizer, context: Context) -> Matrix:
+def _features_of(
+    inputs: Sequence[str] | Matrix | Split, featurizer: Featurizer, context: Context, path: Path | None
+) -> Matrix:
     """Featurize texts or rows; UsageError if the featurizer cannot take them."""
     split = _as_split(inputs)
     try:
         return featurizer.transform(split, context=context)
     except DataError as error:
-        raise UsageError(f"this model cannot take {'texts' if split.X is None else 'these rows'}: {error}") from None
+        model = "this model" if path is None else f"the model of {path}"
+        raise UsageError(f"{model} cannot take {'texts' if split.X is None else 'these rows'}: {error}") from None
 
 
 def _as_split(inputs: Any) -> Split:
@@ -230,7 +258,7 @@ def _load_run(run: Run, context: Context) -> Model:
         raise UsageError(f"{run.path} has {state}: continue with `xmckit run --resume {run.path}`")
     seen = [run.features_stage(stage.name) for stage in trained]
     featurizers = {name: run.load_featurizer(name, context) for name in seen}
-    chosen: dict[str, Any] = {"top": manifest.top, "rule": manifest.ensemble}
+    chosen: dict[str, Any] = {"top": manifest.top, "rule": manifest.ensemble, "path": run.path}
     return Model(
         [featurizers[name] for name in seen],
         heads,

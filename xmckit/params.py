@@ -89,3 +89,5 @@ class Configured:
             return cls(**params)
         except ValidationError as error:
             raise store.damaged(folder / PARAMS, store.reasons(error)) from None
+        except TypeError as error:  # a key that is the name of a parameter of Python's own
+            raise store.damaged(folder / PARAMS, str(error)) from None

@@ -52,6 +52,7 @@ def inspect(run: str, group: str | None, stage_name: str | None, most: int, root
     record = find_run(run, Path(root))
     name, folder = _label_stage(record, stage_name)
     assignments = read_assignments(folder / PREPROCESSOR)
+    _check_numbers(folder, assignments)
     result: dict[str, Any] = {"run": str(record.path), "stage": name}
     if group is None:
         result |= _summary(record, name, folder, assignments, most)
@@ -81,6 +82,21 @@ def _label_stage(run: Run, wanted: str | None) -> tuple[str, Path]:
         raise UsageError(f"{run.path} has no label stage '{wanted}'{nearest(wanted, stages)} (known: {known})")
     name = wanted if wanted is not None else list(stages)[-1]
     return name, stages[name]
+
+
+def _check_numbers(folder: Path, assignments: Mapping[str, np.ndarray]) -> None:
+    """Raise StorageError if an assignment is about a group, label or row that the stage does not have."""
+    from xmckit import store
+    from xmckit.data.saved import load_split
+    from xmckit_eagle.preprocessor import ASSIGNMENTS
+
+    split = load_split(folder)
+    if split.groups is None:
+        raise store.damaged(folder / "split.json", "the labels of groups were given to rows, and there are no groups")
+    for name, count in (("groups", split.groups.labels.shape[0]), ("labels", split.labels), ("rows", split.rows)):
+        numbers = assignments[name]
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+            raise store.damaged(folder / PREPROCESSOR / ASSIGNMENTS, f"{name}: expected numbers from 0 to {count - 1}")
 
 
 def _summary(run: Run, name: str, folder: Path, assignments: Mapping[str, np.ndarray], most: int) -> dict[str, Any]:
@@ -185,8 +201,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f"{summary['stage']}: {summary['assignments']:,} assignments of {summary['labels']:,} labels of "
         f"{summary['groups']:,} groups to {summary['rows']:,} rows"
     )
-    unplaced = sum(summary["facts"].get("unplaced", {}).values())
-    click.echo(f"{unplaced:,} labels of groups could not be placed; {summary['without_choice']:,} left no choice")
+    unplaced = summary["facts"].get("unplaced", {})
+    count = sum(unplaced.values()) if isinstance(unplaced, dict) else unplaced
+    click.echo(f"{count:,} labels of groups could not be placed; {summary['without_choice']:,} left no choice")
     if summary["mean_confidence"] is None:
         return
     click.echo(f"\nconfidence, {summary['mean_confidence']:.3f} on average")

@@ -216,10 +216,12 @@ def test_damaged_predictions_of_a_run_are_named(runs, tmp_path, change, message)
     shutil.copytree(runs[1].path, tmp_path / "wide" / "old")
     kept = predictions(runs[1].path)
     indices, scores = change(kept.indices, kept.scores)
-    store.write_arrays(tmp_path / "wide" / "old" / "predictions.npz", {"indices": indices, "scores": scores})
-    reseal(tmp_path / "wide" / "old")
+    old = Run.open(tmp_path / "wide" / "old")
+    for folder in (old.path, old.stage_folder("score")):
+        store.write_arrays(folder / "predictions.npz", {"indices": indices, "scores": scores})
+    reseal(old.path)
     with pytest.raises(StorageError, match=rf"predictions\.npz.*{message}"):
-        combine_runs([runs[0], Run.open(tmp_path / "wide" / "old")], "average")
+        combine_runs([runs[0], old], "average")
 
 
 def test_where_an_ensemble_cannot_be_kept(runs, tmp_path):

@@ -229,8 +229,9 @@ def test_metrics_of_other_propensities_are_left_out(folder, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(newest(folder, "poor").path, other)
     kept = store.read_json(other / "metrics.json")
-    store.write_json(other / "metrics.json", {**kept, "propensity": {"A": 0.6, "B": 2.6, "from": "amazon"}})
     runs = [newest(folder, "good"), Run.open(other)]
+    for place in (other, runs[1].stage_folder("score")):
+        store.write_json(place / "metrics.json", {**kept, "propensity": {"A": 0.6, "B": 2.6, "from": "amazon"}})
     found = compare_runs(runs, draws=100)
     assert "PSnDCG@1" in found.systems[0].metrics
     assert "PSnDCG@1" not in found.systems[1].metrics

@@ -143,7 +143,7 @@ def test_data_that_does_not_fit(trained, tmp_path):
     with pytest.raises(DataError, match="labels are numbers up to 1, and the model has 6 labels with names"):
         scores(result.path, tmp_path / "new.txt")
     (tmp_path / "six.txt").write_text("1 3 6\n0 0:1\n")
-    with pytest.raises(UsageError, match="this model cannot take these rows"):
+    with pytest.raises(UsageError, match=r"words.* cannot take these rows"):
         scores(result.path, tmp_path / "six.txt")
     for content in (" 1:1\n", ""):
         (tmp_path / "bare.svm").write_text(content)

@@ -8,8 +8,9 @@ from reader_checks import assert_same_dataset
 from scipy.sparse import csr_matrix
 from test_npz_folder import everything
 
+from xmckit import store
 from xmckit.data.model import Dataset, Split
-from xmckit.data.saved import load_dataset, load_split, save_dataset, save_split
+from xmckit.data.saved import load_dataset, load_label_names, load_split, save_dataset, save_split
 from xmckit.errors import StorageError
 
 
@@ -62,3 +63,28 @@ def test_damage_names_the_file(tmp_path):
     (tmp_path / "dataset.json").write_text('{"version": 99}')
     with pytest.raises(StorageError, match="version: Input should be 1, found 99"):
         load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "text"),
+    [
+        ("label_names.npz", ["one"], "label names"),
+        ("train/texts.npz", ["one"], "rows of labels but 1 texts"),
+        ("test/Y.npz", csr_matrix((3, 99), dtype=np.float32), "but"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_named(tmp_path, file, value, text):
+    save_dataset(everything(), tmp_path)
+    (store.write_strings if isinstance(value, list) else store.write_csr)(tmp_path / file, value)
+    with pytest.raises(StorageError, match=text) as error:
+        load_dataset(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_label_names_are_as_many_as_labels(tmp_path):
+    dataset = everything()
+    save_dataset(dataset, tmp_path)
+    assert load_label_names(tmp_path) == list(dataset.label_names)
+    store.write_strings(tmp_path / "label_names.npz", [*dataset.label_names, "more"])
+    with pytest.raises(StorageError, match=f"{dataset.labels + 1} names of {dataset.labels} labels"):
+        load_label_names(tmp_path)

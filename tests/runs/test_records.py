@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from xmckit import store
 from xmckit.errors import StorageError
-from xmckit.runs import Run, find_runs
+from xmckit.runs import Run, find_run, find_runs
+from xmckit.runs.records import check_diagnostics
 
 
 @pytest.fixture
@@ -109,3 +111,99 @@ def test_many_mistakes_are_counted(run):
 def test_a_number_that_is_no_process_is_no_process(run):
     run.update(status="running", pid=10**30)
     assert run.status == "killed"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"folder": "../../outside"},
+            r"stages: stage 'data' has the folder '\.\./\.\./outside', not one in",
+        ),
+        ({"folder": "/etc"}, "'/etc', not one in stages/"),
+        ({"folder": "stages/.."}, "not one in stages/"),
+        ({"folder": "stages/0-data\0"}, "not one in stages/"),
+        ({"name": "../../x"}, r"'\.\./\.\./x' is not the name of a stage"),
+        ({"name": "\x1b[31m"}, "is not the name of a stage"),
+    ],
+)
+def test_a_stage_cannot_lead_out_of_its_run(run, change, text):
+    path = run.path / "manifest.json"
+    manifest = store.read_json(path)
+    manifest["stages"][0] |= change
+    store.write_json(path, manifest)
+    with pytest.raises(StorageError, match=text) as error:
+        Run.open(run.path)
+    assert f"Run {run.path / 'resolved.toml'} again" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "1e999", "-Infinity", "1" + "0" * 30, "9" * 5000, "[" * 99 + "]" * 99, r'"\ud800"']
+)
+def test_what_is_never_written_is_not_read(run, value):
+    path = run.path / "manifest.json"
+    path.write_text(path.read_text("utf-8").replace('"note_of_mine": 1', f'"note_of_mine": {value}'))
+    with pytest.raises(StorageError, match="not JSON"):
+        Run.open(run.path)
+
+
+@pytest.mark.parametrize("what", ["folder", "link to nothing", "link to itself", "nothing"])
+def test_a_run_without_a_readable_manifest_is_still_named(run, what):
+    path = run.path / "manifest.json"
+    path.unlink()
+    if what == "folder":
+        path.mkdir()
+    elif what != "nothing":
+        path.symlink_to("missing" if what == "link to nothing" else path.name)
+    unreadable = {}
+    assert find_runs(Path(run.root), unreadable.__setitem__) == []
+    assert list(unreadable) == [run.path]
+    assert "manifest.json" in str(unreadable[run.path])
+
+
+def test_a_recipe_does_not_mean_an_older_run_if_the_newest_cannot_be_read(run):
+    run.update(status="done")
+    newer, older = run.path.with_name("9" + run.path.name), run.path.with_name("0" + run.path.name)
+    shutil.copytree(run.path, older)
+    (older / "manifest.json").write_text("")
+    assert find_run("small", run.root).path == run.path
+    shutil.copytree(older, newer)
+    with pytest.raises(StorageError, match=rf"{newer.name}/manifest\.json.* that can be read is {run.path}"):
+        find_run("small", run.root)
+    assert find_run(run.path.name, run.root).path == run.path
+
+
+def test_a_copy_at_the_top_must_be_that_of_its_stage(run):
+    score = {**run.manifest.stages[0].to_json(), "name": "score", "folder": "stages/1-score"}
+    store.write_json(run.path / "manifest.json", {**run.manifest.to_json(), "stages": [score]})
+    (run.path / "stages" / "1-score").mkdir(parents=True)
+    again = Run.open(run.path)
+    for folder in (run.path, run.path / "stages" / "1-score"):
+        store.write_json(folder / "metrics.json", METRICS)
+    assert again.metrics() == METRICS
+    store.write_json(run.path / "metrics.json", {**METRICS, "rows": 2})
+    with pytest.raises(StorageError, match=r"metrics\.json differs from .*1-score/metrics\.json"):
+        again.metrics()
+
+
+DEPTHS = {"predicted": [1.0, 2.0], "right": [1.0, 1.0], "gain": [0.5, 0.5], "best_gain": [1.0, 1.0]}
+SYSTEM = {
+    "name": "bsl", "role": "head", "all": DEPTHS, "thirds": {name: [values] for name, values in DEPTHS.items()},
+    "bins": {name: values[:1] for name, values in DEPTHS.items()}, "calibration": None,
+}  # fmt: skip
+DIAGNOSTICS = {
+    "frequency": {"rank": [1], "count": [3]}, "k": 1, "rows": 1, "edges": [0], "bin_labels": [1], "bin_pairs": [1],
+    "groups": [{"name": "head", "labels": 1, "least": 1, "pairs": 1}], "systems": [SYSTEM],
+}  # fmt: skip
+
+
+def test_lists_that_belong_together_have_one_length():
+    check_diagnostics(DIAGNOSTICS)
+    for change, text in (
+        ({"bin_pairs": []}, "bin_pairs has 0 entries, expected 1"),
+        ({"frequency": {"rank": [1], "count": []}}, r"frequency\.count has 0 entries, expected 1"),
+        ({"systems": [{**SYSTEM, "bins": DEPTHS}]}, r"systems\.0\.bins\.predicted has 2 entries, expected 1"),
+        ({"systems": [{**SYSTEM, "all": {**DEPTHS, "gain": [1.0]}}]}, r"systems\.0\.all\.gain has 1 entries"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            check_diagnostics({**DIAGNOSTICS, **change})

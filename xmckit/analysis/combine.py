@@ -118,7 +118,8 @@ def combine_runs(runs: Sequence[Run], rule: Combining, *, workers: int = 1) -> C
 
 def members_of(folder: Path) -> tuple[Combining, list[tuple[Run, int]]]:
     """Read the rule and the runs, each with its number of listed labels, from a folder that `Combined.save` wrote."""
-    about = store.read_json(folder / layout.ENSEMBLE, _EnsembleFile)
+    advice = "Make the folder again with `xmckit ensemble`."
+    about = store.read_json(folder / layout.ENSEMBLE, _EnsembleFile, advice=advice)
     members = [
         (open_linked(folder, "combines", entry["path"], entry["identity"]), entry["top"]) for entry in about["runs"]
     ]

@@ -9,6 +9,7 @@ these pairs.
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -333,13 +334,16 @@ def _unset_keys(file: Path, recipe: Mapping[str, Any]) -> set[str]:
 
 
 def _document(file: Path) -> dict[str, Any]:
-    try:
-        document = tomllib.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        raise store.damaged(file, "the file does not exist") from None
-    except ValueError as error:
-        raise store.damaged(file, f"not TOML: {error}") from None
+    with store.explain_damage(file, "not TOML", ValueError, RecursionError):
+        document = tomllib.loads(file.read_bytes().decode(), parse_float=_finite)
     return {key: value for key, value in document.items() if key not in _NOT_IN_RESULTS}
+
+
+def _finite(text: str) -> float:
+    """Read a number of a recipe; none of them may be infinite or NaN."""
+    if not math.isfinite(number := float(text.replace("_", ""))):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

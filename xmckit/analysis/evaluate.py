@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 from scipy.sparse import csr_matrix, hstack, issparse, vstack
 
 from xmckit import store
@@ -257,9 +258,16 @@ def evaluate(
 
 def _measures(run: Run, context: Context) -> list[Any]:
     """Build the metrics that the run was scored with."""
-    components = run.stage(layout.SCORE).identity["components"]
-    metrics = [part for part in components if part["kind"] == "metric"]
-    return [context.resolve("metric", part["use"])(**part["params"]) for part in metrics]
+    resolve = run.explain_missing(context).resolve
+    components = run.stage(layout.SCORE).identity.get("components", [])
+    try:
+        measures = [resolve("metric", part["use"])(**part["params"]) for part in components if part["kind"] == "metric"]
+    except (KeyError, ValidationError) as error:
+        reason = store.reasons(error) if isinstance(error, ValidationError) else f"without {error}"
+        raise store.damaged(run.path / layout.MANIFEST, f"the metrics of the score stage: {reason}") from None
+    if not measures:
+        raise store.damaged(run.path / layout.MANIFEST, "the score stage has no metrics")
+    return measures
 
 
 def _predict(model: Model | CombinedModel, split: Split, top: int, context: Context) -> tuple[TopK, csr_matrix]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tomli_w
+from typing_extensions import NotRequired, TypedDict
 
 from xmckit import store
 from xmckit.bench.suite import BASELINE, Suite, SuiteData, SuiteSystem
@@ -33,6 +34,31 @@ def key_parts(key: str) -> tuple[str, str, int]:
     """Split the key of a cell into data set, system and seed."""
     data, system, seed = key.split(" / ")
     return data, system, int(seed.removeprefix("seed "))
+
+
+class _OutcomeFile(TypedDict):
+    """The content of cell.json: what every cell has, done or not."""
+
+    format: Literal[1]
+    status: str
+    data_set: str
+    system: str
+    seed: int
+    identity: str
+    checksum: str
+    ended: str
+    machine: dict[str, Any]
+    versions: NotRequired[dict[str, str]]
+    metrics: NotRequired[dict[str, float]]
+    data: NotRequired[dict[str, int]]
+    reason: NotRequired[str]
+    error: NotRequired[str]
+
+
+def _check_outcome(outcome: _OutcomeFile) -> None:
+    needed = {"reason", "error"} if "reason" in outcome else {"metrics", "data"}
+    if missing := needed - outcome.keys():
+        raise ValueError(f"without {', '.join(sorted(missing))}")
 
 
 @dataclass(frozen=True)
@@ -56,10 +82,10 @@ class SuiteCell:
     def outcome(self) -> dict[str, Any] | None:
         """Return the content of cell.json; None if the file is missing, damaged or has another format."""
         try:
-            outcome = store.read_json(self.folder / "cell.json")
+            outcome = store.read_json(self.folder / "cell.json", _OutcomeFile, _check_outcome)
         except StorageError:
             return None
-        return outcome if isinstance(outcome, dict) and outcome.get("format") == FORMAT else None
+        return dict(outcome)
 
     def recipe_text(self, source: Mapping[str, Any]) -> str:
         """Return the recipe of the system with the data, features, threads and seed of this cell.

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 from xmckit import store
 from xmckit.analysis.compare import DRAWS, Difference, compare_rows, find_difference
@@ -88,6 +88,15 @@ class CellKeys(TypedDict):
     seed: int
     status: str
     environment: NonNegativeInt
+    metrics: NotRequired[Mapping[str, float]]
+    reason: NotRequired[str]
+    error: NotRequired[str]
+    train_seconds: NotRequired[float | None]
+    predict_seconds: NotRequired[float | None]
+    seconds: NotRequired[float | None]
+    cpu_seconds: NotRequired[float | None]
+    peak_bytes: NotRequired[float | None]
+    bytes: NotRequired[float | None]
 
 
 @dataclass(frozen=True)
@@ -307,12 +316,32 @@ def read_results(path: Path) -> Results:
             raise ValueError(f"its format is not {FORMAT}")
         results = TypeAdapter(Results).validate_python(content)
         cells = TypeAdapter(list[CellKeys]).validate_python(results.cells)
-        if any(cell["environment"] >= len(results.environments) for cell in cells):
-            raise ValueError("a cell refers to an environment that is not listed")
+        _check_references(results, cells)
     except ValueError as error:
         why = store.reasons(error) if isinstance(error, ValidationError) else str(error)
         raise StorageError(f"{path}: expected results as `xmckit bench run` writes them ({why})") from None
     return results
+
+
+def _check_references(results: Results, cells: Sequence[CellKeys]) -> None:
+    """Raise ValueError if a part of the results is about another part that is not there."""
+    if any(cell["environment"] >= len(results.environments) for cell in cells):
+        raise ValueError("a cell refers to an environment that is not listed")
+    for cell in cells:
+        needed = {"metrics"} if cell["status"] == DONE else {"reason", "error"}
+        if missing := needed - cell.keys():
+            raise ValueError(f"the cell of {cell['system']} on {cell['data_set']} is without {', '.join(missing)}")
+    if not all({"name", "title", "kind"} <= system.keys() for system in results.systems):
+        raise ValueError("systems: expected name, title and kind of each")
+    if not results.k or min(results.k) < 1:
+        raise ValueError("k: expected depths of 1 or more")
+    named = {cell["system"] for cell in cells}
+    for data in results.data:
+        named |= {name for duel in data.duels for name in (duel.recipe, duel.peer)}
+        if data.facts and not {"rows", "test_rows", "features", "labels"} <= data.facts.keys():
+            raise ValueError(f"data: expected rows, test_rows, features and labels in the facts of {data.name}")
+    if unknown := named - {system["name"] for system in results.systems}:
+        raise ValueError(f"{', '.join(sorted(unknown))} is not among the systems")
 
 
 # -- two sets of results -----------------------------------------------------------------------------------------------

@@ -25,26 +25,32 @@ runs.add_command(check)
 @options.runs_option
 @options.json_option
 def ls(root: str, as_json: bool) -> None:
-    """List the runs, oldest first."""
+    """List the runs, oldest first. The exit code is 3 if a run is damaged; the others are listed all the same."""
     from xmckit.runs import find_runs
 
+    damaged: dict[Path, XmckitError] = {}
     rows: list[dict[str, Any]] = []
-    for run in find_runs(Path(root), _print_unreadable):
-        status, metrics = run.status, None
-        if status == "done":
+    for run in find_runs(Path(root), damaged.__setitem__):
+        metrics = None
+        if run.is_done:
             try:
                 metrics = run.metrics()
-            except StorageError:
-                status = "damaged"
+            except StorageError as error:
+                damaged[run.path] = error
+                continue
         rows.append(
             {
                 "run": str(run.path),
                 "recipe": run.name,
-                "status": status,
+                "status": run.status,
                 "created": run.manifest.created,
                 "metrics": metrics["results"][0]["metrics"] if metrics else {},
             }
         )
+    for path, why in damaged.items():
+        facts = {"run": str(path), "recipe": path.parent.name, "status": "damaged", "created": None}
+        rows.append({**facts, "metrics": {}, "error": str(why)})
+    rows.sort(key=lambda row: Path(row["run"]).name)
     if as_json:
         options.print_json(rows)
     elif not rows:
@@ -56,10 +62,8 @@ def ls(root: str, as_json: bool) -> None:
             for item in rows
         ]
         print_table(cells, ["recipe", "run", "status", "P@1", "P@3", "P@5"], left=3)
-
-
-def _print_unreadable(error: XmckitError) -> None:
-    click.echo(f"{options.styled('left out', fg='yellow')}: {printable(str(error))}", err=True)
+    if damaged:
+        raise StorageError("\n".join(map(str, damaged.values())))
 
 
 @runs.command("show")

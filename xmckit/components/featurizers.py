@@ -341,7 +341,11 @@ def _read_widths(path: Path) -> dict[str, int] | None:
     widths = store.read_json(path)
     if widths is None:
         return None
-    if not isinstance(widths, dict) or not all(type(width) is int and width >= 0 for width in widths.values()):
+    if (
+        not isinstance(widths, dict)
+        or not widths
+        or not all(type(width) is int and width >= 0 for width in widths.values())
+    ):
         raise store.damaged(path, "expected the widths of the feature blocks")
     return widths
 

@@ -163,7 +163,7 @@ class Split:
         if self.X is not None and not self.blocks:
             raise DataError(f"{what} has an empty set of feature blocks")
         for name, block in self.blocks.items():
-            if block.shape[0] != self.rows:
+            if block.ndim != 2 or block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")
         for name, column in {"texts": self.texts, "names": self.names}.items():
             if column is not None and len(column) != self.rows:

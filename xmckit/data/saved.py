@@ -6,9 +6,9 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 from scipy.sparse import csr_matrix
 from typing_extensions import TypedDict  # pydantic takes typing's own from Python 3.12 on
 
@@ -22,6 +22,44 @@ from xmckit.store.npy import DAMAGE, read_header
 _VERSION = 1
 _OWN_PARTS = ("texts", "names", "weights", "filter")
 STRINGS = ("texts", "names", "group_names")
+
+
+class _DatasetFile(TypedDict):
+    """The content of dataset.json."""
+
+    version: Literal[1]
+    name: str
+    propensity: str | Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)] | None
+    info: dict[str, Any]
+    label_names: bool
+    label_features: bool
+
+
+class _SplitFile(TypedDict):
+    """The content of split.json: the names of feature blocks, and the optional parts that the split has."""
+
+    version: Literal[1]
+    one_matrix: bool
+    blocks: list[str]
+    strings: list[Literal["texts", "names", "group_names"]]
+    matrices: list[Literal["weights", "filter", "groups", "group_labels"]]
+
+
+def _dataset_facts(folder: Path) -> _DatasetFile:
+    return store.read_json(folder / "dataset.json", _DatasetFile)
+
+
+def _split_facts(folder: Path) -> _SplitFile:
+    return store.read_json(folder / "split.json", _SplitFile, _check_split_facts)
+
+
+def _check_split_facts(facts: _SplitFile) -> None:
+    if facts["one_matrix"] and len(facts["blocks"]) != 1:
+        raise ValueError(f"one_matrix is true, and the blocks are {facts['blocks']}")
+    if len(set(facts["blocks"])) < len(facts["blocks"]):
+        raise ValueError(f"two of the blocks {facts['blocks']} have the same name")
+    if ("groups" in facts["matrices"]) != ("group_labels" in facts["matrices"]):
+        raise ValueError(f"expected groups with group_labels, found {facts['matrices']}")
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> None:
@@ -46,10 +84,8 @@ def save_dataset(dataset: Dataset, folder: Path) -> None:
 
 def load_dataset(folder: Path) -> Dataset:
     """Load the data set that `save_dataset` wrote into `folder`."""
-    facts = _read_facts(folder / "dataset.json", _DatasetFacts)
+    facts = _dataset_facts(folder)
     propensity = facts["propensity"]
-    if isinstance(propensity, list) and len(propensity) != 2:
-        raise store.damaged(folder / "dataset.json", "expected the two numbers of a propensity")
     dataset = Dataset(
         name=facts["name"],
         train=load_split(folder / "train"),
@@ -64,12 +100,15 @@ def load_dataset(folder: Path) -> Dataset:
 
 def load_label_names(folder: Path) -> list[str]:
     """Load the label names of a saved data set; numbers if labels have no names."""
-    if _read_facts(folder / "dataset.json", _DatasetFacts)["label_names"]:
-        return store.read_strings(folder / "label_names.npz")
     files = [folder / part / "Y.npz" for part in ("train", "test")]
-    labels = store.read_csr(files[1]).shape[1]
-    store.check_claim(files[1], "labels", labels, sum(file.stat().st_size for file in files if file.is_file()))
-    return [str(label) for label in range(labels)]
+    labels = int(store.read_csr(files[1]).shape[1])
+    if not _dataset_facts(folder)["label_names"]:
+        store.check_claim(files[1], "labels", labels, sum(file.stat().st_size for file in files if file.is_file()))
+        return [str(label) for label in range(labels)]
+    names = store.read_strings(folder / "label_names.npz")
+    if len(names) != labels:
+        raise store.damaged(folder / "label_names.npz", f"{len(names)} names of {labels} labels")
+    return names
 
 
 def save_split(split: Split, folder: Path) -> None:
@@ -94,15 +133,11 @@ def save_split(split: Split, folder: Path) -> None:
 
 def load_split(folder: Path) -> Split:
     """Load the split that `save_split` wrote into `folder`."""
-    facts = _read_facts(folder / "split.json", _SplitFacts)
+    facts = _split_facts(folder)
     blocks = {name: store.read_matrix(folder / f"X{number}.npz") for number, name in enumerate(facts["blocks"])}
-    if len(blocks) != len(facts["blocks"]) or (facts["one_matrix"] and len(blocks) != 1):
-        raise store.damaged(folder / "split.json", f"expected different blocks, found {', '.join(facts['blocks'])}")
     X: Any = next(iter(blocks.values())) if facts["one_matrix"] else blocks or None
     parts: dict[str, Any] = {name: store.read_strings(folder / f"{name}.npz") for name in facts["strings"]}
     parts |= {name: store.read_csr(folder / f"{name}.npz") for name in facts["matrices"]}
-    if ("groups" in parts) != ("group_labels" in parts):
-        raise store.damaged(folder / "split.json", "expected groups together with group_labels")
     return _fitting(join_parts(X, store.read_csr(folder / "Y.npz"), parts), folder / "split.json")
 
 
@@ -145,7 +180,7 @@ class FeatureRows:
 
 def read_feature_rows(folder: Path) -> FeatureRows | None:
     """Read the format of a split's features, not the features; None if it has texts or several blocks."""
-    if not _read_facts(folder / "split.json", _SplitFacts)["one_matrix"]:
+    if not _split_facts(folder)["one_matrix"]:
         return None
     path = folder / "X0.npz"
     with explain_damage(path, "not a matrix", *DAMAGE), zipfile.ZipFile(path) as archive:
@@ -158,31 +193,3 @@ def read_feature_rows(folder: Path) -> FeatureRows | None:
     if len(shape) != 2:
         raise store.damaged(path, f"expected rows and columns, found {shape}")
     return FeatureRows(int(shape[1]), dense=dense)
-
-
-class _DatasetFacts(TypedDict):
-    """The content of dataset.json; `label_names` and `label_features` say whether there is such a file."""
-
-    version: Literal[1]
-    name: str
-    propensity: str | list[FiniteFloat] | None
-    info: dict[str, Any]
-    label_names: bool
-    label_features: bool
-
-
-class _SplitFacts(TypedDict):
-    """The content of split.json; `strings` and `matrices` list the files."""
-
-    version: Literal[1]
-    one_matrix: bool
-    blocks: list[str]
-    strings: list[Literal["texts", "names", "group_names"]]
-    matrices: list[Literal["weights", "filter", "groups", "group_labels"]]
-
-
-_Facts = TypeVar("_Facts", _DatasetFacts, _SplitFacts)
-
-
-def _read_facts(path: Path, shape: type[_Facts]) -> _Facts:
-    return store.read_json(path, shape)

@@ -20,6 +20,7 @@ from xmckit.report.tables import (
 )
 from xmckit.report.texts import MIB, number, percent, seconds, size
 from xmckit.runs import StageRecord
+from xmckit.runs.records import SUMS
 
 SYSTEMS_SHOWN = 5
 BASELINE_COLOUR = 5
@@ -54,7 +55,7 @@ def frequency_charts(insights: Mapping[str, Any]) -> list[Chart]:
     pairs = [_all_labels("all labels", model, insights["rows"])]
     sizes = []
     for index, group in enumerate(insights["groups"]):
-        name, numbers = GROUP_NAMES[group["name"]], {key: values[index] for key, values in model["thirds"].items()}
+        name, numbers = GROUP_NAMES[group["name"]], {key: model["thirds"][key][index] for key in SUMS}
         tips = [
             f"{_share_text(name, right, listed)} right at {at}"
             for at, (right, listed) in enumerate(zip(numbers["right"], numbers["predicted"], strict=True), start=1)
@@ -130,7 +131,7 @@ def group_table(insights: Mapping[str, Any]) -> ReportTable:
     rows = []
     for system in insights["systems"]:
         for index, group in enumerate(insights["groups"]):
-            at_k = {key: values[index][:k][-1] for key, values in system["thirds"].items()}
+            at_k = {key: system["thirds"][key][index][:k][-1] for key in SUMS}
             rows.append(
                 [
                     name_cell(system["name"]),
@@ -244,7 +245,7 @@ def stage_table(records: Sequence[StageRecord]) -> ReportTable:
 def _all_labels(name: str, system: Mapping[str, Any], rows: int, **style: Any) -> tuple[Series, Series]:
     """Return P@k, which divides by k even if fewer labels are listed, and PSP@k."""
     numbers = system["all"]
-    precision = [(float(k), 100 * hits / (rows * k)) for k, hits in enumerate(numbers["right"], start=1)]
+    precision = [(float(k), _ratio(hits, rows * k)) for k, hits in enumerate(numbers["right"], start=1)]
     return Series(name, precision, **style), Series(name, _ratios(numbers["gain"], numbers["best_gain"]), **style)
 
 

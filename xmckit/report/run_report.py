@@ -6,7 +6,7 @@ import functools
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,12 @@ def _page(run: Run) -> dict[str, Any]:
     """Return everything that the template shows."""
     metrics, insights, heads = run.metrics(), run.diagnostics(), run.head_facts()
     indexes, label_facts = run.index_facts(), run.label_facts()
-    read_names = functools.cache(run.label_names)  # many reports show no label
-    section = functools.partial(component_section, label_name=lambda label: read_names()[label])
+    label_name = _label_reader(run)
+    section = functools.partial(component_section, label_name=label_name)
     calibration, calibration_table = run_charts.calibration_section(insights)
     probabilistic = insights["systems"][0]["calibration"] is not None
     stage_charts, stage_table = run_charts.stage_section(run.stages)
-    verdicts = verdict_section(run, lambda label: read_names()[label]) if run.has_verdicts else None
+    verdicts = verdict_section(run, label_name) if run.has_verdicts else None
     head_sections = [section(without_index_facts(head, indexes), "head") for head in heads]
     return {
         "title": run.manifest.title or run.name,
@@ -86,6 +86,20 @@ def _page(run: Run) -> dict[str, Any]:
         "origins": _origin_tables(run),
         "repeat": _repeat_section(run),
     }
+
+
+def _label_reader(run: Run) -> Callable[[int], str]:
+    """Return a function from the number of a label to its name; names are read when the first is needed."""
+    read_names = functools.cache(run.label_names)  # many reports show no label
+
+    def label_name(label: int) -> str:
+        names = read_names()
+        if not 0 <= label < len(names):
+            problem = f"a component's facts or the verdicts name label {label}, the data has {len(names)} labels"
+            raise store.damaged(run.path, problem)
+        return names[label]
+
+    return label_name
 
 
 def _all_charts(page: Mapping[str, Any]) -> list[Chart]:
@@ -129,16 +143,20 @@ def _cost_card(stages: Sequence[StageRecord]) -> dict[str, str]:
     return _card(total, "for all stages", f"{size(peak)} of memory at most")
 
 
-def _examples(examples: list[Example], probabilistic: bool) -> list[Example]:
+def _examples(examples: list[Example], probabilistic: bool) -> list[dict[str, Any]]:
     """Add a display text for each score, and the probability if the score is calibrated."""
-    for example in examples:
-        for item in example["predicted"]:
-            score = item["score"]
-            item["score_text"] = "" if score is None else f"{score:.2f}".replace("-", "−")
-            if score is not None and probabilistic:
-                probability = 1 / (1 + math.exp(-score)) if score > -700 else 0.0
-                item["score_text"] += f" · {100 * probability:.3g} %"
-    return examples
+
+    def text(score: float | None) -> str:
+        if score is None:
+            return ""
+        shown = f"{score:.2f}".replace("-", "−")
+        probability = 1 / (1 + math.exp(-score)) if score > -700 else 0.0
+        return f"{shown} · {100 * probability:.3g} %" if probabilistic else shown
+
+    return [
+        {**example, "predicted": [{**item, "score_text": text(item["score"])} for item in example["predicted"]]}
+        for example in examples
+    ]
 
 
 def without_index_facts(head: Mapping[str, Any], indexes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -186,7 +204,9 @@ def _repeat_section(run: Run) -> dict[str, Any]:
     argv = manifest.argv or []
     by_program = bool(argv) and Path(argv[0]).name in ("xmckit", "__main__.py", "xmckit.exe")
     machine = {
-        name.removesuffix("_bytes"): f"{value // 2**20:,} MiB" if name == "memory_bytes" and value else value
+        name.removesuffix("_bytes"): f"{value // 2**20:,} MiB"
+        if name == "memory_bytes" and isinstance(value, int)
+        else value
         for name, value in (manifest.machine or {}).items()
     }
     return {

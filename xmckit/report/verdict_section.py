@@ -41,6 +41,8 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
     ]
     file = run.stage_folder(layout.VERIFY) / layout.ASSIGNMENTS
     label_sets = store.read_csr(file) if proved else None
+    if label_sets is not None and label_sets.shape[0] != verdicts["assignments"]:
+        raise store.damaged(file, f"{label_sets.shape[0]} label sets, {verdicts['assignments']} were verified")
     return {
         "proved": proved,
         "assignments": verdicts["assignments"],
@@ -49,7 +51,9 @@ def verdict_section(run: Run, label_name: Callable[[int], str]) -> dict[str, Any
         "table": verdict_table(proved),
         "margins": [chart for chart in margins if chart is not None],
         "never": [
-            _never_table(result, label_sets, label_name) for result in proved if result["counts"]["unargmaxable"]
+            _never_table(result, label_sets, label_name)
+            for result in proved
+            if label_sets is not None and result["counts"]["unargmaxable"]
         ],
         "caveats": caveats(proved),
         "rounding": rounding_notes(proved),

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from xmckit import store
 from xmckit.runs import layout
+from xmckit.runs.records import SectionName
 from xmckit.runs.run import Run, open_linked
 
 FORMAT = 1
@@ -31,7 +32,7 @@ class _ExtensionFile(TypedDict):
     identity: str
     labels: list[str]
     heads: list[int]
-    indexes: list[str]
+    indexes: list[SectionName]
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,12 @@ def is_extension(folder: Path) -> bool:
 def read_extension(folder: Path) -> Extension:
     """Read and check the extension in `folder`."""
     folder = Path(folder).resolve()
-    about = store.read_json(folder / layout.EXTENSION, _ExtensionFile)
+    advice = "Make the folder again with `xmckit labels add`."
+    about = store.read_json(folder / layout.EXTENSION, _ExtensionFile, advice=advice)
     run = open_linked(folder, "extends", about["run"], about["identity"])
     trained = len(run.head_stages)
-    if not all(0 <= head < trained for head in about["heads"]):
-        raise store.damaged(folder / layout.EXTENSION, f"expected numbers of the run's {trained} heads")
+    if len(set(about["heads"])) < len(about["heads"]) or not set(about["heads"]) <= set(range(trained)):
+        raise store.damaged(folder / layout.EXTENSION, f"heads: expected numbers of the run's {trained} heads", advice)
     return Extension(folder, run, about["labels"], about["heads"], about["indexes"])
 
 

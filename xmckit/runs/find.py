@@ -13,23 +13,23 @@ from xmckit.runs.run import Run, is_run
 DEFAULT_ROOT = Path("runs")
 
 
-def find_runs(root: Path, skip: Callable[[XmckitError], None] = lambda error: None) -> list[Run]:
-    """Return every run below `root`, oldest first; `skip` gets the error of each run that cannot be read."""
+def find_runs(root: Path, skip: Callable[[Path, XmckitError], None] = lambda path, error: None) -> list[Run]:
+    """Return every run below `root`, oldest first; `skip` gets each folder of a run that cannot be read, and why."""
     runs = []
     for folder in find_run_folders((), root):
         try:
             runs.append(Run.open(folder))
         except (StorageError, UsageError) as error:
-            skip(error)
+            skip(folder, error)
     # Not by the clock, which may go back. Older runs have no number: the sort keeps them in the order of their names.
     return sorted(runs, key=lambda run: run.manifest.sequence or 0)
 
 
 def find_run_folders(names: Sequence[str], root: Path) -> list[Path]:
     """Return the folders of these runs, also of damaged ones; without names all below `root`, by their names."""
-    folders = sorted(
-        (manifest.parent for manifest in root.glob(f"[!.]*/[!.]*/{layout.MANIFEST}")), key=lambda path: path.name
-    )
+    below = sorted(root.glob("[!.]*/[!.]*"), key=lambda path: path.name)
+    # A run whose manifest is lost is a run.
+    folders = [path for path in below if is_run(path) or os.path.lexists(path / layout.RESOLVED)]
     if not names:
         return folders
     by_name = {folder.name: folder for folder in folders}
@@ -46,9 +46,16 @@ def find_run(name: str | os.PathLike[str], root: Path) -> Run:
             raise UsageError(f"{path} is {what}, not a run: name a run that its {file} lists")
     if path.is_dir() and (is_run(path) or path.is_absolute()):
         return Run.open(path)
-    runs = find_runs(root)
+    unreadable: dict[Path, XmckitError] = {}
+    runs = find_runs(root, unreadable.__setitem__)
     of_recipe = [run for run in runs if run.name == str(name)]
     matches = [run for run in runs if run.path.name == str(name)] or [run for run in of_recipe if run.is_done]
+    newest_name = matches[-1].path.name if matches else ""
+    for folder, error in unreadable.items():
+        # It may be the newest run of the recipe, and nobody can tell.
+        if folder.name == str(name) or (folder.parent.name == str(name) and folder.name > newest_name):
+            others = f" The newest run of '{name}' that can be read is {matches[-1].path}." if matches else ""
+            raise StorageError(f"{error}{others}") from None
     if matches:
         return matches[-1]
     if of_recipe:

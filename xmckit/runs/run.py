@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import filecmp
 import itertools
 import json
 import os
@@ -19,6 +20,7 @@ from xmckit.runs import layout
 from xmckit.runs.records import (
     RUN_FORMAT,
     ComponentFacts,
+    Description,
     Diagnostics,
     Example,
     FeaturesFacts,
@@ -29,6 +31,8 @@ from xmckit.runs.records import (
     StageRecord,
     ValueOrigin,
     VerdictSummary,
+    check_diagnostics,
+    check_verdicts,
 )
 from xmckit.runs.sequence import next_in_sequence
 
@@ -183,9 +187,7 @@ class Run:
         return self.path / layout.REPORT
 
     def recipe_text(self) -> str:
-        path = self.path / layout.RECIPE
-        store.compare_file(path)
-        return path.read_text("utf-8")
+        return store.read_text(self.path / layout.RECIPE)
 
     def origins(self) -> list[ValueOrigin]:
         """Read where each value of the recipe came from."""
@@ -204,6 +206,7 @@ class Run:
         return (self.path / layout.METRICS).is_file()
 
     def metrics(self) -> Metrics:
+        self._check_copy(layout.METRICS)
         return read_metrics(self.path)
 
     @property
@@ -211,21 +214,41 @@ class Run:
         return (self.path / layout.VERDICTS).is_file()
 
     def verdicts(self) -> VerdictSummary:
+        self._check_copy(layout.VERDICTS)
         return read_verdicts(self.path)
 
+    def _check_copy(self, name: str) -> None:
+        """Raise StorageError if a file at the top is not the same as in the folder of its stage."""
+        here = self.path / name
+        for stage in self.stages:
+            if name in layout.COPIES_AT_TOP.get(stage.name, ()):
+                there = self.path / stage.folder / name
+                try:
+                    same = os.path.samefile(here, there) or filecmp.cmp(here, there, shallow=False)
+                except OSError:  # one of them is missing or cannot be read; whoever reads it says so
+                    return
+                if not same:
+                    raise StorageError(
+                        f"{here} differs from {there}, of which it is a copy: `xmckit run --resume {self.path}` "
+                        "checks the stage and copies its file again"
+                    )
+
     def head_facts(self) -> list[HeadFacts]:
+        self._check_copy(layout.HEAD_FACTS)
         return store.read_json(self.path / layout.HEAD_FACTS, list[HeadFacts])
 
     def predictions(self) -> TopK:
         """Read the model's ranking of the test rows."""
         from xmckit.records import TopK
 
+        self._check_copy(layout.PREDICTIONS)
         arrays = store.read_arrays(self.path / layout.PREDICTIONS, "indices", "scores")
         return TopK(arrays["indices"], arrays["scores"])
 
     def predicted_sets(self) -> csr_matrix | None:
         """Read the label sets that the model gives the test rows; None if the run did not keep them."""
         path = self.path / layout.SETS
+        self._check_copy(layout.SETS)
         return store.read_csr(path) if path.is_file() else None
 
     # -- stages ------------------------------------------------------------------------------------------------------
@@ -321,7 +344,7 @@ class Run:
 
     def description(self) -> dict[str, Any]:
         """Read what `xmckit data info` says about the data."""
-        return store.read_json(self.stage_folder(layout.DATA) / layout.DESCRIPTION, dict[str, Any])
+        return dict(store.read_json(self.stage_folder(layout.DATA) / layout.DESCRIPTION, Description))
 
     @property
     def can_report(self) -> bool:
@@ -330,7 +353,8 @@ class Run:
 
     def diagnostics(self) -> Diagnostics:
         """Read the numbers behind the report's charts."""
-        return store.read_json(self.stage_folder(layout.SCORE) / layout.DIAGNOSTICS, Diagnostics)
+        path = self.stage_folder(layout.SCORE) / layout.DIAGNOSTICS
+        return store.read_json(path, Diagnostics, check_diagnostics)
 
     def examples(self) -> list[Example]:
         return store.read_json(self.stage_folder(layout.SCORE) / layout.EXAMPLES, list[Example])
@@ -380,19 +404,20 @@ class Run:
                 return context.resolve(kind, name)
             except PluginError as error:
                 source = sources.get(f"{kind}:{name}")
-                if source is None:
-                    raise
-                raise PluginError(
-                    f"this model needs {kind}:{name}, which came from {how_to_have(source)}. {error}"
-                ) from error
+                came_from = f", which came from {how_to_have(source)}" if source is not None else ""
+                raise PluginError(f"{self.path} needs {kind}:{name}{came_from}. {error}") from error
 
         return context.using(resolve=resolve)
 
 
 def open_linked(folder: Path, verb: str, path: str, identity: str) -> Run:
     """Open the run that a file in `folder` refers to by its path from there; `verb` says in errors what it does."""
-    target = (folder / path).resolve()
-    if not is_run(target):
+    try:
+        target = (folder / path).resolve()
+        exists = is_run(target)
+    except (ValueError, OSError, RuntimeError) as error:  # no path at all: an impossible character, or too long
+        raise store.damaged(folder, f"it {verb} the run {path!r}: {error}", f"Make {folder} again.") from None
+    if not exists:
         raise UsageError(f"{folder} {verb} the run {target}, which does not exist: restore it, or make {folder} again")
     run = Run.open(target)
     if run.manifest.identity != identity:
@@ -401,7 +426,8 @@ def open_linked(folder: Path, verb: str, path: str, identity: str) -> Run:
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / layout.MANIFEST).is_file()
+    """Return whether the folder is a run; its manifest may be damaged, or something else than a file."""
+    return os.path.lexists(folder / layout.MANIFEST)
 
 
 def is_ensemble(folder: Path) -> bool:
@@ -416,7 +442,7 @@ def read_metrics(folder: Path) -> Metrics:
 
 def read_verdicts(folder: Path) -> VerdictSummary:
     """Read verdicts.json of a run, of its verify stage, or of a folder that `xmckit verify` wrote."""
-    return store.read_json(folder / layout.VERDICTS, VerdictSummary)
+    return store.read_json(folder / layout.VERDICTS, VerdictSummary, check_verdicts)
 
 
 def _folder_name(recipe: str) -> str:

@@ -13,9 +13,9 @@ from xmckit.errors import StorageError
 STAGE_RECORD, RUN_RECORD, STAGES = "stage.json", "manifest.json", "stages"
 
 
-def damaged(path: Path, why: str) -> StorageError:
-    """Return the error for a stored file with wrong content; it tells the user how to get a sound one."""
-    return StorageError(f"{path}: this file is damaged or not xmckit's ({why}). {_remedy(Path(os.path.abspath(path)))}")
+def damaged(path: Path, why: str, advice: str = "") -> StorageError:
+    """Return the error for a stored file with wrong content; `advice` says what to do, by default how to repair it."""
+    return StorageError(f"{path}: this file is damaged or not xmckit's ({why}). {advice or _remedy(path)}")
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -23,6 +23,7 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def _remedy(path: Path) -> str:
+    path = Path(os.path.abspath(path))
     run = next((folder for folder in path.parents if is_run_folder(folder)), None)
     if run is None:
         return (
@@ -38,11 +39,15 @@ def _remedy(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def explain_damage(path: Path, why: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise StorageError if the block does not find the file, or raises one of `errors` because of its content."""
+def explain_damage(path: Path, why: str, *errors: type[Exception], advice: str = "") -> Iterator[None]:
+    """Raise StorageError if the block cannot open the file, or raises one of `errors` because of its content."""
     try:
         yield
     except FileNotFoundError:
-        raise StorageError(f"{path}: no such file") from None
+        raise StorageError(f"{path}: no such file. {advice or _remedy(path)}") from None
+    except OSError as error:
+        # Some libraries report wrong content as an OSError too, without a number.
+        reason = error.strerror or error
+        raise StorageError(f"{path}: this file cannot be read: {reason}. {advice or _remedy(path)}") from None
     except errors as error:
-        raise damaged(path, f"{why}: {error}") from None
+        raise damaged(path, f"{why}: {error}", advice) from None

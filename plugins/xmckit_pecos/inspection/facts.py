@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 from scipy.sparse import csr_matrix
+from typing_extensions import TypedDict
 
 from xmckit import Matrix, UsageError, store
 from xmckit.data.saved import load_split
 from xmckit.errors import nearest
 from xmckit.exhibits import Branch
+from xmckit.params import PARAMS
 from xmckit.runs import Run
 from xmckit_pecos.labels.neighbours import similarities, visitors
 from xmckit_pecos.labels.report import outline, size_facts
@@ -20,6 +23,12 @@ from xmckit_pecos.labels.tree import FILE, LabelTree, label_number
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.tree import MATCHER, reached_leaves, read_facts
 from xmckit_pecos.xrlinear import MODEL
+
+
+class _BeamParams(TypedDict):
+    """The parameters of an index or head with a tree that matter here."""
+
+    beam: Annotated[int, Field(ge=1)]
 
 
 class TreeInspector:
@@ -113,7 +122,7 @@ class TreeInspector:
 
     def _reached_leaves(self, X: Matrix) -> csr_matrix:
         """Return rows × leaves, with as many leaves as are searched for a shortlist."""
-        depth, params = self.tree.depth, store.read_json(self.folder / "params.json")
+        depth, params = self.tree.depth, store.read_json(self.folder / PARAMS, _BeamParams)
         matcher = None
         if depth > 1:
             # the model of a head has the level of the labels below its matcher

@@ -27,7 +27,7 @@ from xmckit.protocols import Head, HeadWithFacts, HeadWithHistory, OnePassHead, 
 from xmckit.recipe import ENSEMBLE, Section
 from xmckit.records import Evaluation, TopK
 from xmckit.runs import Metrics, layout, read_metrics
-from xmckit.runs.records import HeadFacts, SystemMetrics
+from xmckit.runs.records import EpochRecord, HeadFacts, SystemMetrics
 
 BLOCK = 4096  # rows predicted between two steps of the progress bar
 
@@ -154,6 +154,10 @@ def _is_probabilistic(head: Head) -> bool:
     return head.probabilistic if offers(head, ProbabilisticHead) else True
 
 
+def _epoch_record(epoch: Any) -> EpochRecord:
+    return {"number": epoch.number, "loss": epoch.loss, "score": epoch.score, "seconds": epoch.seconds}
+
+
 def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix) -> list[HeadFacts]:
     """Collect what heads report about themselves, and how their training went."""
     reported: list[HeadFacts] = []
@@ -165,7 +169,7 @@ def _facts(sections: Sequence[Section], heads: Sequence[Head], truth: csr_matrix
                 {
                     "name": section.name,
                     "facts": checked_facts(facts, f"head {section.name}"),
-                    "training": [epoch._asdict() for epoch in epochs],
+                    "training": [_epoch_record(epoch) for epoch in epochs],
                     "exhibits": exhibits.stored(head, section.name),
                 }
             )
