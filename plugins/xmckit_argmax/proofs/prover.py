@@ -223,9 +223,9 @@ class Prover:
 
     def _are_positive(self, assignment: Assignment, ids: np.ndarray, v: np.ndarray) -> bool:
         """Return whether the rows `ids` are positive in exact arithmetic; False if they are too many to tell."""
-        if len(ids) > MOST_EXACT_ROWS:
-            return False
-        numerators, _ = exact.integer_row(v[: self.system.width], self.system.columns) if len(ids) else ([], 0)
+        if not 0 < len(ids) <= MOST_EXACT_ROWS:
+            return not len(ids)
+        numerators, _ = exact.integer_row(v[: self.system.width], self.system.columns)
         return all(exact.dot(row, numerators) > 0 for row, _ in self.signed_rows(assignment, ids))
 
     def _statuses_at_eps(
