@@ -119,25 +119,19 @@ class ArgmaxVerifier(Configured):
         self, zero: np.ndarray, rule: str, W: np.ndarray, b: np.ndarray | None, assignments: list[Assignment],
         context: Context,
     ) -> list[Verdict]:  # fmt: skip
-        """Solve without the labels whose logit is 0 for every x: they are always off, so no set can have one."""
-        kept = np.flatnonzero(~zero)
-        places = np.cumsum(~zero) - 1
-        verdicts, rest = [], []
-        for assignment in assignments:
-            never = assignment.active[zero[assignment.active]]
-            certificate = (never[:1], np.ones(1)) if len(never) else None
-            verdicts.append(Verdict(UNARGMAXABLE, "exact", certificate=certificate, eps=UNARGMAXABLE))
-            if certificate is None:
-                listed = assignment.candidates
-                listed = None if listed is None else places[listed[~zero[listed]]]
-                rest.append(Assignment(places[assignment.active], listed))
-        solved = iter(self._solve(rule, W[kept], None if b is None else b[kept], rest, context))
-        for row, verdict in enumerate(verdicts):
-            if verdict.certificate is None:
-                verdict = next(solved)
-                if verdict.certificate is not None:
-                    verdict = replace(verdict, certificate=(kept[verdict.certificate[0]], verdict.certificate[1]))
-                verdicts[row] = verdict
+        """Solve without the labels whose logit is 0 for every x: they are off, so that a set with one is impossible."""
+        kept, places = np.flatnonzero(~zero), np.cumsum(~zero) - 1
+        possible = [row for row, one in enumerate(assignments) if not zero[one.active].any()]
+        rest = []
+        for one in (assignments[row] for row in possible):
+            listed = None if one.candidates is None else places[one.candidates[~zero[one.candidates]]]
+            rest.append(Assignment(places[one.active], listed))
+        solved = self._solve(rule, W[kept], None if b is None else b[kept], rest, context)
+        verdicts = [_never_on(one.active[zero[one.active]]) for one in assignments]
+        for row, verdict in zip(possible, solved, strict=True):
+            if verdict.certificate is not None:
+                verdict = replace(verdict, certificate=(kept[verdict.certificate[0]], verdict.certificate[1]))
+            verdicts[row] = verdict
         return verdicts
 
     def _settings(self, slots: int, *, largest: bool = False) -> SolverSettings:
@@ -163,6 +157,11 @@ class ArgmaxVerifier(Configured):
         if at_eps.witness is None or self.params.margin == "largest":
             return verdict
         return replace(verdict, eps=at_eps.status, witness=at_eps.witness, exact_witness=None, margin=at_eps.margin)
+
+
+def _never_on(labels: np.ndarray) -> Verdict:
+    """Return unargmaxable, because of active labels whose logit is 0 for every x."""
+    return Verdict(UNARGMAXABLE, "exact", certificate=(labels[:1], np.ones(len(labels[:1]))), eps=UNARGMAXABLE)
 
 
 def _assignment(sets: csr_matrix, allowed: csr_matrix | None, row: int) -> Assignment:

@@ -298,6 +298,78 @@ def test_the_papers_dft_example() -> None:
     assert singles.counts()["argmaxable"] == 6
 
 
+# Ties
+
+
+def statuses(W: Any, b: Any, rule: Any, sets: Any) -> list[str]:
+    b = None if b is None else np.asarray(b, dtype=np.float64)
+    decision = LinearDecision(np.asarray(W, dtype=np.float64), b, rule)
+    verdicts = verify(decision, csr_matrix(np.asarray(sets, dtype=np.float32)))
+    assert check_all(decision, csr_matrix(np.asarray(sets, dtype=np.float32)), verdicts) == 0
+    return [verdict.status for verdict in verdicts.verdicts]
+
+
+CAN, CANNOT = "argmaxable", "unargmaxable"
+
+
+@pytest.mark.parametrize(
+    ("W", "b", "rule", "expected"),
+    [
+        ([[1], [0]], None, "sign", [CAN, CANNOT, CAN, CANNOT]),  # a row of zeros is off
+        ([[0], [0]], None, "sign", [CAN, CANNOT, CANNOT, CANNOT]),
+        ([[1], [1]], None, "sign", [CAN, CANNOT, CANNOT, CAN]),
+        ([[1], [-1]], None, "sign", [CAN, CAN, CAN, CANNOT]),  # x = 0 puts out nothing
+        ([[0], [0]], [0, 1], "sign", [CANNOT, CAN, CANNOT, CANNOT]),
+        ([[3], [-3]], [-1, 1], "sign", [CAN, CAN, CAN, CANNOT]),  # x = 1/3 puts out nothing
+        ([[1], [1]], None, "topk", [CAN, CANNOT, CAN, CAN]),  # the lower id wins
+        ([[0], [0]], None, "topk", [CAN, CANNOT, CAN, CAN]),
+        ([[1], [1]], [0, 1], "topk", [CAN, CAN, CANNOT, CAN]),
+        ([[], []], None, "sign", [CAN, CANNOT, CANNOT, CANNOT]),
+        ([[], []], [2, 2], "topk", [CAN, CANNOT, CAN, CAN]),
+    ],
+)
+def test_ties_are_decided_by_the_rule(W: Any, b: Any, rule: str, expected: list[str]) -> None:
+    assert statuses(W, b, rule, [[0, 0], [0, 1], [1, 0], [1, 1]]) == expected
+
+
+def test_a_tie_has_no_margin_and_no_ball_around_it() -> None:
+    decision = LinearDecision(np.asarray([[1.0], [-1.0]]), None)
+    empty = verify(decision, csr_matrix((1, 2), dtype=np.float32))[0]
+    assert (empty.status, empty.margin, empty.eps) == (CAN, 0.0, CANNOT)
+    assert not empty.witness.any()  # type: ignore[union-attr]
+    third = LinearDecision(np.asarray([[3.0], [-3.0]]), np.asarray([-1.0, 1.0]))
+    verdict = verify(third, csr_matrix((1, 2), dtype=np.float32))[0]
+    assert (verdict.status, verdict.exact_witness, verdict.margin, verdict.eps) == (CAN, (1, 3), None, CANNOT)
+    assert verdict.witness is not None
+    assert verdict.witness.tolist() == [1 / 3]
+
+
+@pytest.mark.parametrize("rule", ["sign", "topk"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_a_layer_outputs_is_argmaxable(rule: Any, biased: bool) -> None:
+    """Rows of zeros, equal rows and opposite rows among many others; whole numbers, so that the logits are exact."""
+    rng = np.random.default_rng(20)
+    W = rng.integers(-2, 3, (60, 4)).astype(np.float64)
+    W[::7], W[1::9], W[2::11] = 0, W[3], -W[4]
+    b = rng.integers(-1, 2, 60).astype(np.float64) if biased else None
+    logits = rng.integers(-2, 3, (80, 4)) @ W.T + (0 if b is None else b)
+    ranks = np.argsort(np.argsort(-logits, axis=1, kind="stable"), axis=1)
+    sets = csr_matrix((logits > 0 if rule == "sign" else ranks < 7).astype(np.float32))
+    decision = LinearDecision(W, b, rule)
+    verdicts = verify(decision, sets)
+    assert verdicts.counts()["argmaxable"] == 80
+    assert check_all(decision, sets, verdicts) == 0
+
+
+def test_a_witness_of_integers_survives_an_interrupted_run(tmp_path: Any) -> None:
+    decision = LinearDecision(np.asarray([[3.0], [-3.0]]), np.asarray([-1.0, 1.0]))
+    verdicts = verify(decision, all_sets(2)).verdicts
+    verification._save_block(tmp_path / "block.npz", verdicts, 1)
+    loaded = verification._load_block(tmp_path / "block.npz")
+    assert [verdict.exact_witness for verdict in loaded] == [(1, 3), None, None, None]
+    assert same_bits(Verdicts(loaded), Verdicts([*verdicts]))
+
+
 # Bad and odd input
 
 
