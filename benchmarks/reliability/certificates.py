@@ -302,6 +302,7 @@ def main() -> None:
         original = Path(scratch) / "original"
         write_original(original)
         found = attack(original, share=options.share, minutes=options.minutes)
+    RESULTS.parent.mkdir(exist_ok=True)
     study.write_results(RESULTS, found)
     print(json.dumps(found, indent=1, ensure_ascii=False))
 

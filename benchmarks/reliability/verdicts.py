@@ -183,6 +183,7 @@ def main() -> None:
         ]
         found = figures([one.result() for one in started])
     found |= {"seed": options.seed, "workers": options.workers, "seconds": round(time.monotonic() - began, 1)}
+    RESULTS.parent.mkdir(exist_ok=True)
     study.write_results(RESULTS, found)
     print(json.dumps(found, indent=1, ensure_ascii=False))
 
