@@ -26,6 +26,10 @@ from xmckit.records import LinearDecision
 UNIT = 2.0**-24
 SMALLEST = 2.0**-126  # what a product may lose to underflow, also where denormal numbers are flushed to zero
 LARGEST = 2.0**127
+NOISE = 2.0**-20  # of a bound: more than the rounding of float64
+LARGEST_ROUNDING = 2.0**-8
+MOST_ROUNDED = 0.1  # of ordinary rows
+FEW_ROWS = 10
 NUMBERS_AT_ONCE = 1 << 22  # scores, in float64
 LABELS_AT_ONCE = 1 << 14  # rows of W that are turned into float64
 
@@ -78,8 +82,8 @@ class Difference:
 class Comparison:
     """How outputs compare with a decision: `entries` were compared, of which `output` were output.
 
-    `rounded` are the rows whose set differs from that of W·x + b in float64, by no more than rounding explains, `wrong`
-    those that differ by more, `first` the first such label.
+    `rounded` are the rows whose set differs from that of W·x + b, by no more than rounding explains, `wrong` those that
+    differ by more, `first` the first such label.
     """
 
     entries: int
@@ -103,8 +107,7 @@ def compare(
         on = output[rows].toarray() != 0
         listed = np.ones_like(on) if among is None else dense_pattern(among[rows])
         scores, bounds = scores_and_bounds(decision, vectors[rows])
-        differs, clear = _differences(decision.rule, scores, bounds, on, listed)
-        clear |= on & ~listed
+        differs, clear = (_differences(decision.rule, scores, part, on, listed) for part in (NOISE * bounds, bounds))
         entries, labels = entries + int(listed.sum()), labels + int(on.sum())
         wrong.append(rows.start + np.flatnonzero(clear.any(axis=1)))
         rounded.append(rows.start + np.flatnonzero(differs.any(axis=1) & ~clear.any(axis=1)))
@@ -115,17 +118,28 @@ def compare(
     return Comparison(entries, labels, np.concatenate(rounded), np.concatenate(wrong), first)
 
 
-def _differences(
-    rule: str, scores: np.ndarray, bounds: np.ndarray, on: np.ndarray, listed: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the outputs differ from the rule for these scores, and where they do by more than the bounds."""
+def _differences(rule: str, scores: np.ndarray, bounds: np.ndarray, on: np.ndarray, listed: np.ndarray) -> np.ndarray:
+    """Return where outputs differ from the rule for these scores, by more than the bounds; or are no candidates."""
     off = listed & ~on
     if rule == "topk":
-        lowest, surely = (
-            np.where(on, values, np.inf).min(axis=1, initial=np.inf)[:, None] for values in (scores, scores + bounds)
-        )
-        return off & (scores > lowest), off & (scores - bounds > surely)
-    return (on & (scores <= 0)) | (off & (scores > 0)), (on & (scores + bounds <= 0)) | (off & (scores - bounds > 0))
+        lowest = np.where(on, scores + bounds, np.inf).min(axis=1, initial=np.inf)[:, None]
+        return (off & (scores - bounds > lowest)) | (on & ~listed)
+    return (on & (scores + bounds <= 0)) | (off & (scores - bounds > 0)) | (on & ~listed)
+
+
+def excess_of_bounds(decision: LinearDecision, found: Comparison, rows: int) -> str:
+    """Say why the bounds on the rounding cannot be right, or nothing: they must not explain whatever a head outputs.
+
+    The first `rows` that were compared are ordinary ones, which are rarely within rounding of another set.
+    """
+    if not np.isfinite(decision.threshold):
+        return f"`threshold` is {decision.threshold}, expected a finite number"
+    if decision.rounding is not None and not 0 <= decision.rounding <= LARGEST_ROUNDING:
+        return f"`rounding` is {decision.rounding}, expected None or a number from 0 to {LARGEST_ROUNDING}"
+    rounded = int(np.count_nonzero(found.rounded < rows))
+    if rows >= FEW_ROWS and rounded > MOST_ROUNDED * rows:
+        return f"its outputs differ from W·x + b in {rounded} of {rows} ordinary rows, and only rounding explains them"
+    return ""
 
 
 def contested_labels(

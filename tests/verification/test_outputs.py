@@ -97,6 +97,17 @@ def test_a_head_that_drops_a_label_in_one_row_is_refused(tmp_path, rule, cls):
     assert "verdicts" not in result
 
 
+@pytest.mark.parametrize("excuse", [{"rounding": 1.0}, {"rounding": np.nan}, {"threshold": np.inf}, {"threshold": 1e9}])
+def test_a_head_that_blames_rounding_is_refused(tmp_path, excuse):
+    class Blames(LinearHead):
+        def decision(self):
+            return replace(super().decision(), **excuse)
+
+    W, X = problem()
+    (result,) = verified(tmp_path, Blames(W, dropped=range(0, 40, 4)), X)
+    assert (result["verifiable"], result["mismatch"]["check"]) == (False, "rounding")
+
+
 def test_a_refused_head_leaves_no_files(tmp_path):
     W, X = problem()
     heads = [("good", LinearHead(W)), ("bad", LinearHead(W, dropped=[3]))]

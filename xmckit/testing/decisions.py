@@ -7,41 +7,32 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from xmckit.decisions import Comparison, compare, scores_and_bounds
+from xmckit.decisions import compare, excess_of_bounds, scores_and_bounds
 from xmckit.testing.assertions import assert_csr, require
-
-LARGEST_ROUNDING = 2.0**-8
-MOST_ROUNDED = 0.1  # of rows that were not looked for at the edge of a decision
 
 
 def assert_outputs(
-    decision: Any, vectors: np.ndarray, output: csr_matrix, what: str, among: csr_matrix | None = None
-) -> Comparison:
-    """Check that the labels output follow the decision's rule; of the candidates `among`, if there are any."""
-    _assert_rounding(decision)
+    decision: Any,
+    vectors: np.ndarray,
+    output: csr_matrix,
+    what: str,
+    among: csr_matrix | None = None,
+    *,
+    ordinary: int = 0,
+) -> str:
+    """Check that the labels output follow the decision's rule; of the candidates `among`, if there are any.
+
+    Rounding must not explain more than a few of the first `ordinary` rows.
+    """
     assert_csr(output, (len(vectors), len(decision.W)), what)
     found = compare(decision, vectors, output, among)
     require(
         found.first is None,
         f"W·x + b and {what} differ in {len(found.wrong)} of {len(vectors)} rows, first at {found.first}",
     )
-    return found
-
-
-def assert_few_rounded(found: Comparison, rows: int, what: str) -> None:
-    """Check that rounding does not explain most of the outputs: `rounding` or `threshold` is then too large."""
-    rounded = int(np.count_nonzero(found.rounded < rows))
-    require(rounded <= MOST_ROUNDED * rows, f"only rounding explains {what} in {rounded} of {rows} ordinary rows")
-
-
-def describe(found: Comparison) -> str:
+    excess = excess_of_bounds(decision, found, ordinary)
+    require(not excess, f"{what}: {excess}")
     return f"{found.entries} entries, {found.output} of them output, {len(found.rounded)} rows left to rounding"
-
-
-def _assert_rounding(decision: Any) -> None:
-    sound = decision.rounding is None or 0 <= decision.rounding <= LARGEST_ROUNDING
-    require(sound, f"`rounding` is {decision.rounding!r}, expected None or a number from 0 to {LARGEST_ROUNDING}")
-    require(bool(np.isfinite(decision.threshold)), f"`threshold` is {decision.threshold!r}, expected a finite number")
 
 
 def refuse_thresholds(decision: Any, vectors: np.ndarray, output: csr_matrix) -> None:

@@ -17,7 +17,7 @@ from scipy.sparse import csr_matrix, issparse
 
 from xmckit import store
 from xmckit.data.model import Matrix, as_csr
-from xmckit.decisions import Comparison, compare, contested_labels
+from xmckit.decisions import Comparison, compare, contested_labels, excess_of_bounds
 from xmckit.errors import DataError, PluginError, VerificationError
 from xmckit.protocols import Head, ShortlistHead, offers
 from xmckit.records import ARGMAXABLE, UNARGMAXABLE, LinearDecision, Verdict
@@ -61,12 +61,15 @@ def find_mismatch(name: str, head: Head, decision: LinearDecision, real: RealRow
     X, numbers = real.X[name][some], real.numbers[some]
     vectors, expected = head.features(X), (X.shape[0], decision.W.shape[1])
     if vectors is None or np.shape(vectors) != expected:
-        found = "None" if vectors is None else f"of size {np.shape(vectors)}"
-        return _mismatch("features", f"features() is {found}, expected vectors of size {expected}")
+        given = "None" if vectors is None else f"of size {np.shape(vectors)}"
+        return _mismatch("features", f"features() is {given}, expected vectors of size {expected}")
     output = label_sets(name, head, X, len(decision.W))
     where = f"{real.split} rows"
     among = candidates_of(name, head, X, len(decision.W))
-    mismatch = _difference("labels", compare(decision, vectors, output, among), where, numbers)
+    found = compare(decision, vectors, output, among)
+    mismatch = _difference("labels", found, where, numbers)
+    if mismatch is None and (excess := excess_of_bounds(decision, found, len(numbers))):
+        return _mismatch("rounding", excess)
     if mismatch is None and decision.replay is not None:
         replayed = _replay(decision, vectors, np.diff(output.indptr))
         mismatch = _difference("replay", compare(decision, vectors, replayed), where, numbers)
