@@ -79,8 +79,9 @@ def verify(
     output for each row's candidates. The first is never a statement about the whole model. `X` has the rows' features
     for heads that do not see `split.X`. Label sets without rows have no candidates: only the full layer is verified.
 
-    A head whose outputs on the rows `real` are not those of its decision is not verifiable. `predicted`: the label sets
-    are those that the head outputs on the rows. VerificationError if a verdict denies an output of a head.
+    With `real`, outputs are compared with decisions: a head whose outputs on these rows are not those of its decision
+    is not verifiable, and it is a VerificationError if a verdict denies an output of a head. `predicted`: the label
+    sets are those that the head outputs on the rows.
     """
     rows = np.arange(split.rows)
     if len(rows) > most:
@@ -199,7 +200,7 @@ class _Question:
     def results(self, answers: Mapping[str, Sequence[Verdict]], real: RealRows | None) -> list[HeadVerdicts]:
         """Return one result for each scope, or that of a head whose outputs contradict its decision after all."""
         results: list[HeadVerdicts] = []
-        own = self._own_outputs()
+        own = None if real is None and not self.predicted else self._own_outputs()
         checked = 0 if real is None else len(real.numbers[real.affordable(self.decision)])
         outputs_of = "full" if self.candidates is None else "shortlist"
         who = f"head {self.name} and verifier {type(self.verifier).__name__}"
