@@ -154,20 +154,24 @@ class ProcessPool:
         """
         with _Function(function) as shared, ThreadPoolExecutor(max(1, min(workers, len(items)))) as threads:
             busy: set[_Worker] = set()
-            answers = [threads.submit(self._answer, shared, item, busy) for item in items]
+            stopped = threading.Event()
+            answers = [threads.submit(self._answer, shared, item, busy, stopped) for item in items]
             try:
                 for answer in answers:
                     yield answer.result()
             except BaseException:  # an error, Ctrl-C, or a caller that wants no more results
+                stopped.set()
                 for answer in answers:
                     answer.cancel()
                 for worker in list(busy):
                     worker.kill()
                 raise
 
-    def _answer(self, function: _Function, item: Any, busy: set[_Worker]) -> Any:
+    def _answer(self, function: _Function, item: Any, busy: set[_Worker], stopped: threading.Event) -> Any:
         worker = self._take()
         busy.add(worker)
+        if stopped.is_set():  # too late to be killed with the others
+            worker.kill()
         try:
             content = worker.ask(function, item)
         except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +29,7 @@ def in_fresh_process(measure: Callable[..., None], *arguments: Any) -> dict[str,
     """Return what `measure(*arguments, sender)` sends from a new process, which has its own peak memory."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_call, args=(measure, *arguments, sender))
+    child = context.Process(target=measure, args=(*arguments, sender))
     child.start()
     sender.close()
     try:
@@ -40,15 +39,6 @@ def in_fresh_process(measure: Callable[..., None], *arguments: Any) -> dict[str,
         raise SystemExit(f"the measured process ended with {child.exitcode}") from None
     child.join()
     return dict(results)
-
-
-def _call(measure: Callable[..., None], *arguments: Any) -> None:
-    try:
-        measure(*arguments)
-    finally:
-        if "joblib" in sys.modules:
-            # Idle workers of joblib would keep this process alive for minutes.
-            sys.modules["joblib"].externals.loky.get_reusable_executor().shutdown()
 
 
 def resident(field: str) -> float:
