@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forging import reseal
 from xmckit_argmax.cli.argmax import argmax
 from xmckit_argmax.paper.counting import argmaxable_count
 
@@ -91,8 +92,10 @@ def test_only_the_same_label_sets_are_compared(runs: Path, tmp_path: Path) -> No
     summary = store.read_json(others / "verdicts.json")
     summary["files"]["assignments.npz"] = "other label sets"
     store.write_json(others / "verdicts.json", summary)
+    reseal(run)
     assert call("reach", "of2", "of6", "--runs", copies) == before
     store.write_json(stage / "verdicts.json", summary)
+    reseal(run)
     with pytest.raises(xmckit.UsageError, match="of2 was not verified for the label sets of of6"):
         call("reach", "of6", "of2", "--runs", copies)
 
