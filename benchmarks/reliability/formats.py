@@ -1,10 +1,11 @@
 """Attack every reader and every stored format with mutated files, and add the counts to results/formats.json.
 
-    python -m benchmarks.reliability.formats [--inputs 100000] [--first N] [--guided 1000] [--new]
+    python -m benchmarks.reliability.formats [--inputs 100000] [--first N] [--guided 1000] [--new] [--recheck]
 
 Inputs are numbered, so that a further call with another `--first` attacks with other files; by default it goes on where
 the stored counts end. `--guided` gives each target that many inputs that atheris chooses, if it is installed. `--new`
-forgets the stored counts, which belong to an older version of the code.
+forgets the stored counts, which belong to an older version of the code. `--recheck` first repeats the inputs that
+failed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ ATTACK = Path(__file__).resolve().parents[2] / "tests" / "attack"
 RESULTS = Path(__file__).with_name("results") / "formats.json"
 
 
-def attack(inputs: int, first: int) -> dict[str, Any]:
-    """Run the fuzzer of mutated files."""
+def attack(inputs: int, first: int, *targets: str) -> dict[str, Any]:
+    """Run the fuzzer of mutated files, on all targets by default."""
     command = [sys.executable, str(ATTACK / "format_fuzzer.py"), "--inputs", str(inputs), "--first", str(first)]
+    command += [option for name in targets for option in ("--target", name)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout:
         raise RuntimeError(f"the fuzzer ended with exit code {done.returncode}")
@@ -47,6 +49,20 @@ def attack_guided(targets: list[str], runs: int) -> tuple[dict[str, dict[str, in
     return outcomes, failures
 
 
+def recheck(stored: dict[str, Any]) -> None:
+    """Repeat the mutated inputs that failed, and count what happens now."""
+    before, stored["failures"] = stored["failures"], []
+    for failure in before:
+        if "input" not in failure:
+            stored["failures"].append(failure)
+            continue
+        target = failure["target"]
+        stored["outcomes"][target] = dict(Counter(stored["outcomes"][target]) - Counter([failure["outcome"]]))
+        result = attack(1, failure["input"], target)
+        stored["outcomes"] = add(stored["outcomes"], result["outcomes"])
+        stored["failures"] += result["failures"]
+
+
 def add(stored: dict[str, dict[str, int]], counts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
     return {name: dict(Counter(stored.get(name, {})) + Counter(counts.get(name, {}))) for name in {**stored, **counts}}
 
@@ -57,11 +73,14 @@ def main() -> None:
     parser.add_argument("--first", type=int)
     parser.add_argument("--guided", type=int, default=0)
     parser.add_argument("--new", action="store_true")
+    parser.add_argument("--recheck", action="store_true")
     arguments = parser.parse_args()
     stored: dict[str, Any] = {"inputs": 0, "outcomes": {}, "guided": {}, "failures": []}
     if RESULTS.is_file() and not arguments.new:
         stored = json.loads(RESULTS.read_text())
     first = stored["inputs"] if arguments.first is None else arguments.first
+    if arguments.recheck:
+        recheck(stored)
     if arguments.inputs:
         result = attack(arguments.inputs, first)
         stored["outcomes"] = add(stored["outcomes"], result["outcomes"])

@@ -36,7 +36,7 @@ from xmckit_pecos.linear.calibration import CalibrationMethod
 from xmckit_pecos.linear.matrices import TrainingRows
 from xmckit_pecos.linear.model import LinearModel
 from xmckit_pecos.linear.options import TrainingOptions
-from xmckit_pecos.linear.storage import PostProcessor
+from xmckit_pecos.linear.storage import LARGEST, PostProcessor
 from xmckit_pecos.search.copies import scores_of_labels
 from xmckit_pecos.tree import COUNTS, Branching, LinearParams, TreeIndex, build_tree, read_counts
 
@@ -176,7 +176,7 @@ class XRLinearHead(Configured):
         state = store.read_json(folder / STATE)
         if not isinstance(state, dict) or not isinstance(state.get("facts"), dict):
             raise store.damaged(folder / STATE, "expected threshold, calibration and facts")
-        if type(state.get("threshold")) not in (int, float) or not np.isfinite(state["threshold"]):
+        if type(state.get("threshold")) not in (int, float) or not abs(state["threshold"]) <= LARGEST:
             raise store.damaged(folder / STATE, "expected a threshold that is a finite number")
         try:
             head._calibration = calibration.from_state(state.get("calibration"))

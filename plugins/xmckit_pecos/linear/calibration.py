@@ -93,13 +93,13 @@ def from_state(state: Any) -> Calibration:
     if method == "none":
         return Uncalibrated()
     if method == "platt":
-        slope, offset = (_finite_numbers(state, name) for name in ("slope", "offset"))
+        slope, offset = (_finite_numbers(state, name, 0) for name in ("slope", "offset"))
         if slope < 0:
             raise ValueError("expected a slope of at least 0")
         return Platt(float(slope), float(offset))
     if method == "isotonic":
-        at, values = (np.atleast_1d(_finite_numbers(state, name)) for name in ("at", "values"))
-        if at.shape != values.shape or at.ndim != 1 or not len(at):
+        at, values = (_finite_numbers(state, name, 1) for name in ("at", "values"))
+        if at.shape != values.shape or not len(at):
             raise ValueError("expected as many values as points")
         if (np.diff(at) <= 0).any() or (np.diff(values) < 0).any():
             raise ValueError("expected a curve that rises")
@@ -107,13 +107,13 @@ def from_state(state: Any) -> Calibration:
     raise ValueError(f"expected a method of calibration, found {method!r}")
 
 
-def _finite_numbers(state: dict[str, Any], name: str) -> np.ndarray:
+def _finite_numbers(state: dict[str, Any], name: str, dimensions: int) -> np.ndarray:
     try:
         values = np.asarray(state.get(name), dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"expected numbers as {name}") from None
-    if not np.isfinite(values).all():
-        raise ValueError(f"expected finite numbers as {name}")
+    if values.ndim != dimensions or not np.isfinite(values).all():
+        raise ValueError(f"expected {'a list of finite numbers' if dimensions else 'a finite number'} as {name}")
     return values
 
 

@@ -265,7 +265,10 @@ def test_saved_with_its_calibration(tmp_path, parts):
     assert (again.labels(validation.matrix) != head.labels(validation.matrix)).nnz == 0
 
 
-@pytest.mark.parametrize("content", ['{"threshold": "0"}', '{"threshold": 0, "facts": {}}', "[]", "{}"])
+@pytest.mark.parametrize(
+    "content",
+    ['{"threshold": "0"}', f'{{"threshold": {10**400}, "facts": {{}}}}', '{"threshold": 0, "facts": {}}', "[]", "{}"],
+)
 def test_a_state_that_is_not_ours(tmp_path, content):
     fitted(every_label()).save(tmp_path)
     (tmp_path / "state.json").write_text(content)
