@@ -475,9 +475,9 @@ class HeadVerdicts(TypedDict, total=False):
     verifiable: Required[bool]
     why: str
     mismatch: Mismatch
-    checked: int
-    outputs: int
-    by_rounding: int
+    checked: Count
+    outputs: Count
+    by_rounding: Count
     rule: str
     labels: Count
     dim: Count
@@ -494,6 +494,10 @@ class HeadVerdicts(TypedDict, total=False):
     seconds: float
     never: list[NeverOutput]
     verdicts: list[LabelSetVerdict]
+
+
+# Keys of heads that are not verifiable, and counts that version 0.1 did not write.
+_NOT_ALWAYS = {"why", "mismatch", "checked", "outputs", "by_rounding"}
 
 
 class VerdictSummary(TypedDict):
@@ -513,7 +517,7 @@ def check_verdicts(content: VerdictSummary) -> None:
         where = f"{result['head']}, {result['scope']}"
         if result["scope"] not in ("full", "shortlist"):
             raise ValueError(f"{where}: expected the scope full or shortlist")
-        needed = HeadVerdicts.__optional_keys__ - {"why"} if result["verifiable"] else {"why"}
+        needed = HeadVerdicts.__optional_keys__ - _NOT_ALWAYS if result["verifiable"] else {"why"}
         if missing := sorted(needed - result.keys()):
             raise ValueError(f"{where}: {', '.join(missing)} missing")
         if result["verifiable"]:
