@@ -28,7 +28,7 @@ from xmckit.runs.provenance import library_versions, machine
 
 RESULTS = Path(__file__).with_name("results") / "checksums.json"
 ENTRIES, TENSORS, SHAPE = 10_000_000, 10, (1000, 5000)
-ROUNDS, FLIPS = 9, 500
+ROUNDS, FLIPS = 25, 1000
 
 
 def write_matrix(path: Path) -> None:

@@ -166,5 +166,5 @@ def read_tensors(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     with explain_damage(path, "not a safetensors file", SafetensorError):
-        compare_file(path)  # before it is mapped: what cannot be read is an error there and a crash here
+        compare_file(path, mapped=True)
         return load_file(path)

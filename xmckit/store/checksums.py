@@ -18,6 +18,7 @@ import errno
 import functools
 import io
 import json
+import mmap
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -121,14 +122,18 @@ def compare_bytes(path: Path, content: bytes) -> None:
         _compared.add(_signature(path))
 
 
-def compare_file(path: Path) -> None:
-    """Read a whole file, and raise StorageError if it is not what its record says."""
+def compare_file(path: Path, *, mapped: bool = False) -> None:
+    """Read a whole file, and raise StorageError if it is not what its record says.
+
+    `mapped` is for a file that is going to be mapped into memory anyway: its content is not copied.
+    """
     expected = find_expected(path)
     if expected is not None:
         with open(path, "rb", buffering=0) as stream:
             if (size := os.fstat(stream.fileno()).st_size) != expected.bytes:
                 raise damaged(path, f"{size:,} bytes, its record says {expected.bytes:,}")
-            _raise_if_different(path, expected, _blocks(stream))
+            blocks = _mapped_blocks(stream) if mapped and size else _blocks(stream)
+            _raise_if_different(path, expected, blocks)
         _compared.add(_signature(path))
 
 
@@ -420,6 +425,13 @@ def _blocks(stream: Any) -> Iterator[memoryview]:
     buffer = memoryview(bytearray(BLOCK))
     while filled := _fill(stream, buffer):
         yield buffer[:filled]
+
+
+def _mapped_blocks(stream: Any) -> Iterator[memoryview]:
+    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+        for start in range(0, len(view), BLOCK):
+            with view[start : start + BLOCK] as block:
+                yield block
 
 
 def _fill(stream: Any, buffer: memoryview) -> int:
