@@ -1,1 +1,1 @@
-"""Attack the toolkit and count what got through; each module writes `results/<its name>.json`."""
+"""Attack the toolkit and count what got through; each module writes benchmarks/results/reliability_<its name>.json."""

@@ -7,7 +7,7 @@ outputs knows the truth about whatever the files say after an edit. Each edit ch
 (another type, another value, the value of a neighbour, nothing) or one array of another file (another type or shape, an
 entry, a sign, the order, nothing), and brings the checksums and the totals up to date. An accepted folder must be true
 in every claim that is recomputed here: statuses, missed labels, and for the rule "sign" margins and answers at eps. A
-traceback is a failure. Figures are printed as JSON and stored in benchmarks/reliability/results/certificates.json.
+traceback is a failure. Figures are printed as JSON and stored in benchmarks/results/reliability_certificates.json.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from xmckit_argmax.checker.check import totals
 from xmckit_argmax.cli.certificates import certificates
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from benchmarks.common import study
+from benchmarks.common import paths, study
 from xmckit import Alternating, Context, LinearDecision, XmckitError, store
 from xmckit.data.model import Split
 from xmckit.testing.brute_force import possible_sets
 from xmckit.verification.verify import content_sha256, verify
 
-RESULTS = Path(__file__).with_name("results") / "certificates.json"
+RESULTS = paths.RESULTS / "reliability_certificates.json"
 VALUES: tuple[Any, ...] = (
     None, True, False, -1, 0, 1, 2, 0.5, 1e-300, 1e308, math.nan, math.inf, 10**400, "", "argmaxable", "unargmaxable",
     "unresolved", "topk", "sign", [], [0], [0.0, 1.0], {},
@@ -302,7 +302,6 @@ def main() -> None:
         original = Path(scratch) / "original"
         write_original(original)
         found = attack(original, share=options.share, minutes=options.minutes)
-    RESULTS.parent.mkdir(exist_ok=True)
     study.write_results(RESULTS, found)
     print(json.dumps(found, indent=1, ensure_ascii=False))
 

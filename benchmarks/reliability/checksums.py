@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from benchmarks.common import paths
 from benchmarks.common.timing import best_of
 from xmckit import store
 from xmckit.errors import StorageError
 from xmckit.runs.provenance import library_versions, machine
 
-RESULTS = Path(__file__).with_name("results") / "checksums.json"
+RESULTS = paths.RESULTS / "reliability_checksums.json"
 ENTRIES, TENSORS, SHAPE = 10_000_000, 10, (1000, 5000)
 ROUNDS, FLIPS = 25, 1000
 
@@ -112,7 +113,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         counts = {"reading": costs(Path(folder)), "damage": flips(Path(folder))}
     print(json.dumps(counts, indent=2))
-    RESULTS.parent.mkdir(exist_ok=True)
     facts = {"machine": machine(), "versions": library_versions(), **counts}
     RESULTS.write_text(json.dumps(facts, indent=2) + "\n")
 

@@ -1,7 +1,7 @@
 """Run every command in a folder of decoys, fill the disk at every write, import plugins that end the process.
 
-python -m benchmarks.reliability.children writes results/children.json. A figure is written only if the attack failed
-everywhere: any other outcome is an AssertionError.
+python -m benchmarks.reliability.children stores a figure only if the attack failed everywhere: any other outcome is an
+AssertionError.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks.common import paths
 from benchmarks.common.study import write_results
 from xmckit.registry import Registry
 
 HERE = Path(__file__).parent
 TESTS = HERE.parents[1] / "tests"
-RESULTS = HERE / "results" / "children.json"
+RESULTS = paths.RESULTS / "reliability_children.json"
 FATAL = {
     "os._exit": "import os\nos._exit(7)",
     "os._exit in a hook": "import os, xmckit\n@xmckit.hookimpl\ndef xmckit_heads():\n    os._exit(7)",

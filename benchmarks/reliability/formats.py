@@ -1,4 +1,4 @@
-"""Attack every reader and every stored format with mutated files, and add the counts to results/formats.json.
+"""Attack every reader and every stored format with mutated files, and add up the counts.
 
     python -m benchmarks.reliability.formats [--inputs 100000] [--first N] [--guided 1000] [--new] [--recheck]
 
@@ -20,8 +20,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import paths
+
 ATTACK = Path(__file__).resolve().parents[2] / "tests" / "attack"
-RESULTS = Path(__file__).with_name("results") / "formats.json"
+RESULTS = paths.RESULTS / "reliability_formats.json"
 
 
 def attack(inputs: int, first: int, *targets: str) -> dict[str, Any]:

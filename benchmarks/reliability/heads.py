@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix, vstack
 
+from benchmarks.common import paths
 from benchmarks.common.study import write_results
 from xmckit.context import Context
 from xmckit.data.model import Split
@@ -37,7 +38,7 @@ from xmckit.testing.problems import small_problem
 from xmckit.verification.outputs import RealRows, candidates_of, label_sets
 from xmckit.verification.verify import verify
 
-RESULTS = Path(__file__).parent / "results" / "heads.json"
+RESULTS = paths.RESULTS / "reliability_heads.json"
 VERIFIER = {"use": "argmax", "seconds": 5.0}
 HALVINGS = 40
 CONTRADICTIONS, MISMATCHES = "contradictions", "decisions that are not what is output"

@@ -8,7 +8,7 @@ and another one right after it. After each kill: `xmckit runs ls` works, nothing
 resumes with the same predictions, metrics and verdicts, no temporary file is left, and another run that shares the
 cache gives the same too. All processes are forks of one that has imported everything, and the files are in memory where
 that is possible. `--points` takes that many kills only, and `--minutes` starts none after that time, in random order.
-Without `--points` the counts go to results/kills.json: `kills` is below `points` if the time was over.
+Without `--points` the counts are stored: `kills` is below `points` if the time was over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).with_name("results") / "kills.json"
+from benchmarks.common import paths
+
+RESULTS = paths.RESULTS / "reliability_kills.json"
 PLUGIN = Path(__file__).resolve().parents[2] / "tests" / "assets" / "toy_plugin.py"
 LIMIT = 120  # seconds of one process
 MEMORY = Path("/dev/shm")
@@ -365,7 +367,6 @@ def main() -> None:
             stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"recipes": {}}
             stored |= {"machine": machine(), "versions": library_versions()}
             stored["recipes"][name] = counts[name]
-            RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(stored, indent=2) + "\n")
     print(file=sys.stderr)
     print(json.dumps(counts, indent=2))

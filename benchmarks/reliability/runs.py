@@ -16,9 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.common import paths
 from xmckit import store
 
-RESULTS = Path(__file__).with_name("results") / "runs.json"
+RESULTS = paths.RESULTS / "reliability_runs.json"
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "attack"))
 
 

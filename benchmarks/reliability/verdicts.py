@@ -6,7 +6,7 @@ An instance is a label set of a layer, for one rule, with or without biases and 
 are verified. Layers have ties (small whole numbers, rows of zeros, equal and opposite rows, equal biases) or are hard
 on arithmetic (rows that differ in their last bit, entries of 1e±300). `xmckit.testing.brute_force` knows the right
 answer without any linear program, and the independent checker must accept every proof. Figures are printed as JSON and
-stored in benchmarks/reliability/results/verdicts.json.
+stored in benchmarks/results/reliability_verdicts.json.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,11 +26,11 @@ from xmckit_argmax.checker.evidence import Evidence, Rejection, read_layer
 from xmckit_argmax.checker.proofs import prove
 from xmckit_argmax.verifier import ArgmaxVerifier
 
-from benchmarks.common import study
+from benchmarks.common import paths, study
 from xmckit import Context, LinearDecision, Verdict
 from xmckit.testing.brute_force import possible_sets
 
-RESULTS = Path(__file__).with_name("results") / "verdicts.json"
+RESULTS = paths.RESULTS / "reliability_verdicts.json"
 KINDS = (
     "whole numbers", "rows of zeros", "equal and opposite rows", "one ulp apart", "rows times 1e±300",
     "entries times 1e±300", "float32", "float32, tied",
@@ -183,7 +182,6 @@ def main() -> None:
         ]
         found = figures([one.result() for one in started])
     found |= {"seed": options.seed, "workers": options.workers, "seconds": round(time.monotonic() - began, 1)}
-    RESULTS.parent.mkdir(exist_ok=True)
     study.write_results(RESULTS, found)
     print(json.dumps(found, indent=1, ensure_ascii=False))
 

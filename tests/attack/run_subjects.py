@@ -110,6 +110,7 @@ def commands(folder: Path) -> list[Command]:
         ("runs", "ls", *of),
         ("runs", "ls", "--json", *of),
         ("runs", "show", "plain", *of),
+        *(("runs", "check", run, *of) for run in (plain, nearest)),
         *(
             (*words, run)
             for run in (plain, tree, nearest, grouped)
@@ -139,6 +140,7 @@ def commands(folder: Path) -> list[Command]:
         ("labels", "add", nearest, str(new), "--output", str(made)),
         ("ensemble", plain, tree, "--output", str(made)),
         ("compare", plain, tree, "--draws", "100", "--html", str(made)),
+        *(("runs", "check", "--repair", run, *of) for run in (tree, grouped)),
         ("runs", "clean", "--yes", *of),
     ]
     return [Command(words) for words in reading] + [Command(words, writes=True) for words in writing]

@@ -93,7 +93,7 @@ def test_one_bad_run_does_not_hide_the_others(folder, value):
     assert {Path(run).parent.name for run in listed} == set(RECIPES)
     assert [run for run, row in listed.items() if row["status"] == "damaged"] == [str(bad)]
     assert str(bad / "manifest.json") in message
-    assert "resolved.toml again" in message
+    assert f"runs check --repair {bad}" in message
 
 
 def test_no_edit_of_a_suites_results_gets_through(tmp_path):

@@ -27,6 +27,7 @@ EXAMPLES: dict[str, list[str]] = {
     "ensemble": ["small", "other", "--output", "both"],
     "compare": ["small", "other"],
     "verify": ["small", "--most", "2", "--set", "mode='chebyshev'"],
+    "runs check": [],
     "runs clean": ["--yes"],
     "runs ls": [],
     "runs report": ["small"],

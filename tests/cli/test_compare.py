@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from click.testing import CliRunner
+from forging import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
@@ -232,6 +233,7 @@ def test_metrics_of_other_propensities_are_left_out(folder, tmp_path):
     runs = [newest(folder, "good"), Run.open(other)]
     for place in (other, runs[1].stage_folder("score")):
         store.write_json(place / "metrics.json", {**kept, "propensity": {"A": 0.6, "B": 2.6, "from": "amazon"}})
+    reseal(other)
     found = compare_runs(runs, draws=100)
     assert "PSnDCG@1" in found.systems[0].metrics
     assert "PSnDCG@1" not in found.systems[1].metrics

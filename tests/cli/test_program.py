@@ -98,8 +98,8 @@ def test_runs_that_cannot_be_read_are_named(tmp_path):
     damaged.mkdir(parents=True)
     (damaged / "manifest.json").write_text("{")
     listed = call("runs", "ls", "--json", cwd=tmp_path)
-    assert (listed.returncode, json.loads(listed.stdout)) == (0, [])
-    assert "left out: " in listed.stderr
+    (run,) = json.loads(listed.stdout)
+    assert (listed.returncode, run["status"]) == (3, "damaged")
     assert "20260101T000000-damaged" in listed.stderr
 
 

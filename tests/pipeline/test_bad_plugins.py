@@ -345,5 +345,5 @@ def test_what_is_saved_is_numbers_that_need_no_pickle(tmp_path: Path):
     with pytest.raises(PluginError, match=r"head mine saved w.safetensors with a value in w that is not a number"):
         check_saved(tmp_path, "head mine")
     np.savez(tmp_path / "a_pickle.npz", things=np.array([{}], dtype=object))
-    with pytest.raises(PluginError, match=r"head mine saved a_pickle.npz with things, which cannot be read"):
+    with pytest.raises(PluginError, match=r"head mine saved a_pickle.npz, .*: things: it holds Python objects"):
         check_saved(tmp_path, "head mine")

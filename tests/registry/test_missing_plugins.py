@@ -100,7 +100,7 @@ def test_what_is_missing_is_named_wherever_it_is_used(model, monkeypatch, missin
     what = "head:bsl" if missing == "bsl" else f"{missing}:own-{missing}"
     with pytest.raises(PluginError) as caught:
         xmckit.load(path, registry=registry)
-    assert f"this model needs {what}, which came from {expected}" in str(caught.value)
+    assert f"needs {what}, which came from {expected}" in str(caught.value)
 
 
 def test_with_all_of_them_it_is_loaded(model):

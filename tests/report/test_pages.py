@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from forging import reseal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import COMPARISON, HOSTILE, NAMES, SUITE
@@ -157,6 +158,7 @@ def test_an_empty_text_is_said_to_be_one(run: pipeline.Result, tmp_path: Path) -
     copy = Run.open(tmp_path / "copy")
     examples = copy.stage_folder("score") / "examples.json"
     store.write_json(examples, [{**store.read_json(examples)[0], "text": " \u00a0\n"}])
+    reseal(copy.path)
     page = write_report(copy).read_text("utf-8")
     assert page.count("The text is empty.") == 1
     assert 'class="quote"' not in page

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
 @click.option("--repair", is_flag=True, help="Restore damaged stages from sound copies, and drop those without one.")
 @options.runs_option
 @options.json_option
-def check(names: tuple[str, ...], repair: bool, root: str, as_json: bool) -> None:
+def check(runs: tuple[str, ...], repair: bool, root: str, as_json: bool) -> None:
     """Read all files of RUN, or of all runs, and of the cache, and compare them with their checksums.
 
     Exit code 3 if something is damaged and not repaired.
@@ -29,7 +29,7 @@ def check(names: tuple[str, ...], repair: bool, root: str, as_json: bool) -> Non
     from xmckit.runs import find_run_folders
 
     with invocation.terminal_progress() as progress:
-        report = check_runs(Path(root), find_run_folders(names, Path(root)), repair=repair, progress=progress)
+        report = check_runs(Path(root), find_run_folders(runs, Path(root)), repair=repair, progress=progress)
     if as_json:
         options.print_json(report.to_json())
     else:

@@ -148,6 +148,10 @@ class Split:
                 store.check_matrix(part, f"{name} of {what}")
         if self.groups is not None:
             self.groups.check(self.rows, self.labels)
+        if self.X is None and self.texts is None:
+            raise DataError(f"{what} has neither features nor texts")
+        if self.X is not None and not self.blocks:
+            raise DataError(f"{what} has an empty set of feature blocks")
         self.check_sizes(what)
         for name, block in self.blocks.items():
             finite = np.isfinite(stored_values(block))
@@ -158,10 +162,6 @@ class Split:
 
     def check_sizes(self, what: str = "split") -> None:
         """Raise DataError unless all parts have the same rows and labels, and matching patterns."""
-        if self.X is None and self.texts is None:
-            raise DataError(f"{what} has neither features nor texts")
-        if self.X is not None and not self.blocks:
-            raise DataError(f"{what} has an empty set of feature blocks")
         for name, block in self.blocks.items():
             if block.ndim != 2 or block.shape[0] != self.rows:
                 raise DataError(f"{what} has {self.rows} rows of labels but {block.shape[0]} rows of features {name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from pydantic import ValidationError
+from torch.overrides import TorchFunctionMode
 
 from xmckit import store
 from xmckit.components.indexes import named_index
@@ -20,6 +21,7 @@ from xmckit.nn.shortlist import Indexes
 from xmckit.nn.training import Epoch
 from xmckit.params import PARAMS
 
+_NEW_TENSORS = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
 WEIGHTS, STATE = "weights.safetensors", "state.json"
 
 
@@ -88,12 +90,8 @@ def load_network(
     """Fill a new network with the stored weights; `check` raises DataError if its classifier cannot have them."""
     path = folder / WEIGHTS
     tensors = store.read_tensors(path)
-    with contextlib.suppress(NotImplementedError):  # of an encoder that needs real numbers to set itself up
-        # Without memory at first: the sizes of a wrong state may ask for more than there is.
-        with torch.device("meta"):
-            outline = _new_network(folder, new_network, sizes)
-        _check_tensors(path, tensors, outline)
-    network = _new_network(folder, new_network, sizes)
+    with _LimitedTensors(folder / STATE, path.stat().st_size):
+        network = _new_network(folder, new_network, sizes)
     _check_tensors(path, tensors, network)
     network.load_state_dict(tensors)
     try:
@@ -112,11 +110,27 @@ def _new_network(folder: Path, new_network: Callable[[], Network], sizes: dict[s
         raise store.damaged(folder / PARAMS, f"the encoder's parameters: {store.reasons(error)}") from None
     except PluginError as error:
         raise PluginError(f"{folder / PARAMS}: {error}") from error
-    except NotImplementedError:
-        raise
     except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError, UsageError) as error:
         raise store.damaged(folder / STATE, f"no network of the sizes {sizes}: {error}") from None
     return network
+
+
+class _LimitedTensors(TorchFunctionMode):
+    """Check the sizes of new tensors before memory is allocated: those of a wrong state may ask for more than there is.
+
+    torch's own device for this, "meta", takes a second to import.
+    """
+
+    def __init__(self, state: Path, size: int):
+        super().__init__()
+        self.state, self.size = state, size
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _NEW_TENSORS:
+            sizes = args[0] if args and isinstance(args[0], (tuple, list)) else args
+            asked = math.prod(size for size in sizes if isinstance(size, int))
+            store.check_claim(self.state, "numbers in a tensor", asked, self.size)
+        return func(*args, **(kwargs or {}))
 
 
 def _check_tensors(path: Path, tensors: dict[str, Any], network: Network) -> None:
@@ -130,7 +144,7 @@ def _check_tensors(path: Path, tensors: dict[str, Any], network: Network) -> Non
             raise store.damaged(
                 path, f"{name} is {tensor.dtype} {tuple(tensor.shape)}, expected {own.dtype} {tuple(own.shape)}"
             )
-        if not own.is_meta and not bool(tensor.isfinite().all()):
+        if not bool(tensor.isfinite().all()):
             raise store.damaged(path, f"{name} holds a value that is not a finite number")
 
 

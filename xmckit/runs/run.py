@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import filecmp
 import itertools
 import json
 import os
@@ -206,7 +205,6 @@ class Run:
         return (self.path / layout.METRICS).is_file()
 
     def metrics(self) -> Metrics:
-        self._check_copy(layout.METRICS)
         return read_metrics(self.path)
 
     @property
@@ -214,41 +212,21 @@ class Run:
         return (self.path / layout.VERDICTS).is_file()
 
     def verdicts(self) -> VerdictSummary:
-        self._check_copy(layout.VERDICTS)
         return read_verdicts(self.path)
 
-    def _check_copy(self, name: str) -> None:
-        """Raise StorageError if a file at the top is not the same as in the folder of its stage."""
-        here = self.path / name
-        for stage in self.stages:
-            if name in layout.COPIES_AT_TOP.get(stage.name, ()):
-                there = self.path / stage.folder / name
-                try:
-                    same = os.path.samefile(here, there) or filecmp.cmp(here, there, shallow=False)
-                except OSError:  # one of them is missing or cannot be read; whoever reads it says so
-                    return
-                if not same:
-                    raise StorageError(
-                        f"{here} differs from {there}, of which it is a copy: `xmckit run --resume {self.path}` "
-                        "checks the stage and copies its file again"
-                    )
-
     def head_facts(self) -> list[HeadFacts]:
-        self._check_copy(layout.HEAD_FACTS)
         return store.read_json(self.path / layout.HEAD_FACTS, list[HeadFacts])
 
     def predictions(self) -> TopK:
         """Read the model's ranking of the test rows."""
         from xmckit.records import TopK
 
-        self._check_copy(layout.PREDICTIONS)
         arrays = store.read_arrays(self.path / layout.PREDICTIONS, "indices", "scores")
         return TopK(arrays["indices"], arrays["scores"])
 
     def predicted_sets(self) -> csr_matrix | None:
         """Read the label sets that the model gives the test rows; None if the run did not keep them."""
         path = self.path / layout.SETS
-        self._check_copy(layout.SETS)
         return store.read_csr(path) if path.is_file() else None
 
     # -- stages ------------------------------------------------------------------------------------------------------

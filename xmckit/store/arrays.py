@@ -12,6 +12,7 @@ from xmckit.errors import DataError
 from xmckit.store.checksums import compare_file
 from xmckit.store.damage import damaged, explain_damage
 from xmckit.store.files import atomic_file
+from xmckit.store.limits import check_claim
 from xmckit.store.matrices import make_csr, native
 from xmckit.store.npy import DAMAGE, decode_npy, read_npz
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 _KINDS = {"i": "whole numbers", "u": "whole numbers without sign", "f": "floating-point numbers", "b": "truth values"}
+
+
+_LARGEST_SIZE = 1 << 27  # rows or columns of a stored matrix; the readers of data sets allow fewer
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -109,6 +113,8 @@ def _as_csr(path: Path, arrays: Mapping[str, np.ndarray]) -> csr_matrix:
         matrix = make_csr(*(arrays[name] for name in ("data", "indices", "indptr", "shape")))
     if not np.isfinite(matrix.data).all():
         raise damaged(path, "a value is not a finite number")
+    if max(matrix.shape) > _LARGEST_SIZE:
+        check_claim(path, "rows or columns", max(matrix.shape), path.stat().st_size)
     return matrix
 
 

@@ -67,7 +67,7 @@ def _check_folder(folder: Path, against_model: bool) -> dict[str, Any]:
     if folder.parent.name == "stages":
         failures += _changed_copies(folder)
     unchecked = dict(report.unchecked)
-    if against_model and not failures:  # arrays that the checker rejects are not given to the heads
+    if against_model and not report.failures:  # arrays that the checker rejects are not given to the heads
         failures += _compare_with_model(folder)
         unchecked.pop("replayed", None)
     return {

@@ -17,7 +17,7 @@ from xmckit_argmax.system import make_system
 from xmckit_argmax.verifier import ArgmaxVerifier
 
 from xmckit import Alternating, Context, DataError, LinearDecision, Verdicts, make_context
-from xmckit.verification import verify as verification
+from xmckit.verification import blocks
 
 INSTANCES = 100_000
 
@@ -143,7 +143,7 @@ class CountingWorkers:
 
 def test_what_is_verified_at_a_time_is_enough_for_several_workers() -> None:
     executor = CountingWorkers()
-    sets = csr_matrix(np.random.default_rng(4).random((verification.BLOCK, 9)) < 0.5)
+    sets = csr_matrix(np.random.default_rng(4).random((blocks.BLOCK, 9)) < 0.5)
     ArgmaxVerifier().verify(LinearDecision(np.eye(9), None), sets, context=Context(executor=executor, workers=4))
     assert executor.parts >= 4
 
@@ -364,8 +364,8 @@ def test_what_a_layer_outputs_is_argmaxable(rule: Any, biased: bool) -> None:
 def test_a_witness_of_integers_survives_an_interrupted_run(tmp_path: Any) -> None:
     decision = LinearDecision(np.asarray([[3.0], [-3.0]]), np.asarray([-1.0, 1.0]))
     verdicts = verify(decision, all_sets(2)).verdicts
-    verification._save_block(tmp_path / "block.npz", verdicts, 1)
-    loaded = verification._load_block(tmp_path / "block.npz")
+    blocks._save_block(tmp_path / "block.npz", verdicts, 1)
+    loaded = blocks._load_block(tmp_path / "block.npz")
     assert [verdict.exact_witness for verdict in loaded] == [(1, 3), None, None, None]
     assert same_bits(Verdicts(loaded), Verdicts([*verdicts]))
 
