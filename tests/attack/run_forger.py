@@ -171,8 +171,10 @@ class Attack:
             if path.is_dir():
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
-            if (root / name).exists():
+            if (root / name).is_dir():
                 shutil.copytree(root / name, path, copy_function=link_or_copy)
+            elif (root / name).exists():
+                shutil.copy2(root / name, path)
 
     def _trace(self) -> dict[str, list[Command]]:
         """Call every command on sound runs, and note the files that it opens; each must succeed."""

@@ -221,7 +221,7 @@ def test_a_head_does_not_allocate_the_sizes_of_a_wrong_state(tmp_path):
         (tmp_path / "state.json").write_text(json.dumps(wrong))
         limit_memory(1 << 30)
         try:
-            with pytest.raises(StorageError, match=r"weights\.safetensors.*expected torch\.float32 \(.*100000000"):
+            with pytest.raises(StorageError, match=r"state\.json.*a tensor of .* numbers is not in a file"):
                 context.load("head", "bsl", tmp_path)
         finally:
             limit_memory(None)

@@ -90,7 +90,7 @@ def load_network(
     """Fill a new network with the stored weights; `check` raises DataError if its classifier cannot have them."""
     path = folder / WEIGHTS
     tensors = store.read_tensors(path)
-    with _LimitedTensors(folder / STATE, path.stat().st_size):
+    with _LimitedTensors(path.stat().st_size):
         network = _new_network(folder, new_network, sizes)
     _check_tensors(path, tensors, network)
     network.load_state_dict(tensors)
@@ -121,15 +121,16 @@ class _LimitedTensors(TorchFunctionMode):
     torch's own device for this, "meta", takes a second to import.
     """
 
-    def __init__(self, state: Path, size: int):
+    def __init__(self, size: int):
         super().__init__()
-        self.state, self.size = state, size
+        self.size = size
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _NEW_TENSORS:
             sizes = args[0] if args and isinstance(args[0], (tuple, list)) else args
             asked = math.prod(size for size in sizes if isinstance(size, int))
-            store.check_claim(self.state, "numbers in a tensor", asked, self.size)
+            if asked > max(self.size, store.current_limits().max_claim):
+                raise ValueError(f"a tensor of {asked:,} numbers is not in a file of {self.size:,} bytes")
         return func(*args, **(kwargs or {}))
 
 

@@ -17,6 +17,7 @@ from xmckit_argmax.verifier import ArgmaxVerifier
 from xmckit import Alternating, LinearDecision, XmckitError, store
 from xmckit.context import Context
 from xmckit.data.model import Split
+from xmckit.errors import StorageError
 from xmckit.verification import verify as verification
 
 
@@ -231,7 +232,15 @@ def test_what_verdicts_say_about_the_decision_and_themselves_is_checked(tmp_path
     summary = verified(tmp_path / "v", DECISIONS["sign"])
     change(summary)
     (tmp_path / "v" / "verdicts.json").write_text(json.dumps(summary))
-    assert check(tmp_path / "v").failures
+    assert is_rejected(tmp_path / "v")
+
+
+def is_rejected(folder: Path) -> bool:
+    """Return whether the checker rejects a claim, or refuses to read the file because of its numbers."""
+    try:
+        return bool(check(folder).failures)
+    except StorageError:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -256,7 +265,7 @@ def test_claims_that_are_no_claims_are_rejected_even_when_they_are_counted(
     active = [np.flatnonzero(row) for row in itertools.product([0, 1], repeat=6)]
     result.update(totals(result["verdicts"], active))
     (tmp_path / "v" / "verdicts.json").write_text(json.dumps(summary))
-    assert check(tmp_path / "v").failures
+    assert is_rejected(tmp_path / "v")
 
 
 def test_a_replay_without_a_witness_is_no_replay(tmp_path: Path) -> None:
