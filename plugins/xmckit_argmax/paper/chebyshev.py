@@ -59,10 +59,16 @@ class ChebyshevSolver:
 
     def _solve_one(self, assignment: Assignment) -> Verdict:
         start = time.perf_counter()
-        verdict = self._prover.prove_trivial(assignment) or _by_program(self._problem(assignment), self.settings)
-        if verdict.status == UNARGMAXABLE:
-            verdict = self._by_rule(assignment, verdict)
+        verdict = self._prover.prove_trivial(assignment) or self._by_program(assignment)
         return replace(verdict, seconds=time.perf_counter() - start)
+
+    def _by_program(self, assignment: Assignment) -> Verdict:
+        verdict = _by_program(self._problem(assignment), self.settings)
+        if verdict.status == UNARGMAXABLE:
+            return self._by_rule(assignment, verdict)
+        if verdict.witness is None:
+            return verdict
+        return replace(verdict, margin=self._prover.margin(assignment, verdict.witness))
 
     def _by_rule(self, assignment: Assignment, verdict: Verdict) -> Verdict:
         """Return the verdict if its combination, which excludes strict inequalities, excludes ties too.
@@ -130,9 +136,7 @@ def _by_program(problem: _ChebyshevProblem, settings: SolverSettings) -> Verdict
     x = _divide_by_t(problem, v)
     proof = _prove_witness(problem, x)
     if proof != "none":
-        length = float(np.linalg.norm(v))
-        margin = float((rows @ v / norms)[: len(problem.W)].min() / length) if length else 0.0
-        verdict = replace(verdict, status=ARGMAXABLE, proof=proof, witness=x, margin=margin, radius=radius)
+        verdict = replace(verdict, status=ARGMAXABLE, proof=proof, witness=x, radius=radius)
         return _with_eps(problem, verdict, settings)
     certificate = _certificate(problem, multipliers[: len(problem.W)])
     if certificate is not None:
@@ -157,10 +161,7 @@ def _with_eps(problem: _ChebyshevProblem, verdict: Verdict, settings: SolverSett
         return replace(verdict, eps=UNRESOLVED)
     wrong_by = _gamma(4 * (len(x) + 8)) * (np.abs(rows) @ np.abs(x) + np.abs(shifts)) + TINY
     if ((rows @ x + shifts - wrong_by) / norms * (1 - _gamma(4 * (len(x) + 8)))).min() > settings.eps:
-        lengths = np.hypot(norms, shifts) * math.hypot(float(np.linalg.norm(x)), 1.0)
-        margin = float(((rows @ x + shifts) / lengths).min())
-        proof = _prove_witness(problem, x)
-        return replace(verdict, eps=ARGMAXABLE, witness=x, margin=margin, proof=proof)
+        return replace(verdict, eps=ARGMAXABLE, witness=x, proof=_prove_witness(problem, x))
     multipliers = multipliers / norms
     used = np.flatnonzero(multipliers)
     if len(used) and radius_is_at_most(settings.eps, rows[used], shifts[used], multipliers[used], settings.box):

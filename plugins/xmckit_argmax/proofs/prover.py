@@ -44,7 +44,12 @@ class Prover:
             plain = np.ldexp(system.rows, -system.columns) if system.columns.any() else system.rows
             self._inverse_norms = _inverses(row_lengths(plain))
             self._threshold_slopes = plain[:, min(system.dim, plain.shape[1] - 1)] * self._inverse_norms
-        self._inverse_slopes = _inverses(np.linalg.norm(system.rows[:, : system.dim], axis=1))
+            self._inverse_slopes = _inverses(row_lengths(system.rows[:, : system.dim]))
+        # scaling may have taken a row, its length, or that of its part in W, beyond the range of floats
+        sloped = np.append(W.any(axis=1), False) if system.biased else W.any(axis=1)
+        zero = ~system.rows.any(axis=1)
+        self._knows_lengths = bool((system.lossless & (_usable(self._inverse_norms) | zero)).all())
+        self._knows_slopes = bool((_usable(self._inverse_slopes) & system.lossless)[sloped].all())
         self.has_radius = system.rule == "sign" and not system.biased  # from the margin, and from the box
 
     def prove_trivial(self, assignment: Assignment) -> Verdict | None:
@@ -157,7 +162,7 @@ class Prover:
                     ARGMAXABLE,
                     "exact" if len(ids) else "float-certified",
                     witness=plain[t, : system.dim].copy(),
-                    margin=float(margins[t]),
+                    margin=float(margins[t]) if self._knows_lengths else None,
                     radius=(self.box * float(sure[t]), self.box * system.dim**0.5) if self.has_radius else None,
                     eps=at_eps[t],
                 )
@@ -165,6 +170,22 @@ class Prover:
             else:
                 verdicts.append(None)
         return verdicts
+
+    def margin(self, assignment: Assignment, x: np.ndarray) -> float | None:
+        """Return the margin of a witness; None if no vector of floats with this x is positive on all rows."""
+        system = self.system
+        plain = np.zeros((1, system.rows.shape[1]))
+        plain[0, : system.dim] = x
+        if system.biased:
+            plain[0, system.width - 1] = 1.0
+        if system.rule == "topk":
+            rows, (active,) = self._rows([assignment])
+            ids = np.arange(len(system.rows))[rows][: None if not system.biased else -1]
+            logits = plain_rows(self.W, self.b, system.rule, ids) @ plain[0, : system.width]
+            plain[0, system.dim] = -(logits[active].min() / 2 + np.delete(logits, active).max() / 2)
+        V, sound = scaled_vectors(plain, system.columns)
+        verdict = self.check_vectors([assignment], plain, V)[0] if sound[0] else None
+        return None if verdict is None else verdict.margin
 
     def _best_margins(
         self, products: np.ndarray, rows: slice | np.ndarray, active: list[np.ndarray], V: np.ndarray
@@ -233,7 +254,7 @@ class Prover:
     ) -> list[str | None]:
         """Return argmaxable for each vector that proves a radius above eps; a bias fixes the scale of the vector."""
         system = self.system
-        if system.rule != "sign":
+        if system.rule != "sign" or not self._knows_slopes:
             return [None] * len(V)
         radii = self.box * margins
         if system.biased:
@@ -304,6 +325,10 @@ class Prover:
             decision = ExactDecision(self, assignment, began + seconds)
             verdict = decision.decide(result.rows[active_first].astype(np.int64))
         return replace(verdict or Verdict(UNRESOLVED), seconds=result.seconds + time.monotonic() - began)
+
+
+def _usable(numbers: np.ndarray) -> np.ndarray:
+    return np.asarray(np.isfinite(numbers) & (numbers > 0))
 
 
 def _inverses(lengths: np.ndarray) -> np.ndarray:
