@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from xmckit import pipeline, store
+from xmckit.cli import xmckit as program
 from xmckit.errors import StorageError
 from xmckit.pipeline import cache as stage_cache
 from xmckit.pipeline.cache import empty_cache
@@ -302,6 +304,10 @@ def test_the_newest_run_is_the_last_one_also_if_the_clock_went_back(tmp_path, mo
         runs[-1].update(status="done")
     assert [run.path for run in find_runs(tmp_path)] == [run.path for run in runs]
     assert find_run("one", tmp_path).path == runs[-1].path
+    for run in runs:
+        run.update(status="interrupted")  # a run that is done has metrics, which `runs ls` shows
+    shown = CliRunner().invoke(program, ["-q", "runs", "ls", "--json", "--runs", str(tmp_path)])
+    assert [row["run"] for row in json.loads(shown.output)] == [str(run.path) for run in runs]
     # An older version gave no numbers: its runs come first, by their names.
     for run in (runs[1], runs[0]):
         manifest = {

@@ -50,7 +50,6 @@ def ls(root: str, as_json: bool) -> None:
     for path, why in damaged.items():
         facts = {"run": str(path), "recipe": path.parent.name, "status": "damaged", "created": None}
         rows.append({**facts, "metrics": {}, "error": str(why)})
-    rows.sort(key=lambda row: Path(row["run"]).name)
     if as_json:
         options.print_json(rows)
     elif not rows:
