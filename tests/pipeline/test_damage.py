@@ -176,6 +176,18 @@ def test_a_damaged_manifest_is_written_again(root):
     assert check(root).damaged == []
 
 
+def test_a_run_whose_manifest_is_lost_stays_the_newest_of_its_recipe(root):
+    older, newest = (run.path for run in runs_of(root))
+    (newest / "manifest.json").unlink()
+    with pytest.raises(StorageError, match=f"`xmckit runs check --repair {newest}` writes it again"):
+        invoke("runs", "ls", "--runs", root)
+    shown = invoke("runs", "check", "--repair", newest, "--runs", root)
+    assert shown.exit_code == 0, shown.output
+    assert "manifest.json: no such file → written again" in shown.output
+    pipeline.run(root.parent / "small.toml", resume=newest)
+    assert [run.path for run in runs_of(root)] == [older, newest]
+
+
 def test_a_damaged_copy_at_the_top_is_restored(root):
     run = runs_of(root)[0]
     flip(run.path / "verdicts.json")

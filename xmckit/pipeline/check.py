@@ -17,7 +17,7 @@ from xmckit import store
 from xmckit.context import Progress, silent
 from xmckit.errors import StorageError, UsageError, XmckitError, one_line
 from xmckit.pipeline.cache import check_cache, is_stage_key, lock_file
-from xmckit.runs import Run, layout
+from xmckit.runs import Run, find_runs, layout
 from xmckit.runs.records import RUN_FORMAT, Manifest
 from xmckit.runs.run import utc_now
 
@@ -303,14 +303,21 @@ def _new_manifest(folder: Path) -> Manifest:
         status="interrupted",
         created=utc_now(),
         stages=(),
+        sequence=_likely_sequence(folder),
         files={name: store.file_checksums(folder / name) for name in (layout.RECIPE, layout.RESOLVED)},
     )
+
+
+def _likely_sequence(folder: Path) -> int | None:
+    """Return the number of the newest run with a smaller name: of equal numbers, the larger name counts as newer."""
+    earlier = [run.manifest.sequence or 0 for run in find_runs(folder.parent.parent) if run.path.name < folder.name]
+    return max(earlier, default=0) or None
 
 
 def _reason(path: Path, error: Exception) -> str:
     """Return what is wrong with a file, without its path and without the advice to run this check."""
     text = str(error) if isinstance(error, XmckitError) else one_line(error)
-    return text.removeprefix(f"{path}: ").removeprefix("this file is damaged or not xmckit's (").split("). ")[0]
+    return text.removeprefix(f"{path}: ").removeprefix("this file is damaged or not xmckit's (").split("). ")[0].split(". `")[0]
 
 
 def _size(folder: Path) -> int:

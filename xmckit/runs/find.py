@@ -28,14 +28,19 @@ def find_runs(root: Path, skip: Callable[[Path, XmckitError], None] = lambda pat
 def find_run_folders(names: Sequence[str], root: Path) -> list[Path]:
     """Return the folders of these runs, also of damaged ones; without names all below `root`, by their names."""
     below = sorted(root.glob("[!.]*/[!.]*"), key=lambda path: path.name)
-    # A run whose manifest is lost is a run.
-    folders = [path for path in below if is_run(path) or os.path.lexists(path / layout.RESOLVED)]
+    folders = [path for path in below if _was_run(path)]
     if not names:
         return folders
     by_name = {folder.name: folder for folder in folders}
     return [
-        Path(name).resolve() if is_run(Path(name)) else by_name.get(name) or find_run(name, root).path for name in names
+        Path(name).resolve() if _was_run(Path(name)) else by_name.get(name) or find_run(name, root).path
+        for name in names
     ]
+
+
+def _was_run(folder: Path) -> bool:
+    """Return whether the folder is a run, or one whose manifest is lost."""
+    return is_run(folder) or os.path.lexists(folder / layout.RESOLVED)
 
 
 def find_run(name: str | os.PathLike[str], root: Path) -> Run:

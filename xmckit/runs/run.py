@@ -97,6 +97,11 @@ class Run:
         path = Path(path).resolve()
         file = path / layout.MANIFEST
         if not is_run(path):
+            if os.path.lexists(path / layout.RESOLVED):
+                raise StorageError(
+                    f"{file}: no such file. `xmckit runs check --repair {path}` writes it again; then "
+                    f"`xmckit run --resume {path}` takes the stages that are there."
+                )
             raise UsageError(
                 f"{path} is not a run folder: it has no {layout.MANIFEST}. `xmckit runs ls` lists the runs."
             )
