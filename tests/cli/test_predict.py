@@ -139,6 +139,13 @@ def test_the_width_of_stored_rows_is_known_without_reading_them(matrix, tmp_path
     (tmp_path / "train" / "X0.npz").write_bytes(b"damage")
     with pytest.raises(StorageError, match="damaged"):
         read_feature_rows(tmp_path / "train")
+    save_split(Split(X=X, Y=Y), tmp_path / "train")
+    store.seal(tmp_path, {"name": "data", "key": None})
+    content = (tmp_path / "train" / "X0.npz").read_bytes()
+    (tmp_path / "train" / "X0.npz").write_bytes(content.replace(b"(3, 5)", b"(5, 3)").replace(b"(2,)", b"(3,)"))
+    with pytest.raises(StorageError, match="does not have the checksum"):
+        read_feature_rows(tmp_path / "train")
+    (tmp_path / "stage.json").unlink()
     for name in ("texts", "blocks"):
         (tmp_path / name / "train").mkdir(parents=True)
     save_split(Split(X=None, Y=Y, texts=["a"] * 3), tmp_path / "texts" / "train")

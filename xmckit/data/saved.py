@@ -15,6 +15,7 @@ from typing_extensions import TypedDict  # pydantic takes typing's own from Pyth
 from xmckit import store
 from xmckit.data.model import Dataset, Features, Groups, Split
 from xmckit.errors import DataError
+from xmckit.store.checksums import open_checked
 from xmckit.store.damage import explain_damage
 from xmckit.store.matrices import LARGEST_SIZE
 from xmckit.store.npy import DAMAGE, read_header
@@ -183,7 +184,7 @@ def read_feature_rows(folder: Path) -> FeatureRows | None:
     if not _split_facts(folder)["one_matrix"]:
         return None
     path = folder / "X0.npz"
-    with explain_damage(path, "not a matrix", *DAMAGE), zipfile.ZipFile(path) as archive:
+    with explain_damage(path, "not a matrix", *DAMAGE), open_checked(path) as file, zipfile.ZipFile(file) as archive:
         dense = "dense.npy" in archive.namelist()
         if dense:
             with archive.open("dense.npy") as stream:
