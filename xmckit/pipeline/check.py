@@ -317,7 +317,8 @@ def _likely_sequence(folder: Path) -> int | None:
 def _reason(path: Path, error: Exception) -> str:
     """Return what is wrong with a file, without its path and without the advice to run this check."""
     text = str(error) if isinstance(error, XmckitError) else one_line(error)
-    return text.removeprefix(f"{path}: ").removeprefix("this file is damaged or not xmckit's (").split("). ")[0].split(". `")[0]
+    reason = text.removeprefix(f"{path}: ").removeprefix("this file is damaged or not xmckit's (")
+    return reason.split("). ")[0].split(". `")[0]
 
 
 def _size(folder: Path) -> int:
