@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import filelock
 import numpy as np
@@ -185,6 +187,51 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch, error):
     monkeypatch.setattr(filelock.FileLock, "acquire", fail)
     with pytest.raises(StorageError, match=r"no file locks.*local disk"), store.locked(tmp_path / ".lock", "busy"):
         pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows locks files by another call")
+def test_nothing_takes_the_place_of_locks_that_the_system_does_not_have(tmp_path, monkeypatch):
+    """A file that only stands for a lock would outlive a process that is killed."""
+    import fcntl
+
+    def fail(descriptor, operation):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(StorageError, match="no file locks"), store.locked(tmp_path / ".lock", "busy"):
+        pass
+    (tmp_path / ".lock").unlink()
+    with store.turn(tmp_path / "a.lock", None) as first, store.turn(tmp_path / "a.lock", None) as second:
+        assert first
+        assert second
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows does not remove open files")
+def test_a_lock_file_may_be_removed_before_it_is_locked_and_made_again_before_the_release(tmp_path, monkeypatch):
+    """Older versions of filelock keep the lock of a file that is gone, and remove the file of the next process."""
+    import fcntl
+
+    path, lock, unlink, calls = tmp_path / "a.lock", fcntl.flock, Path.unlink, []
+
+    def lock_too_late(descriptor, operation):
+        calls.append(operation)
+        if len(calls) == 1:
+            unlink(path)  # its holder, which ends at this moment
+        lock(descriptor, operation)
+
+    def unlink_and_lose(self, missing_ok=False):
+        unlink(self, missing_ok)
+        self.write_text("of the next process")
+
+    monkeypatch.setattr(fcntl, "flock", lock_too_late)
+    with store.turn(path, contextlib.nullcontext) as mine:
+        assert mine
+        assert path.is_file()
+        with store.turn(path, None) as also:
+            assert not also
+        monkeypatch.setattr(Path, "unlink", unlink_and_lose)
+    assert path.read_text() == "of the next process"
 
 
 def test_other_errors_of_a_lock_file_stay_as_they_are(tmp_path):

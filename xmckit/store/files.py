@@ -253,7 +253,7 @@ def locked(path: Path, busy: str) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:
@@ -280,16 +280,16 @@ def turn(path: Path, waiting: Callable[[], contextlib.AbstractContextManager[Any
     """
     from filelock import FileLock
 
-    lock = FileLock(path)
+    lock = FileLock(path, fallback_to_soft=False)
     if not _take(lock, waiting):
         yield False
         return
     try:
         yield True
     finally:
-        if lock.is_locked:
-            path.unlink(missing_ok=True)  # while it is held: whoever waits looks for the file anew
-            lock.release()
+        if os.name == "posix":  # Windows does not remove open files; there, filelock removes them after the release
+            path.unlink(missing_ok=True)  # while it is held: whoever waits looks for the file again
+        lock.release()
 
 
 def _take(lock: BaseFileLock, waiting: Callable[[], contextlib.AbstractContextManager[Any]] | None) -> bool:
