@@ -254,6 +254,7 @@ def test_a_cache_that_is_a_link_is_refused(recipe, tmp_path):
         with pytest.raises(StorageError, match=rf"\.cache is a symbolic link to {outside}: xmckit neither writes"):
             act()
     assert sorted(outside.rglob("*")) == before
+    assert len(find_runs(root)) == 1, "a run that could only fail was created"
 
 
 def test_links_in_the_cache_are_removed_and_not_followed(recipe, tmp_path):

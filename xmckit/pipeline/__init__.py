@@ -22,7 +22,7 @@ from xmckit import store
 from xmckit.context import Progress, silent
 from xmckit.errors import UsageError, XmckitError, is_machine_error
 from xmckit.hookspecs import API_VERSION
-from xmckit.pipeline.cache import PlannedStage, StagePlanner, StageRunner
+from xmckit.pipeline.cache import PlannedStage, StagePlanner, StageRunner, check_cache
 from xmckit.pipeline.setup import Setup
 from xmckit.pipeline.stage import Stage
 from xmckit.recipe import Recipe, load_recipe
@@ -163,6 +163,7 @@ def _open_or_create(recipe: Recipe, root: Path, resume: str | Path | None, regis
     """Create a run folder, or open the one to resume; UsageError if its results would not be this recipe's."""
     identity = store.canonical_sha256(recipe.resolved())
     if resume is None:
+        check_cache(root / layout.CACHE)  # before there is a folder of a run that could only fail
         return Run.create(root, recipe.name, identity, recipe.text, recipe.to_toml())
     folder = Run.open(Path(resume))
     if folder.manifest.identity != identity:
