@@ -15,7 +15,7 @@ import xmckit
 from xmckit import pipeline, store
 from xmckit.cli import xmckit as program
 from xmckit.errors import StorageError, UsageError
-from xmckit.pipeline.check import check_runs
+from xmckit.pipeline.check import _Checker, check_runs
 from xmckit.runs import Run, find_run_folders, find_runs
 
 ASSETS = Path(__file__).parents[1] / "assets"
@@ -186,6 +186,27 @@ def test_a_run_whose_manifest_is_lost_stays_the_newest_of_its_recipe(root):
     assert "manifest.json: no such file → written again" in shown.output
     pipeline.run(root.parent / "small.toml", resume=newest)
     assert [run.path for run in runs_of(root)] == [older, newest]
+
+
+def test_what_another_process_made_again_meanwhile_is_not_dropped(root, monkeypatch):
+    """A check reads everything first, which may take minutes; the locks are taken after that."""
+    sound = {path: path.read_bytes() for path in root.rglob("verdicts.json")}
+    assert len(sound) == 5, "in the cache, and in two runs as a stage and at the top"
+    for path in sound:
+        flip(path)
+
+    def resume(self):
+        for path, content in sound.items():
+            path.write_bytes(content)
+        repair(self)
+
+    repair = _Checker.repair_stages
+    monkeypatch.setattr(_Checker, "repair_stages", resume)
+    report = check(root, repair=True)
+    assert {damage.repair for damage in report.damaged} == {"made again by another process"}
+    assert len(report.damaged) == 5
+    assert {path: path.read_bytes() for path in root.rglob("verdicts.json")} == sound
+    assert [run.status for run in runs_of(root)] == ["done", "done"]
 
 
 def test_a_damaged_copy_at_the_top_is_restored(root):

@@ -62,6 +62,7 @@ class _StageFolder:
     run: str
     name: str
     key: str | None  # None of what `xmckit verify` wrote
+    record: dict[str, Any] | None = None  # None if it cannot be read
     damaged: list[Damage] = field(default_factory=list)
 
 
@@ -115,7 +116,7 @@ class _Checker:
             self.report.without_checksums.append(str(run.path))
         for name, entry in (run.manifest.files or {}).items():
             path = run.path / name
-            why = store.file_flaw(path, entry, known=self._known) if path.is_file() else "missing"
+            why = _top_flaw(path, entry, self._known)
             self._count(path)
             if why:
                 damage = Damage(str(run.path), "", name, why)
@@ -153,10 +154,20 @@ class _Checker:
 
     def _check_stage(self, stage: _StageFolder) -> None:
         self._stages.append(stage)
-        for name, why in self._flaws(stage):
+        flaws = list(self._flaws(stage, self._add_file))
+        if stage.record is not None:
+            self._count(stage.path / layout.STAGE_RECORD)
+            if stage.run == "":
+                stage.name = str(stage.record.get("name", stage.name))
+            if not store.has_checksums(stage.record):
+                self.report.without_checksums.append(str(stage.path))
+        for name, why in flaws:
             self._add(Damage(stage.run, stage.name, name, why), stage.damaged)
 
-    def _flaws(self, stage: _StageFolder) -> Iterator[tuple[str, str]]:
+    def _flaws(
+        self, stage: _StageFolder, advance: Callable[[int], None] = lambda count: None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield what is wrong with a stage now, and keep its record; `advance` gets the size of each file."""
         folder = stage.path
         if folder.is_symlink():
             yield "", f"a symbolic link to {os.readlink(folder)}"
@@ -165,25 +176,19 @@ class _Checker:
             yield "", "the folder is missing"
             return
         try:
-            record = store.read_record(folder / layout.STAGE_RECORD)
+            stage.record = store.read_record(folder / layout.STAGE_RECORD)
         except (StorageError, IsADirectoryError) as error:
             yield layout.STAGE_RECORD, _reason(folder / layout.STAGE_RECORD, error)
             return
-        self._count(folder / layout.STAGE_RECORD)
-        if stage.run == "":
-            stage.name = str(record.get("name", stage.name))
-        if record.get("key") != stage.key:
+        if stage.record.get("key") != stage.key:
             yield layout.STAGE_RECORD, "it is the record of another stage"
-        if not store.has_checksums(record):
-            self.report.without_checksums.append(str(folder))
-
-        def advance(count: int) -> None:
-            self.report.files += 1
-            self.report.bytes += count
-            self.advance(count)
-
-        for flaw in store.folder_flaws(folder, record, thorough=True, advance=advance, known=self._known):
+        for flaw in store.folder_flaws(folder, stage.record, thorough=True, advance=advance, known=self._known):
             yield flaw.file, flaw.why
+
+    def _add_file(self, size: int) -> None:
+        self.report.files += 1
+        self.report.bytes += size
+        self.advance(size)
 
     def _add(self, damage: Damage, also: list[Damage]) -> None:
         self.report.damaged.append(damage)
@@ -191,10 +196,7 @@ class _Checker:
 
     def _count(self, path: Path) -> None:
         with contextlib.suppress(OSError):
-            size = path.stat().st_size
-            self.report.files += 1
-            self.report.bytes += size
-            self.advance(size)
+            self._add_file(path.stat().st_size)
 
     # -- repair ------------------------------------------------------------------------------------------------------
 
@@ -208,8 +210,11 @@ class _Checker:
                         self._repair_stage(stage)
 
     def _repair_stage(self, stage: _StageFolder) -> None:
-        source = self._sound_copy(stage)
-        if source is not None:
+        is_sound = not list(self._flaws(stage))  # another process has made it again since it was read
+        source = None if is_sound else self._sound_copy(stage)
+        if is_sound:
+            done = "made again by another process"
+        elif source is not None:
             with store.atomic_folder(stage.path, replace=True) as fresh:
                 store.link_tree(source, fresh)
             done = f"restored from {source}"
@@ -228,7 +233,7 @@ class _Checker:
                 self._resume(run)
         for damage in stage.damaged:
             damage.repair = done
-        if source is not None:
+        if is_sound or source is not None:
             stage.damaged = []
 
     def _sound_copy(self, stage: _StageFolder) -> Path | None:
@@ -246,13 +251,16 @@ class _Checker:
             with self._locked(run.path, damage) as mine:
                 if not mine:
                     continue
-                if makers and makers[0] in sound:
+                now = Run.open(run.path)
+                files = now.manifest.files or {}
+                if damage.file in files and not _top_flaw(run.path / damage.file, files[damage.file], self._known):
+                    damage.repair = "made again by another process"
+                elif makers and makers[0] in sound:
                     store.link_file(sound[makers[0]] / damage.file, run.path / damage.file)
                     damage.repair = f"restored from {sound[makers[0]]}"
                 elif makers or damage.file == layout.ORIGINS:
                     (run.path / damage.file).unlink(missing_ok=True)
-                    now = Run.open(run.path)
-                    kept = {name: entry for name, entry in (now.manifest.files or {}).items() if name != damage.file}
+                    kept = {name: entry for name, entry in files.items() if name != damage.file}
                     now.update(files=kept, status="interrupted", error=f"{damage.file} was damaged")
                     damage.repair = "dropped"
                     self._resume(run)
@@ -306,6 +314,11 @@ def _new_manifest(folder: Path) -> Manifest:
         sequence=_likely_sequence(folder),
         files={name: store.file_checksums(folder / name) for name in (layout.RECIPE, layout.RESOLVED)},
     )
+
+
+def _top_flaw(path: Path, entry: Any, known: dict[tuple[int, ...], str]) -> str:
+    """Return what is wrong with a file at the top of a run, empty if nothing is."""
+    return store.file_flaw(path, entry, known=known) if path.is_file() else "missing"
 
 
 def _likely_sequence(folder: Path) -> int | None:
