@@ -309,6 +309,18 @@ def test_the_newest_run_is_the_last_one_also_if_the_clock_went_back(tmp_path, mo
         run.update(status="interrupted")  # a run that is done has metrics, which `runs ls` shows
     shown = CliRunner().invoke(program, ["-q", "runs", "ls", "--json", "--runs", str(tmp_path)])
     assert [row["run"] for row in json.loads(shown.output)] == [str(run.path) for run in runs]
+    # A damaged run is the newest if its number says so, whatever its name is.
+    for run in runs:
+        run.update(status="done")
+    for damaged, newest in ((runs[3], None), (runs[2], runs[3])):
+        content = (damaged.path / "manifest.json").read_text()
+        (damaged.path / "manifest.json").write_text(content.replace('"name": "one"', '"name": 1'))
+        if newest is None:
+            with pytest.raises(StorageError, match=f"The newest run of 'one' that can be read is {runs[2].path}"):
+                find_run("one", tmp_path)
+        else:
+            assert find_run("one", tmp_path).path == newest.path
+        (damaged.path / "manifest.json").write_text(content)
     # An older version gave no numbers: its runs come first, by their names.
     for run in (runs[1], runs[0]):
         manifest = {

@@ -20,6 +20,7 @@ from xmckit.pipeline.cache import check_cache, is_stage_key, lock_file
 from xmckit.runs import Run, find_runs, layout
 from xmckit.runs.records import RUN_FORMAT, Manifest
 from xmckit.runs.run import utc_now
+from xmckit.runs.sequence import read_number
 
 
 @dataclass
@@ -311,7 +312,7 @@ def _new_manifest(folder: Path) -> Manifest:
         status="interrupted",
         created=utc_now(),
         stages=(),
-        sequence=_likely_sequence(folder),
+        sequence=read_number(folder / layout.MANIFEST) or _likely_sequence(folder),
         files={name: store.file_checksums(folder / name) for name in (layout.RECIPE, layout.RESOLVED)},
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from xmckit.errors import StorageError, UsageError, XmckitError, nearest
 from xmckit.runs import layout
 from xmckit.runs.run import Run, is_run
+from xmckit.runs.sequence import read_number
 
 DEFAULT_ROOT = Path("runs")
 
@@ -55,10 +56,9 @@ def find_run(name: str | os.PathLike[str], root: Path) -> Run:
     runs = find_runs(root, unreadable.__setitem__)
     of_recipe = [run for run in runs if run.name == str(name)]
     matches = [run for run in runs if run.path.name == str(name)] or [run for run in of_recipe if run.is_done]
-    newest_name = matches[-1].path.name if matches else ""
     for folder, error in unreadable.items():
         # It may be the newest run of the recipe, and nobody can tell.
-        if folder.name == str(name) or (folder.parent.name == str(name) and folder.name > newest_name):
+        if folder.name == str(name) or (folder.parent.name == str(name) and _may_be_newer(folder, matches)):
             others = f" The newest run of '{name}' that can be read is {matches[-1].path}." if matches else ""
             raise StorageError(f"{error}{others}") from None
     if matches:
@@ -71,3 +71,13 @@ def find_run(name: str | os.PathLike[str], root: Path) -> Run:
         )
     known = {run.name for run in runs} | {run.path.name for run in runs}
     raise UsageError(f"no run '{name}' below {root}{nearest(str(name), known)}; `xmckit runs ls` lists the runs")
+
+
+def _may_be_newer(damaged: Path, readable: Sequence[Run]) -> bool:
+    """Return whether a damaged run may be newer than the last of these, by its number or, without one, by its name."""
+    if not readable:
+        return True
+    newest, number = readable[-1], read_number(damaged / layout.MANIFEST)
+    if number and newest.manifest.sequence:
+        return number > newest.manifest.sequence
+    return damaged.name > newest.path.name

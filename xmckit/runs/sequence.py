@@ -26,10 +26,11 @@ def _last(counter: Path) -> int:
         number = int(counter.read_text("ascii"))
         if number >= 0:
             return number
-    return max(map(_number_of, counter.parent.glob(f"[!.]*/[!.]*/{layout.MANIFEST}")), default=0)
+    return max(map(read_number, counter.parent.glob(f"[!.]*/[!.]*/{layout.MANIFEST}")), default=0)
 
 
-def _number_of(manifest: Path) -> int:
+def read_number(manifest: Path) -> int:
+    """Read the number of a run whose manifest may be damaged; 0 if it has none, or none that can be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         content = json.loads(manifest.read_bytes())
         number = content.get("sequence") if isinstance(content, dict) else None
