@@ -335,7 +335,7 @@ def test_the_newest_run_is_the_last_one_also_if_the_clock_went_back(tmp_path, mo
 def test_a_lost_counter_goes_on_behind_the_newest_run(tmp_path):
     numbers = [Run.create(tmp_path, "one", "0" * 64, "", "").manifest.sequence for _ in range(3)]
     assert numbers == [1, 2, 3]
-    for damage in ("", "x", "-5"):
+    for damage in ("", "x", "-5", "9" * 27):
         (tmp_path / ".sequence").write_text(damage)
         assert next_in_sequence(tmp_path) == 4
     (tmp_path / ".sequence").unlink()

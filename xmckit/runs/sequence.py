@@ -9,6 +9,8 @@ from pathlib import Path
 from xmckit import store
 from xmckit.runs import layout
 
+_LARGEST = 1 << 53  # what comes from damage: nobody counts that far, and a manifest cannot hold much more
+
 
 def next_in_sequence(root: Path) -> int:
     """Take the next number of the runs below `root`. Two processes get different ones, where there are file locks."""
@@ -24,7 +26,7 @@ def _last(counter: Path) -> int:
     """Read the last number; if the file is missing or damaged, the largest of all runs."""
     with contextlib.suppress(OSError, ValueError):
         number = int(counter.read_text("ascii"))
-        if number >= 0:
+        if 0 <= number < _LARGEST:
             return number
     return max(map(read_number, counter.parent.glob(f"[!.]*/[!.]*/{layout.MANIFEST}")), default=0)
 
@@ -34,5 +36,5 @@ def read_number(manifest: Path) -> int:
     with contextlib.suppress(OSError, ValueError, RecursionError):
         content = json.loads(manifest.read_bytes())
         number = content.get("sequence") if isinstance(content, dict) else None
-        return number if type(number) is int and number > 0 else 0
+        return number if type(number) is int and 0 < number < _LARGEST else 0
     return 0
