@@ -46,7 +46,7 @@ def verdicts() -> Iterator[str]:
         "and candidates, "
         "for both rules, are verified and compared with an exact enumeration of everything that the layer "
         "outputs, ties "
-        f"included. Wrong: {found['wrong']:,}. Proofs that the independent checker rejects: "
+        f"included. Wrong: {found['wrong']:,}. Proofs of a status that the independent checker rejects: "
         f"{found['rejected_by_the_checker']:,}. Unresolved: {found['unresolved']:,}. "
         f"{found['argmaxable_by_ties_only']:,} sets are output by ties only, and {found['witnesses_beyond_float64']:,} "
         "witnesses need more than float64.",
