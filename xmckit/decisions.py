@@ -128,7 +128,7 @@ def _differences(rule: str, scores: np.ndarray, bounds: np.ndarray, on: np.ndarr
 
 
 def excess_of_bounds(decision: LinearDecision, found: Comparison, rows: int) -> str:
-    """Say why the bounds on the rounding cannot be right, or nothing: they must not explain whatever a head outputs.
+    """Say why the bounds on the rounding cannot be right, or nothing: they must not explain every output of a head.
 
     The first `rows` that were compared are ordinary ones, which are rarely within rounding of another set.
     """

@@ -3,7 +3,7 @@
     python -m benchmarks.reliability.certificates [--minutes 20]
 
 The verified layers are tiny, with ties, biases, candidates and an alternating structure, so that an enumeration of all
-outputs knows the truth about whatever the files say after an edit. Each edit changes one field of verdicts.json
+outputs knows which claims are true after an edit. Each edit changes one field of verdicts.json
 (another type, another value, the value of a neighbour, nothing) or one array of another file (another type or shape, an
 entry, a sign, the order, nothing), and brings the checksums and the totals up to date. An accepted folder must be true
 in every claim that is recomputed here: statuses, missed labels, and for the rule "sign" margins and answers at eps. A

@@ -280,7 +280,7 @@ def _other_things(outside: Path) -> Iterator[Edit]:
 
 
 def restore(path: Path, original: Path) -> None:
-    """Put the original file back, whatever an edit has put in its place."""
+    """Put the original file back in place of what an edit left there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     elif os.path.lexists(path):

@@ -233,7 +233,7 @@ class Attack:
                 main()
             except SystemExit as end:
                 code = str(end.code)
-            except BaseException as error:  # noqa: BLE001  whatever it is, a user would see its traceback
+            except BaseException as error:  # noqa: BLE001  a user would see its traceback
                 code = "".join(traceback.format_exception(error))[-2500:]
             finally:
                 sys.argv = argv

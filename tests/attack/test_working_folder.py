@@ -139,7 +139,7 @@ def test_no_command_at_all_runs_a_module_of_the_working_folder(folder, tmp_path_
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(EXAMPLES))
 def test_the_program_itself_runs_none(folder, name):
-    """Each command as a process of its own, with whatever it needs missing."""
+    """Each command as a process of its own, with nothing of what it needs."""
     subprocess.run(
         [PROGRAM, *name.split(), *EXAMPLES[name]], cwd=folder, env=variables(), capture_output=True, check=False
     )

@@ -309,7 +309,7 @@ def test_the_newest_run_is_the_last_one_also_if_the_clock_went_back(tmp_path, mo
         run.update(status="interrupted")  # a run that is done has metrics, which `runs ls` shows
     shown = CliRunner().invoke(program, ["-q", "runs", "ls", "--json", "--runs", str(tmp_path)])
     assert [row["run"] for row in json.loads(shown.output)] == [str(run.path) for run in runs]
-    # A damaged run is the newest if its number says so, whatever its name is.
+    # A damaged run is the newest if its number says so; its name does not count.
     for run in runs:
         run.update(status="done")
     for damaged, newest in ((runs[3], None), (runs[2], runs[3])):

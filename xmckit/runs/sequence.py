@@ -1,4 +1,4 @@
-"""The order of runs: a number that rises with every run below one root, whatever the clock says."""
+"""The order of runs: a number that rises with every run below one root, independent of the clock."""
 
 from __future__ import annotations
 
